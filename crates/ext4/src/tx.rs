@@ -35,6 +35,9 @@ pub enum Refusal {
     /// More than the structure can hold.
     #[error("{0}")]
     TooMuch(&'static str),
+    /// Another handle has the block, and must not be waited for: the change is to be begun again.
+    #[error("another change has {0}")]
+    Busy(BlockNr),
 }
 
 /// Blocks of a file system that are changed together. Later reads see all changes. The
@@ -101,6 +104,11 @@ impl ChangedBlocks {
     /// The bytes of a block, if it is changed.
     pub fn get_mut(&mut self, block: BlockNr) -> Option<&mut Vec<u8>> {
         self.0.get_mut(&block)
+    }
+
+    /// The numbers of the blocks, in order.
+    pub fn numbers(&self) -> impl Iterator<Item = BlockNr> + '_ {
+        self.0.keys().copied()
     }
 
     /// The blocks with their bytes, in order.

@@ -2,6 +2,7 @@
 
 use floe_blockdev::{Overlay, ReadBlocks, SpillOptions};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::native::is_locked;
 use floe_format::{BlockNr, InodeNr};
 
 use crate::estimate::work;
@@ -10,7 +11,7 @@ use crate::problem::{Findings, Problem, Sink};
 use crate::volume::journal::{JournalState, JournalUse};
 use crate::volume::open::Opened;
 use floe_ext4::journal::{
-    self, InodeFault, Journal, JournalEvent, JournalPlace, LogBounds, RecoveryFault,
+    self, InodeFault, Journal, JournalEvent, JournalPlace, LogBounds, Pass, RecoveryFault,
     SuperblockFault,
 };
 
@@ -44,11 +45,12 @@ pub fn recover<'d>(
     for event in &events {
         found.0.extend(problem_of(event, opened, found_journal.as_ref(), external));
     }
-    let Some(journal) = found_journal else {
+    let Some(mut journal) = found_journal else {
         let state = if events.is_empty() { JournalState::None } else { JournalState::Unusable };
         return Recovery { overlay: None, state, found, external: None };
     };
-    if !journal.needs_replay {
+    let locked = is_locked(superblock);
+    if !journal.needs_replay && !locked {
         return Recovery { overlay: None, state: JournalState::Clean, found, external: None };
     }
     if options.journal == JournalUse::Ignore {
@@ -69,6 +71,12 @@ pub fn recover<'d>(
         }
         None => Overlay::new(device, geometry.block_size),
     };
+    let cubes = if locked {
+        replay_cubes(device, opened, &mut journal, &overlay, &mut found)
+    } else {
+        Pass::default()
+    };
+    // Last, because it computes the totals of the file system.
     let replay = journal::replay_onto(overlay, geometry, &journal, external, phase);
     if let Some(progress) = options.progress {
         progress.end();
@@ -77,10 +85,38 @@ pub fn recover<'d>(
         found.0.extend(problem_of(event, opened, Some(&journal), external));
     }
     let state = JournalState::Replayed {
-        transactions: u64::from(replay.transactions),
-        blocks: replay.blocks,
+        transactions: u64::from(replay.transactions) + u64::from(cubes.transactions),
+        blocks: replay.blocks + cubes.blocks,
     };
     Recovery { overlay: Some(replay.overlay), state, found, external: replay.external }
+}
+
+/// Replays the journals of cubes (`docs/journal.md`), as far as their transactions count. `root` is cut off there, too.
+fn replay_cubes(
+    device: &dyn ReadBlocks,
+    opened: &Opened,
+    root: &mut Journal,
+    overlay: &Overlay<&dyn ReadBlocks>,
+    found: &mut Findings,
+) -> Pass {
+    let Opened { superblock, geometry, groups, .. } = opened;
+    let mut cubes = journal::find_cubes(device, superblock, geometry, groups).usable;
+    let mut logs: Vec<&mut Journal> = vec![root];
+    logs.extend(cubes.iter_mut().map(|own| &mut own.journal));
+    let mut all = Pass::default();
+    // A log that cannot be read is reported where it is replayed.
+    drop(journal::cut_off(device, &mut logs));
+    for own in &cubes {
+        let pass = journal::replay_into(overlay, geometry, &own.journal, None);
+        all.transactions += pass.transactions;
+        all.blocks += pass.blocks;
+        let problems = pass
+            .events
+            .iter()
+            .filter_map(|event| problem_of(event, opened, Some(&own.journal), None));
+        found.0.extend(problems);
+    }
+    all
 }
 
 struct JournalSequence {

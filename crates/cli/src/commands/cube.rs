@@ -52,6 +52,10 @@ enum Verb {
         /// Most bytes of its lots, or `none`
         #[arg(long, value_name = "BYTES", default_value = "none", value_parser = limit)]
         max_size: u64,
+        /// Blocks of a journal of its own (64 or more, 1024 is plenty), so that an fsync in the
+        /// cube writes no other journal; 0: it shares the file system's journal
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        journal_blocks: u32,
     },
     /// List all cubes
     List {
@@ -101,10 +105,12 @@ fn limit(text: &str) -> Result<u64, String> {
 impl Args {
     pub(crate) fn run(self, out: &mut impl Write) -> Result<Outcome> {
         let shown = match &self.verb {
-            Verb::Create { source, path, max_size } => {
+            Verb::Create { source, path, max_size, journal_blocks } => {
                 let path = place::bytes(path);
                 let parent = parent_of(path)?;
-                change(source, |image, live| image.create(live, parent, path, *max_size))?
+                change(source, |image, live| {
+                    image.create(live, parent, path, (*max_size, *journal_blocks))
+                })?
             }
             Verb::List { source } => view(source, |image| Ok(image.all()))?,
             Verb::Show { source, path } => view(source, |image| {
@@ -240,6 +246,7 @@ impl<'f, 'd> CubeImage<'f, 'd> {
             "lots": lots,
             "size_bytes": blocks * block_bytes,
             "free_bytes": free * block_bytes,
+            "journal_blocks": sub.map_or(0, |sub| sub.journal.blocks),
             "max_size_bytes": sub.map_or(0, |sub| sub.policies.limit_blocks * block_bytes),
         })
     }
@@ -249,7 +256,7 @@ impl<'f, 'd> CubeImage<'f, 'd> {
         live: &Live<'_, '_, D>,
         parent: &[u8],
         path: &[u8],
-        limit_bytes: u64,
+        (limit_bytes, journal_blocks): (u64, u32),
     ) -> Result<u32> {
         if path.len() > MOST_PATH_BYTES {
             bail!("the path of a cube has at most {MOST_PATH_BYTES} bytes");
@@ -261,6 +268,7 @@ impl<'f, 'd> CubeImage<'f, 'd> {
             name,
             path,
             permissions: 0o755,
+            journal_blocks,
             policies: Policies { limit_blocks, ..Policies::default() },
         };
         live.create_cube(&Caller::system(now()), &new).map_err(|error| match error {

@@ -1,97 +1,215 @@
 //! What is written, and in which order.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use floe_blockdev::WriteBlocks;
-use floe_sync::MutexGuard;
+use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::native::LOCK;
+use floe_format::native::commit::{self, Dependency};
+use floe_format::native::identity::{FLAG_RESERVED, Identity};
+use floe_format::{BlockNr, InodeNr};
 use floe_sync::atomic::Ordering;
+use floe_sync::{Arc, MutexGuard, PoisonError, thread};
 
 use super::Journal;
 use super::error::JournalError;
-use super::state::{Closed, Images, State};
+use super::log::Log;
+use super::shared::{Lock, Shared};
+use super::state::{Closed, Images};
 
 /// Bytes of home blocks that are gathered for one write.
 const MOST_GATHERED: usize = 1 << 20;
 
-/// The right to write, for one turn of work. Lost without an end (a panic of the device), it ends the journal, so that
-/// nobody waits for ever.
+/// How often a flush lets others go first that are about to ask for one.
+const MOST_YIELDS: u32 = 3;
+
+/// The right to write some logs, for one turn of work. Lost without an end (a panic of the device), it ends their journals, so
+/// that nobody waits for ever.
 struct Turn<'a, D: WriteBlocks> {
     journal: &'a Journal<D>,
+    lanes: &'a BTreeSet<usize>,
     result: Result<(), String>,
 }
 
 impl<D: WriteBlocks> Drop for Turn<'_, D> {
     fn drop(&mut self) {
-        let mut state = self.journal.lock();
-        state.working = false;
-        if let Err(why) = &self.result {
-            state.failed.get_or_insert_with(|| why.clone());
+        let mut shared = self.journal.lock();
+        for &lane in self.lanes {
+            let state = &mut shared.lanes[lane].state;
+            (state.working, state.at_flush) = (false, false);
+            if let Err(why) = &self.result {
+                state.failed.get_or_insert_with(|| why.clone());
+            }
         }
-        drop(state);
+        drop(shared);
         self.journal.changed.notify_all();
     }
 }
 
+/// The right to flush; lost without an end, it ends all journals.
+struct Flushing<'a, D: WriteBlocks> {
+    journal: &'a Journal<D>,
+    result: Result<(), String>,
+}
+
+impl<D: WriteBlocks> Drop for Flushing<'_, D> {
+    fn drop(&mut self) {
+        let mut shared = self.journal.lock();
+        shared.flushes.running = false;
+        match &self.result {
+            Ok(()) => shared.flushes.done = shared.flushes.begun,
+            Err(why) => {
+                for lane in &mut shared.lanes {
+                    lane.state.failed.get_or_insert_with(|| why.clone());
+                }
+                shared.flushes.failed.get_or_insert_with(|| why.clone());
+            }
+        }
+        drop(shared);
+        self.journal.changed.notify_all();
+    }
+}
+
+/// A transaction that is being written, with its log.
+struct Writing {
+    lane: usize,
+    inode: u32,
+    log: Arc<Log>,
+    closed: Arc<Closed>,
+    /// The log was marked as empty until now.
+    first: bool,
+}
+
 impl<D: WriteBlocks> Journal<D> {
-    /// Does one piece of work, alone, without the lock; the state comes back locked. The first error ends the journal: a
-    /// failed write or flush is never tried again, because the device may have dropped what it could not write (R10).
+    /// Does one piece of work on some logs, without the lock; the state comes back locked. The first error ends their journals:
+    /// a failed write or flush is never tried again, because the device may have dropped what it could not write (R10).
     pub(super) fn turn<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
-        work: fn(&Self) -> Result<(), JournalError>,
-    ) -> Result<MutexGuard<'a, State>, JournalError> {
-        state.working = true;
-        drop(state);
-        let mut turn = Turn { journal: self, result: Err("a thread panicked".to_owned()) };
+        mut shared: MutexGuard<'a, Shared>,
+        lanes: &BTreeSet<usize>,
+        work: impl FnOnce(&Self) -> Result<(), JournalError>,
+    ) -> Result<MutexGuard<'a, Shared>, JournalError> {
+        for &lane in lanes {
+            shared.lanes[lane].state.working = true;
+        }
+        drop(shared);
+        let mut turn = Turn { journal: self, lanes, result: Err("a thread panicked".to_owned()) };
         let result = work(self);
         turn.result = result.as_ref().map(|_| ()).map_err(ToString::to_string);
         drop(turn);
         result.map(|()| self.lock())
     }
 
-    /// One step of group commit: the log blocks of the next transaction, if somebody waits for it; a flush, which also makes
-    /// the transaction before it durable; its commit block (rule R4).
-    pub(super) fn step(&self) -> Result<(), JournalError> {
-        let (closing, first, committed) = {
-            let mut state = self.lock();
-            let closing = state.close_wanted(&self.log);
-            (closing, state.marked_empty, state.committed)
-        };
-        if let Some(closing) = &closing {
-            if first {
-                // Durable with the flush before the first commit block, without which it finds no transaction.
-                let sequence = closing.id.sequence();
-                self.log.write_superblock(&self.device, sequence, closing.start, 0)?;
+    /// Flushes the device: returns when a flush that began after this call has succeeded. One flush serves all who wait, of
+    /// whichever log (rule R4), and makes durable what was committed before it began (rule R3).
+    pub(super) fn flush_all(&self, doing: &'static str) -> Result<(), JournalError> {
+        let mut shared = self.lock();
+        let (wanted, mut yields) = (shared.flushes.begun + 1, 0);
+        loop {
+            if let Some(why) = &shared.flushes.failed {
+                return Err(JournalError::Aborted { why: why.clone() });
             }
-            self.write_log(closing)?;
+            if shared.flushes.done >= wanted {
+                return Ok(());
+            }
+            if shared.flushes.running {
+                shared = self.wait(shared);
+                continue;
+            }
+            // Others are about to ask for a flush: one serves them, too, if they get there at once.
+            let others = shared.lanes.iter().any(|lane| lane.state.working && !lane.state.at_flush);
+            if !others || yields == MOST_YIELDS {
+                break;
+            }
+            yields += 1;
+            drop(shared);
+            thread::yield_now();
+            shared = self.lock();
         }
-        // All that ends before the flush begins is covered by it (rule R3): data as well.
+        shared.flushes.running = true;
+        shared.flushes.begun += 1;
+        let committed: Vec<_> = shared.lanes.iter().map(|lane| lane.state.committed).collect();
         let data_writes = self.data_writes.load(Ordering::SeqCst);
-        self.device.flush().map_err(JournalError::io("flushing the log"))?;
-        let time = {
-            let mut state = self.lock();
-            state.marked_empty &= closing.is_none();
-            state.flushed(committed);
-            state.data_durable = state.data_durable.max(data_writes);
-            closing.is_some().then(|| state.next_commit_time((self.clock)()))
+        drop(shared);
+        let mut flushing = Flushing { journal: self, result: Err("a flush panicked".to_owned()) };
+        let flushed = self.device.flush().map_err(JournalError::io(doing));
+        flushing.result = flushed.as_ref().map(|_| ()).map_err(ToString::to_string);
+        if flushed.is_ok() {
+            let mut shared = self.lock();
+            for (lane, committed) in shared.lanes.iter_mut().zip(committed) {
+                lane.state.flushed(committed);
+            }
+            shared.data_durable = shared.data_durable.max(data_writes);
+        }
+        drop(flushing);
+        flushed
+    }
+
+    /// One step of group commit: the log blocks of the next transactions of some logs, if somebody waits for them; a flush,
+    /// which also makes the transactions before them durable; their commit blocks (rule R4).
+    pub(super) fn step(&self, lanes: &BTreeSet<usize>) -> Result<(), JournalError> {
+        let (writing, superblock) = {
+            let mut shared = self.lock();
+            let superblock = lanes.contains(&0) && shared.lanes[0].state.is_superblock_wanted();
+            (close_all(&mut shared, lanes), superblock)
         };
-        self.changed.notify_all();
-        if let (Some(closing), Some(time)) = (closing, time) {
-            self.write_commit(&closing, time)?;
-            self.lock().committed = closing.id;
+        if writing.iter().any(|one| one.lane > 0) {
+            self.lock_out()?;
+        }
+        for one in &writing {
+            if one.first {
+                // Durable with the flush before the first commit block, without which it finds no transaction.
+                let sequence = one.closed.id.sequence();
+                one.log.write_superblock(&self.device, sequence, one.closed.start, 0)?;
+            }
+            self.write_log(&one.log, &one.closed)?;
+        }
+        if superblock {
+            self.write_superblock()?;
+        }
+        self.set_at_flush(lanes, true);
+        self.flush_all("flushing the log")?;
+        self.set_at_flush(lanes, false);
+        let time = {
+            let mut shared = self.lock();
+            for one in &writing {
+                shared.lanes[one.lane].state.marked_empty = false;
+            }
+            (!writing.is_empty()).then(|| shared.next_commit_time((self.clock)()))
+        };
+        let Some(time) = time else { return Ok(()) };
+        let numbers: BTreeMap<usize, Dependency> =
+            writing.iter().map(Writing::dependency).collect();
+        for one in &writing {
+            let partners = one.closed.partners.iter().filter_map(|other| numbers.get(other));
+            let dependencies: Vec<_> = partners.copied().collect();
+            self.write_commit(&one.log, &one.closed, time, &dependencies)?;
+        }
+        let mut shared = self.lock();
+        // All at once: a flush in between would acknowledge a part of what must be whole.
+        for one in &writing {
+            shared.lanes[one.lane].state.committed = one.closed.id;
         }
         Ok(())
     }
 
+    fn set_at_flush(&self, lanes: &BTreeSet<usize>, at_flush: bool) {
+        let mut shared = self.lock();
+        for &lane in lanes {
+            shared.lanes[lane].state.at_flush = at_flush;
+        }
+    }
+
     /// Revoke blocks, and descriptors with the images behind them. The place of the commit block is zeroed: whatever an
     /// earlier round of the log left there cannot pass for it, and a torn commit block is whole or none.
-    fn write_log(&self, closed: &Closed) -> Result<(), JournalError> {
-        let (format, sequence) = (&self.log.format, closed.id.sequence());
-        let mut stream = self.log.stream(&self.device, closed.start);
-        for numbers in closed.revoked.chunks(format.revokes_per_block(self.log.block_len()).max(1))
-        {
+    fn write_log(&self, log: &Log, closed: &Closed) -> Result<(), JournalError> {
+        let (format, sequence) = (&log.format, closed.id.sequence());
+        let mut stream = log.stream(&self.device, closed.start);
+        for numbers in closed.revoked.chunks(format.revokes_per_block(log.block_len()).max(1)) {
             stream.push(|block| format.write_revoke(block, sequence, numbers))?;
         }
         let images: Vec<_> = closed.images.iter().collect();
-        for images in images.chunks(format.tags_per_block(self.log.block_len()).max(1)) {
+        for images in images.chunks(format.tags_per_block(log.block_len()).max(1)) {
             let mut copies = Vec::with_capacity(images.len());
             let mut tags = Vec::with_capacity(images.len());
             for (block, image) in images {
@@ -99,7 +217,7 @@ impl<D: WriteBlocks> Journal<D> {
                 tags.push(format.prepare_data(block.0, sequence, &mut copy));
                 copies.push(copy);
             }
-            stream.push(|block| format.write_descriptor(block, sequence, &self.log.uuid, &tags))?;
+            stream.push(|block| format.write_descriptor(block, sequence, &log.uuid, &tags))?;
             for copy in &copies {
                 stream.push(|block| block.copy_from_slice(copy))?;
             }
@@ -108,31 +226,85 @@ impl<D: WriteBlocks> Journal<D> {
         stream.finish()
     }
 
-    fn write_commit(&self, closed: &Closed, time: (u64, u32)) -> Result<(), JournalError> {
-        let at = self.log.ring.advance(closed.start, closed.len_blocks - 1);
-        let mut stream = self.log.stream(&self.device, at);
+    fn write_commit(
+        &self,
+        log: &Log,
+        closed: &Closed,
+        time: (u64, u32),
+        dependencies: &[Dependency],
+    ) -> Result<(), JournalError> {
+        let at = log.ring.advance(closed.start, closed.len_blocks - 1);
+        let mut stream = log.stream(&self.device, at);
         let (sequence, (seconds, nanoseconds)) = (closed.id.sequence(), time);
         stream.push(|block| {
-            self.log.format.write_commit(block, sequence, seconds, nanoseconds);
+            log.format.write_commit(block, sequence, seconds, nanoseconds);
+            commit::put(block, dependencies);
+            log.format.seal_commit(block);
         })?;
         stream.finish()
     }
 
-    /// A checkpoint: durable images go home, a flush, the tail of the log behind them, a flush; then their part of the log
-    /// is free (rules R5 and R6).
-    pub(super) fn go_home(&self) -> Result<(), JournalError> {
-        let (images, tail) = {
-            let mut state = self.lock();
-            state.checkpoints += 1;
-            (state.home_due.clone(), state.tail_behind_durable())
+    /// Writes the superblock in its place, where it is never logged: as one of a file system in use.
+    fn write_superblock(&self) -> Result<(), JournalError> {
+        let writes = self.superblock_writes.lock();
+        let _writes = writes.unwrap_or_else(PoisonError::into_inner);
+        let (image, lock) = {
+            let shared = self.lock();
+            (shared.superblock.clone(), shared.lock)
         };
-        self.write_home(&images)?;
-        self.device.flush().map_err(JournalError::io("flushing what went home"))?;
-        let (start, id) = tail;
-        self.log.write_superblock(&self.device, id.sequence(), start, 0)?;
-        self.device.flush().map_err(JournalError::io("flushing the tail of the log"))?;
-        self.lock().went_home();
+        let mut bytes = [0; Superblock::SIZE];
+        let (_, at) = self.superblock_place();
+        let image = image.as_ref().and_then(|image| image.get(at..at + bytes.len()));
+        let Some(own) = image else { return Ok(()) };
+        bytes.copy_from_slice(own);
+        let mut superblock = Superblock::decode(&bytes);
+        if lock == Lock::Set {
+            superblock.feature_incompat |= LOCK;
+        }
+        if let Some(identity) = Identity::of(&superblock) {
+            // True when the transaction is home, and then the last superblock says so.
+            let flags = identity.flags & !FLAG_RESERVED;
+            Identity { flags, ..identity }.put(&mut superblock);
+        }
+        superblock.encode_with_checksum(&mut bytes);
+        let written = self.device.write_at(OFFSET_BYTES, &bytes);
+        written.map_err(JournalError::io("writing the superblock"))
+    }
+
+    /// A checkpoint of one log: durable images go home, a flush, the tail of the log behind them, a flush; then their part of
+    /// the log is free (rules R5 and R6). `whole`: all that is durable; else the oldest half of the log.
+    pub(super) fn go_home(&self, lane: usize, whole: bool) -> Result<(), JournalError> {
+        let (log, homeward) = {
+            let mut shared = self.lock();
+            shared.checkpoints += 1;
+            let lane = &mut shared.lanes[lane];
+            let least = (!whole).then(|| lane.state.used_blocks.div_ceil(2));
+            (Arc::clone(&lane.log), lane.state.begin_homeward(least))
+        };
+        let (records, others) = self.records_apart(lane, &homeward.images);
+        self.write_home(&others)?;
+        if !records.is_empty() {
+            // Recovery finds the journal by them: they change when nothing of it is needed any more.
+            self.flush_all("flushing what went home")?;
+            self.write_home(&records)?;
+        }
+        self.lock().lanes[lane].state.end_homing();
+        self.flush_all("flushing what went home")?;
+        let (start, id) = homeward.tail;
+        log.write_superblock(&self.device, id.sequence(), start, 0)?;
+        self.flush_all("flushing the tail of the log")?;
+        self.lock().lanes[lane].state.went_home(&homeward);
         Ok(())
+    }
+
+    /// Takes apart the images of descriptors of lots, in the log of a cube.
+    fn records_apart(&self, lane: usize, images: &Images) -> (Images, Images) {
+        if lane == 0 {
+            return (Images::new(), images.clone());
+        }
+        let shared = self.lock();
+        let is_record = |block: &BlockNr| shared.lots.is_record(&self.geometry, *block);
+        images.clone().into_iter().partition(|(block, _)| is_record(block))
     }
 
     /// Writes images to their places, neighbours in one request.
@@ -152,23 +324,25 @@ impl<D: WriteBlocks> Journal<D> {
         }
         write(from, &gathered)
     }
+}
 
-    /// Ends in order: everything durable and home, the log empty, `needs_recovery` gone. The device comes back.
-    ///
-    /// # Errors
-    /// [`JournalError::Aborted`], or a failed write or flush: then the log still holds what is not home.
-    pub fn close(self) -> Result<D, JournalError> {
-        self.sync()?;
-        self.checkpoint()?;
-        let (last, head) = {
-            let state = self.lock();
-            state.judge()?;
-            (state.last(), state.head)
-        };
-        let next = last.next().sequence();
-        self.log.write_superblock(&self.device, next, 0, head)?;
-        self.device.flush().map_err(JournalError::io("flushing the empty log"))?;
-        super::open::set_needs_recovery(&self.device, false)?;
-        Ok(self.device)
+impl Writing {
+    fn dependency(&self) -> (usize, Dependency) {
+        let journal_inode = if self.lane == 0 { InodeNr::JOURNAL.0 } else { self.inode };
+        (self.lane, Dependency { journal_inode, sequence: self.closed.id.sequence() })
     }
+}
+
+/// Closes the wanted transactions of some logs.
+fn close_all(shared: &mut Shared, lanes: &BTreeSet<usize>) -> Vec<Writing> {
+    let mut writing = Vec::new();
+    for &index in lanes {
+        let lane = &mut shared.lanes[index];
+        let first = lane.state.marked_empty;
+        if let Some(closed) = lane.state.close_wanted(&lane.log) {
+            let (log, inode) = (Arc::clone(&lane.log), lane.inode);
+            writing.push(Writing { lane: index, inode, log, closed, first });
+        }
+    }
+    writing
 }

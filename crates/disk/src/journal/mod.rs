@@ -1,4 +1,5 @@
-//! The journal of a file system that is being changed (jbd2, inode 8): Linux and e2fsck recover what is written here.
+//! The journal of a file system that is being changed (jbd2, inode 8): Linux and e2fsck recover what is written here. Cubes of a
+//! native file system may have further ones, which Floe alone recovers.
 //!
 //! A change is a transaction of its own towards its caller, and joins the *running* one when it is finished, so that many
 //! changes become durable with one commit (group commit):
@@ -24,31 +25,41 @@
 //! from a durable image only; the tail of the log moves behind a flush of what went home; blocks that a transaction freed
 //! may be used again when [`Journal::durable`] has reached it; the first failed write or flush ends the journal.
 //!
-//! Handles change blocks one after the other; [`Journal::commit`] waits apart from them, and one flush serves all who wait.
-//! While one transaction waits for its last flush, the next one is written, and the same flush orders it.
+//! [`Journal::commit`] waits apart from handles, and one flush serves all who wait. While one transaction waits for its last
+//! flush, the next one is written, and the same flush orders it. Several handles may be open ([`Journal::change`]).
+//!
+//! A block is logged by the journal that owns its lot. A change of blocks that several own is a transaction in each; they name
+//! each other in their commit blocks, and recovery keeps all of them or none ([`Journal::commit_cube`]).
 
 mod commit;
+mod cubes;
+mod end;
 mod error;
+mod handles;
 mod log;
 mod open;
+mod shared;
 mod state;
 mod tx;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use floe_blockdev::{ReadBlocks, WriteBlocks};
+use floe_ext4::tx::Refusal;
 use floe_format::ext::superblock::OFFSET_BYTES;
 use floe_format::{BlockNr, Geometry};
 use floe_sync::atomic::{AtomicU64, Ordering};
 use floe_sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+pub use cubes::CubeState;
 pub use error::JournalError;
 pub use state::TransactionId;
 pub use tx::JournalTx;
 
-use log::Log;
-use state::State;
+use handles::Handles;
+use shared::Shared;
 
 /// The clock of commit blocks: seconds since 1970 and nanoseconds.
 pub type Clock = fn() -> (u64, u32);
@@ -59,35 +70,24 @@ fn system_clock() -> (u64, u32) {
     (since.as_secs(), since.subsec_nanos())
 }
 
-/// A file system on `D` that is changed through its journal. It reads ([`ReadBlocks`]) with all finished changes, whether
+/// A file system on `D` that is changed through its journals. It reads ([`ReadBlocks`]) with all finished changes, whether
 /// they are durable or not; written as a device ([`WriteBlocks`]) it takes data of files, past the log, and a flush of it is
 /// [`Journal::sync`]. Dropped without [`Journal::close`] it leaves the device as a crash would: to be recovered.
 #[derive(Debug)]
 pub struct Journal<D> {
     device: D,
     geometry: Geometry,
-    log: Log,
     clock: Clock,
-    /// Held by the one open handle.
-    handle: Mutex<()>,
-    state: Mutex<State>,
-    /// Told whenever a turn of work ends.
+    /// Lots have owners, and the superblock is never logged.
+    is_native: bool,
+    handles: Handles,
+    shared: Mutex<Shared>,
+    /// Held while the primary superblock is written, so that an older one never replaces a newer one.
+    superblock_writes: Mutex<()>,
+    /// Told whenever a turn of work or a flush ends.
     changed: Condvar,
     /// Writes of data that have ended.
     data_writes: AtomicU64,
-}
-
-/// What a caller waits for.
-#[derive(Clone, Copy)]
-struct Goal {
-    transaction: TransactionId,
-    data_writes: u64,
-}
-
-impl Goal {
-    fn is_reached(self, state: &State) -> bool {
-        state.durable >= self.transaction && state.data_durable >= self.data_writes
-    }
 }
 
 impl<D: WriteBlocks> Journal<D> {
@@ -96,46 +96,110 @@ impl<D: WriteBlocks> Journal<D> {
         &self.geometry
     }
 
-    /// Begins a change of `credits` blocks, or a few more; waits until no other handle is open, and for room in the log. A
-    /// thread that holds a handle must not begin another.
+    /// Begins a change of `credits` blocks, or a few more, alone: waits until no other handle is open, and for room in the log
+    /// of inode 8. A thread that holds a handle must not begin another.
     ///
     /// # Errors
     /// [`JournalError::TooLong`] for more than a quarter of the log (rule R11), [`JournalError::Aborted`], or what stopped a
     /// commit or checkpoint that had to make room.
     pub fn begin(&self, credits: u32) -> Result<JournalTx<'_, D>, JournalError> {
-        // Poisoned by a panic between changes of a handle that never joined: nothing of it was kept.
-        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        let handle = self.handles.begin_alone();
+        self.lock().lanes[0].state.judge()?;
+        self.settle_moves()?;
         let more = u64::from(credits);
-        let joined_len = |state: &State| {
-            let running = &state.running;
-            (running.images.len() as u64 + more, running.revoked.len() as u64 + more)
-        };
-        drop(self.room_for(joined_len)?);
+        drop(self.room_for(|shared| {
+            let running = &shared.lanes[0].state.running;
+            vec![(0, running.images.len() as u64 + more, running.revoked.len() as u64 + more)]
+        })?);
         Ok(JournalTx::new(self, handle))
     }
 
-    /// Makes a finished transaction, and all before it, durable: returns when a flush behind its commit block has
+    /// Begins a change beside other handles, with `blocks` as its own. It makes each further block its own that it reads or
+    /// changes, and waits where that is another's. To wait in a circle is not possible: [`Refusal::Busy`] says that another
+    /// handle has a block that comes before one of this handle's; then it is to be dropped and begun again, with all blocks
+    /// that it had and this one.
+    ///
+    /// # Errors
+    /// As [`Journal::begin`].
+    pub fn begin_beside(
+        &self,
+        credits: u32,
+        blocks: &BTreeSet<BlockNr>,
+    ) -> Result<JournalTx<'_, D>, JournalError> {
+        self.lock().lanes[0].state.judge()?;
+        // Room first, then blocks (rule R2): whoever waits for room has nothing that others wait for.
+        let more = u64::from(credits);
+        drop(self.room_for(|shared| {
+            let running = &shared.lanes[0].state.running;
+            vec![(0, running.images.len() as u64 + more, running.revoked.len() as u64 + more)]
+        })?);
+        Ok(JournalTx::new(self, self.handles.begin_beside(blocks)))
+    }
+
+    /// Makes a change beside others: runs it once more, with its blocks taken in order, whenever it met one that it must not
+    /// wait for. Returns its value and its transaction.
+    ///
+    /// # Errors
+    /// Those of the journal; or `run` refuses, and nothing is changed.
+    pub fn change<T>(
+        &self,
+        credits: u32,
+        mut run: impl FnMut(&mut JournalTx<'_, D>) -> Result<T, Refusal>,
+    ) -> Result<Result<(T, TransactionId), Refusal>, JournalError> {
+        let mut blocks = BTreeSet::new();
+        loop {
+            let mut tx = self.begin_beside(credits, &blocks)?;
+            match run(&mut tx) {
+                Ok(value) => return tx.finish().map(|id| Ok((value, id))),
+                Err(Refusal::Busy(block)) => {
+                    blocks.extend(tx.owned());
+                    blocks.insert(block);
+                }
+                Err(refusal) => return Ok(Err(refusal)),
+            }
+        }
+    }
+
+    /// Makes a finished transaction, and all before it in its log, durable: returns when a flush behind its commit block has
     /// succeeded. With a transaction that is durable already, returns at once.
     ///
     /// # Errors
     /// [`JournalError::Aborted`], or the failed write or flush: it is not durable then, and never will be.
     pub fn commit(&self, transaction: TransactionId) -> Result<(), JournalError> {
-        self.reach(|state| Goal { transaction: transaction.min(state.last()), data_writes: 0 })
+        let lane = transaction.lane();
+        let goals = |shared: &Shared| match shared.lanes.get(lane) {
+            Some(known) => vec![(lane, transaction.min(known.state.last()))],
+            None => Vec::new(),
+        };
+        self.reach(goals, 0)
     }
 
-    /// Makes everything durable: all finished transactions, and all data that was written.
+    /// Makes everything durable: all finished transactions, and all data that was written. Those of a cube whose journal has
+    /// ended are left out.
     ///
     /// # Errors
     /// As [`Journal::commit`].
     pub fn sync(&self) -> Result<(), JournalError> {
-        self.lock().judge()?;
+        self.lock().lanes[0].state.judge()?;
         let data_writes = self.data_writes.load(Ordering::SeqCst);
-        self.reach(|state| Goal { transaction: state.last(), data_writes })
+        let goals = |shared: &Shared| {
+            let lanes = shared.lanes.iter().enumerate();
+            let sound = lanes.filter(|(_, lane)| lane.state.failed.is_none());
+            sound.map(|(index, lane)| (index, lane.state.last())).collect()
+        };
+        self.reach(goals, data_writes)
     }
 
-    /// The last durable transaction: whatever it or an earlier one freed may be used again (rule R7).
+    /// The last durable transaction of inode 8's log: whatever it or an earlier one freed may be used again (rule R7).
     pub fn durable(&self) -> TransactionId {
-        self.lock().durable
+        self.lock().lanes[0].state.durable
+    }
+
+    /// Whether a transaction, of whichever log, is durable.
+    pub fn is_durable(&self, transaction: TransactionId) -> bool {
+        let shared = self.lock();
+        let lane = shared.lanes.get(transaction.lane());
+        lane.is_some_and(|lane| lane.state.durable >= transaction)
     }
 
     /// Writes data of a file, past the log, to blocks that no *durable* transaction gave to anything else. It is ordered
@@ -144,7 +208,12 @@ impl<D: WriteBlocks> Journal<D> {
     /// # Errors
     /// [`JournalError::Aborted`]; [`JournalError::Io`], after which the journal goes on: nothing refers to the data yet.
     pub fn write_data(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), JournalError> {
-        self.lock().judge()?;
+        {
+            let shared = self.lock();
+            let block = BlockNr(offset_bytes / u64::from(self.geometry.block_size));
+            shared.lanes[0].state.judge()?;
+            shared.lanes[shared.lane_of(&self.geometry, block)].state.judge()?;
+        }
         let written = self.device.write_at(offset_bytes, bytes);
         written.map_err(JournalError::io("writing data"))?;
         // After the write has ended: a flush that began before does not cover it.
@@ -152,56 +221,106 @@ impl<D: WriteBlocks> Journal<D> {
         Ok(())
     }
 
-    /// Writes home what is durable and frees its part of the log. Happens by itself when the log is full.
+    /// Writes home what is durable and frees its part of the logs. Happens by itself when a log is full.
     ///
     /// # Errors
     /// As [`Journal::commit`].
     pub fn checkpoint(&self) -> Result<(), JournalError> {
-        let mut state = self.lock();
+        let lanes: Vec<usize> = {
+            let shared = self.lock();
+            shared.lanes[0].state.judge()?;
+            let lanes = shared.lanes.iter().enumerate();
+            lanes.filter(|(_, lane)| lane.state.failed.is_none()).map(|(index, _)| index).collect()
+        };
+        lanes.into_iter().try_for_each(|lane| self.checkpoint_lane(lane, true))
+    }
+
+    /// Frees the log of one lane: all of it, or the older half.
+    fn checkpoint_lane(&self, lane: usize, whole: bool) -> Result<(), JournalError> {
+        let lanes = BTreeSet::from([lane]);
+        let mut shared = self.lock();
         loop {
+            let state = &shared.lanes[lane].state;
             state.judge()?;
-            if state.home_due.is_empty() {
+            if state.in_log.is_empty() {
                 return Ok(());
             }
-            state = if state.working { self.wait(state) } else { self.turn(state, Self::go_home)? };
+            if state.working {
+                shared = self.wait(shared);
+                continue;
+            }
+            shared = self.turn(shared, &lanes, |journal| journal.go_home(lane, whole))?;
+            if !whole {
+                return Ok(());
+            }
         }
     }
 
-    /// Waits until a goal is reached; works towards it whenever nobody else does.
-    fn reach(&self, goal: impl FnOnce(&State) -> Goal) -> Result<(), JournalError> {
-        let mut state = self.lock();
-        let goal = goal(&state);
-        state.wanted = state.wanted.max(goal.transaction);
-        while !goal.is_reached(&state) {
-            state.judge()?;
-            state = if state.working { self.wait(state) } else { self.turn(state, Self::step)? };
+    /// Waits until transactions and data are durable; works towards it whenever nobody else does.
+    fn reach(
+        &self,
+        goals: impl FnOnce(&Shared) -> Vec<(usize, TransactionId)>,
+        data_writes: u64,
+    ) -> Result<(), JournalError> {
+        let mut shared = self.lock();
+        let goals = goals(&shared);
+        shared.want(&goals);
+        loop {
+            let (mut left, mut failed) = (Vec::new(), Ok(()));
+            for &(lane, id) in &goals {
+                let state = &shared.lanes[lane].state;
+                if state.durable < id {
+                    failed = failed.and_then(|()| state.judge());
+                    left.push(lane);
+                }
+            }
+            failed?;
+            if left.is_empty() {
+                if shared.data_durable >= data_writes {
+                    return Ok(());
+                }
+                // With no log to write, a flush covers the data; so does one that others wait for.
+                drop(shared);
+                self.flush_all("flushing data")?;
+                shared = self.lock();
+                continue;
+            }
+            let lanes = shared.closure(left);
+            if lanes.iter().any(|&lane| shared.lanes[lane].state.working) {
+                shared = self.wait(shared);
+                continue;
+            }
+            shared = self.turn(shared, &lanes, |journal| journal.step(&lanes))?;
         }
-        Ok(())
     }
 
-    /// Waits until the running transaction with a change fits into a transaction and into the log. `joined_len` counts its
+    /// Waits until the running transactions with a change fit into transactions and into their logs. `joined_len` counts their
     /// images and revokes then.
     fn room_for(
         &self,
-        joined_len: impl Fn(&State) -> (u64, u64),
-    ) -> Result<MutexGuard<'_, State>, JournalError> {
-        let limit = self.log.limit();
+        joined_len: impl Fn(&Shared) -> Vec<(usize, u64, u64)>,
+    ) -> Result<MutexGuard<'_, Shared>, JournalError> {
         loop {
-            let state = self.lock();
-            state.judge()?;
-            let (images, revokes) = joined_len(&state);
-            let blocks = self.log.cost(images, revokes);
-            let too_long = blocks > u64::from(limit);
-            if !too_long && blocks <= state.room_blocks(&self.log) {
-                return Ok(state);
+            let shared = self.lock();
+            let mut wanting = None;
+            for (lane, images, revokes) in joined_len(&shared) {
+                let (log, state) = (&shared.lanes[lane].log, &shared.lanes[lane].state);
+                state.judge()?;
+                let (blocks, limit) = (log.cost(images, revokes), log.limit());
+                let too_long = blocks > u64::from(limit);
+                if !too_long && blocks <= state.room_blocks(log) {
+                    continue;
+                }
+                if too_long && state.running.is_empty() {
+                    return Err(JournalError::TooLong { blocks, limit });
+                }
+                wanting = Some((lane, !too_long && !state.in_log.is_empty(), state.last()));
+                break;
             }
-            if too_long && state.running.is_empty() {
-                return Err(JournalError::TooLong { blocks, limit });
-            }
-            let (due, last) = (!state.home_due.is_empty(), state.last());
-            drop(state);
-            if due && !too_long {
-                self.checkpoint()?;
+            let Some((lane, due, last)) = wanting else { return Ok(shared) };
+            drop(shared);
+            if due {
+                self.checkpoint_lane(lane, false)?;
             } else {
                 self.commit(last)?;
             }
@@ -209,12 +328,12 @@ impl<D: WriteBlocks> Journal<D> {
     }
 
     /// The state. A panic elsewhere cannot have left half a change of it: changes call nothing that panics.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    fn wait<'a>(&self, shared: MutexGuard<'a, Shared>) -> MutexGuard<'a, Shared> {
+        self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Blocks of which a range of bytes has a part.
@@ -243,8 +362,8 @@ impl<D: WriteBlocks> ReadBlocks for Journal<D> {
         loop {
             // First the images, then the device: in between, an image may go home but not away.
             let (images, checkpoints) = {
-                let state = self.lock();
-                (state.newest_of(blocks.clone()), state.checkpoints)
+                let shared = self.lock();
+                (shared.newest_of(&self.geometry, &blocks), shared.checkpoints)
             };
             self.device.read_at(offset_bytes, into)?;
             for (block, image) in images {
@@ -263,7 +382,8 @@ impl<D: WriteBlocks> ReadBlocks for Journal<D> {
 
     fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
         let blocks = self.blocks_of(offset_bytes, len_bytes);
-        self.lock().newest_of(blocks).is_empty() && self.device.is_hole(offset_bytes, len_bytes)
+        self.lock().newest_of(&self.geometry, &blocks).is_empty()
+            && self.device.is_hole(offset_bytes, len_bytes)
     }
 
     fn will_need(&self, offset_bytes: u64, len_bytes: u64) {

@@ -1,22 +1,28 @@
-//! Opening: recover, take up the log, say so in the superblock.
+//! Opening: recover, take up the logs, say so in the superblock.
+
+use std::collections::BTreeMap;
 
 use floe_blockdev::WriteBlocks;
 use floe_ext4::fs::FileSystem;
-use floe_ext4::journal::{JournalPlace, is_after};
+use floe_ext4::journal::{JournalPlace, Seen, find_cubes, is_after, seen};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::Incompat;
+use floe_format::native::is_locked;
 use floe_sync::atomic::AtomicU64;
-use floe_sync::{Condvar, Mutex};
+use floe_sync::{Arc, Condvar, Mutex};
 
+use super::cubes::open_lane;
 use super::error::JournalError;
+use super::handles::Handles;
 use super::log::{Log, stored_superblock};
+use super::shared::{Flushes, Lane, Lock, Lots, Shared};
 use super::state::{State, TransactionId};
 use super::{Clock, Journal, system_clock};
-use crate::recovery::{self, recover};
+use crate::recovery::{self, Recovered, recover};
 
 impl<D: WriteBlocks> Journal<D> {
-    /// Opens the journal of a file system for writing: recovers it if it must be, and marks the file system as in use
-    /// (`needs_recovery`). Orphans are not looked at.
+    /// Opens the journals of a file system for writing: recovers them if they must be, and marks the file system as in use
+    /// (`needs_recovery`). Orphans are not looked at. The journal of a cube that cannot be recovered has failed from the start.
     ///
     /// # Errors
     /// [`JournalError::Absent`], [`JournalError::Unsupported`] (an external journal, or one of version 1),
@@ -38,48 +44,106 @@ impl<D: WriteBlocks> Journal<D> {
             return Err(JournalError::Unsupported("it lies on another device"));
         }
         let stored = stored_superblock(&device, &place)?;
-        // As Linux: what an empty log expects next may have been begun before a crash.
-        let mut last = stored.sequence;
-        let mut commit_time = (0, 0);
-        if let Some(seen) = recovered.seen {
-            commit_time = seen.commit_time;
-            if is_after(seen.sequence, last) {
-                last = seen.sequence;
-            }
-        }
+        let (last, mut commit_time) = behind(stored.sequence, recovered.seen);
         let log = Log::of(place, &geometry.features)?;
         if log.differs_from(&stored) {
             log.write_superblock(&device, stored.sequence, 0, stored.head)?;
         }
-        set_needs_recovery(&device, true)?;
-        let state = State::new(TransactionId(u64::from(last)), log.first_head(), commit_time);
+        let state = State::new(TransactionId::of(0, last), log.first_head());
+        let root =
+            Lane { cube: 0, inode: 0, orphan_block: None, gone: false, log: Arc::new(log), state };
+        let mut lots = Lots::of(&fs.superblock);
+        let mut lanes = vec![root];
+        let latest = open_cubes(&device, &fs, &recovered, &mut lanes, &mut lots)?;
+        commit_time = commit_time.max(latest);
+        set_needs_recovery(&device)?;
+        let lock = if is_locked(&fs.superblock) { Lock::Set } else { Lock::Open };
+        let shared = Shared {
+            lanes,
+            lock,
+            superblock: None,
+            flushes: Flushes::default(),
+            checkpoints: 0,
+            data_durable: 0,
+            commit_time,
+            lots,
+        };
         Ok(Self {
             device,
             geometry,
-            log,
             clock,
-            handle: Mutex::new(()),
-            state: Mutex::new(state),
+            is_native: shared.lots.is_native(),
+            handles: Handles::default(),
+            shared: Mutex::new(shared),
+            superblock_writes: Mutex::new(()),
             changed: Condvar::new(),
             data_writes: AtomicU64::new(0),
         })
     }
 }
 
-/// Sets or clears `needs_recovery` in the primary superblock, and flushes the device.
+/// The last number to be left behind (as Linux: what an empty log expects next may have been begun before a crash), and the
+/// latest time of a commit.
+fn behind(sequence: u32, seen: Option<Seen>) -> (u32, (u64, u32)) {
+    match seen {
+        Some(seen) if is_after(seen.sequence, sequence) => (seen.sequence, seen.commit_time),
+        Some(seen) => (sequence, seen.commit_time),
+        None => (sequence, (0, 0)),
+    }
+}
+
+/// Takes up the journals of cubes, and gives their lots to them. Returns the latest time of a commit in them.
+fn open_cubes<D: WriteBlocks>(
+    device: &D,
+    fs: &FileSystem,
+    recovered: &Recovered,
+    lanes: &mut Vec<Lane>,
+    lots: &mut Lots,
+) -> Result<(u64, u32), JournalError> {
+    let (geometry, groups) = (fs.geometry(), fs.space.groups.descs());
+    let found = find_cubes(device, &fs.superblock, geometry, groups);
+    let by_inode: BTreeMap<u32, &Option<String>> =
+        recovered.cubes.iter().map(|cube| (cube.inode.0, &cube.failed)).collect();
+    let mut latest = (0, 0);
+    for mut own in found.usable {
+        let failed = by_inode.get(&own.inode.0).copied().cloned().flatten();
+        if own.journal.needs_replay && failed.is_none() {
+            // Without the bit that keeps others out, others wrote since: what is left in the log must never come back.
+            let from = own.journal.superblock.sequence;
+            let newest = seen(device, geometry, &own.journal, from);
+            let newest = newest.map_err(JournalError::io("reading the journal of a cube"))?;
+            let log = Log::of(own.journal.clone(), &geometry.features)?;
+            let next = newest.sequence.wrapping_add(1);
+            log.write_superblock(device, next, 0, 0)?;
+            device.flush().map_err(JournalError::io("discarding the journal of a cube"))?;
+            (own.journal.superblock.sequence, own.journal.superblock.start) = (next, 0);
+        }
+        let seen = recovered.cubes.iter().find(|cube| cube.inode == own.inode);
+        let seen = seen.and_then(|cube| cube.seen);
+        let (of_lots, index) = (own.lots.clone(), lanes.len());
+        let mut lane = open_lane(device, own, index, &geometry.features)?;
+        if let Some(seen) = seen {
+            let (last, time) = behind(lane.state.durable.sequence(), Some(seen));
+            lane.state = State::new(TransactionId::of(index, last), lane.log.first_head());
+            latest = latest.max(time);
+        }
+        lane.state.failed = failed;
+        lanes.push(lane);
+        of_lots.into_iter().for_each(|lot| lots.give(lot, index));
+    }
+    Ok(latest)
+}
+
+/// Sets `needs_recovery` in the primary superblock, and flushes the device.
 ///
 /// The one write that is not atomic where a device tears writes between sectors of 512 bytes (the feature and the checksum
 /// lie in different ones). The log is empty at that time, and Linux takes the same risk; e2fsck and `floe repair` mend it.
-pub(super) fn set_needs_recovery<D: WriteBlocks>(device: &D, on: bool) -> Result<(), JournalError> {
+fn set_needs_recovery<D: WriteBlocks>(device: &D) -> Result<(), JournalError> {
     let mut bytes = [0; 1024];
     let doing = "marking the file system in its superblock";
     device.read_at(OFFSET_BYTES, &mut bytes).map_err(JournalError::io(doing))?;
     let mut superblock = Superblock::decode(&bytes);
-    if on {
-        superblock.feature_incompat |= Incompat::RECOVER.bits();
-    } else {
-        superblock.feature_incompat &= !Incompat::RECOVER.bits();
-    }
+    superblock.feature_incompat |= Incompat::RECOVER.bits();
     superblock.encode_with_checksum(&mut bytes);
     device.write_at(OFFSET_BYTES, &bytes).map_err(JournalError::io(doing))?;
     device.flush().map_err(JournalError::io(doing))

@@ -1,4 +1,4 @@
-//! The transactions of a journal in memory, from the running one to those that are not home yet.
+//! The transactions of one log in memory, from the running one to those that are not home yet.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -9,11 +9,25 @@ use floe_sync::Arc;
 use super::error::JournalError;
 use super::log::Log;
 
-/// A transaction, counted from the first one of a journal on. Its low 32 bits are the number that the log has.
+/// Bits of a [`TransactionId`] that count transactions; those above name the log.
+const NUMBER_BITS: u32 = 48;
+
+/// A transaction of a log, counted from the first one on. Its low 32 bits are the number that the log has; the upper 16 bits
+/// name the log (0: that of inode 8), so only numbers of the same log can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransactionId(pub u64);
 
 impl TransactionId {
+    /// The transaction of a log that has this number in it.
+    pub(super) const fn of(lane: usize, sequence: u32) -> Self {
+        Self((lane as u64) << NUMBER_BITS | sequence as u64)
+    }
+
+    /// The log that it belongs to.
+    pub(super) const fn lane(self) -> usize {
+        (self.0 >> NUMBER_BITS) as usize
+    }
+
     /// The number in the log.
     pub(super) const fn sequence(self) -> u32 {
         (self.0 & 0xffff_ffff) as u32
@@ -37,15 +51,25 @@ pub(super) struct Running {
     pub(super) images: Images,
     /// Freed blocks of which the log may have an older copy.
     pub(super) revoked: BTreeSet<BlockNr>,
+    /// Logs whose running transactions share a change with this one.
+    pub(super) partners: BTreeSet<usize>,
+    /// The superblock changed, which is not logged here but must be on the disk with it.
+    pub(super) superblock: bool,
 }
 
 impl Running {
     pub(super) const fn new(id: TransactionId) -> Self {
-        Self { id, images: BTreeMap::new(), revoked: BTreeSet::new() }
+        Self {
+            id,
+            images: BTreeMap::new(),
+            revoked: BTreeSet::new(),
+            partners: BTreeSet::new(),
+            superblock: false,
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.images.is_empty() && self.revoked.is_empty()
+        self.images.is_empty() && self.revoked.is_empty() && !self.superblock
     }
 }
 
@@ -55,13 +79,24 @@ pub(super) struct Closed {
     pub(super) id: TransactionId,
     pub(super) images: Images,
     pub(super) revoked: Vec<u64>,
+    /// Logs with a transaction that was closed together with it, on which it depends.
+    pub(super) partners: BTreeSet<usize>,
     /// Its first block in the log.
     pub(super) start: u32,
     /// Blocks of the log, the commit block included.
     pub(super) len_blocks: u32,
 }
 
-/// All that the journal knows; one lock guards it, which is never held while the device works.
+/// A durable transaction that the tail of the log has not passed.
+#[derive(Debug)]
+pub(super) struct Durable {
+    id: TransactionId,
+    start: u32,
+    len_blocks: u32,
+    blocks: Vec<BlockNr>,
+}
+
+/// All that is known of one log. The lock of the journal guards it, which is never held while the device works.
 #[derive(Debug)]
 pub(super) struct State {
     /// The first error. From then on nothing is written (rule R10).
@@ -73,8 +108,14 @@ pub(super) struct State {
     pub(super) committed: TransactionId,
     /// The last durable one.
     pub(super) durable: TransactionId,
+    /// The last one that a flush has covered, `durable` as soon as no image is on its way home.
+    covered: TransactionId,
     /// The newest durable image of each block that is not home yet.
     pub(super) home_due: Images,
+    /// Durable transactions in the log, oldest first.
+    pub(super) in_log: VecDeque<Durable>,
+    /// How many of them have a copy of each block.
+    logged: BTreeMap<BlockNr, u32>,
     /// The last transaction that somebody waits for.
     pub(super) wanted: TransactionId,
     /// Block of the log at which the next transaction begins.
@@ -85,32 +126,43 @@ pub(super) struct State {
     pub(super) marked_empty: bool,
     /// A thread writes the log or home blocks: one at a time.
     pub(super) working: bool,
-    /// Checkpoints that were begun.
-    pub(super) checkpoints: u64,
-    /// Writes of data that a flush has covered.
-    pub(super) data_durable: u64,
-    /// Time of the last commit: seconds since 1970 and nanoseconds.
-    pub(super) commit_time: (u64, u32),
+    /// It waits for a flush.
+    pub(super) at_flush: bool,
+    /// Images are being written home: what they replace must not become free meanwhile (rule R7).
+    homing: bool,
+}
+
+/// A part of a log that is to be given up.
+#[derive(Debug)]
+pub(super) struct Homeward {
+    /// Images to be written home.
+    pub(super) images: Images,
+    /// Transactions that the tail passes then.
+    count: usize,
+    /// Where the log begins then: block and transaction.
+    pub(super) tail: (u32, TransactionId),
 }
 
 impl State {
     /// Nothing has happened; `last` is the last transaction that is over.
-    pub(super) const fn new(last: TransactionId, head: u32, commit_time: (u64, u32)) -> Self {
+    pub(super) const fn new(last: TransactionId, head: u32) -> Self {
         Self {
             failed: None,
             running: Running::new(last.next()),
             closed: VecDeque::new(),
             committed: last,
             durable: last,
+            covered: last,
             home_due: BTreeMap::new(),
+            in_log: VecDeque::new(),
+            logged: BTreeMap::new(),
             wanted: last,
             head,
             used_blocks: 0,
             marked_empty: true,
             working: false,
-            checkpoints: 0,
-            data_durable: 0,
-            commit_time,
+            at_flush: false,
+            homing: false,
         }
     }
 
@@ -120,6 +172,11 @@ impl State {
             Some(why) => Err(JournalError::Aborted { why: why.clone() }),
             None => Ok(()),
         }
+    }
+
+    /// Whether the superblock changed in the transaction that is to be closed.
+    pub(super) fn is_superblock_wanted(&self) -> bool {
+        self.running.superblock && self.running.id <= self.wanted
     }
 
     /// The last transaction that holds anything.
@@ -140,27 +197,34 @@ impl State {
         running.or_else(closed).or_else(|| self.home_due.get(&block))
     }
 
-    /// The newest images of all blocks of a range that are not home.
-    pub(super) fn newest_of(&self, blocks: Range<BlockNr>) -> Images {
-        let mut newest: Images =
-            self.home_due.range(blocks.clone()).map(|(&at, image)| (at, image.clone())).collect();
+    /// Adds the newest images of all blocks of a range that are not home.
+    pub(super) fn newest_of(&self, blocks: &Range<BlockNr>, newest: &mut Images) {
+        let due = self.home_due.range(blocks.clone());
+        newest.extend(due.map(|(&at, image)| (at, Arc::clone(image))));
         for images in self.closed.iter().map(|closed| &closed.images).chain([&self.running.images])
         {
-            newest.extend(images.range(blocks.clone()).map(|(&at, image)| (at, image.clone())));
+            let own = images.range(blocks.clone());
+            newest.extend(own.map(|(&at, image)| (at, Arc::clone(image))));
         }
-        newest
     }
 
     /// Blocks of a run of which the log may hold a copy that recovery would write home.
     fn logged_of(&self, run: BlockRun) -> BTreeSet<BlockNr> {
         let blocks = run.start..run.end();
         let closed = self.closed.iter().flat_map(|closed| closed.images.range(blocks.clone()));
-        closed.chain(self.home_due.range(blocks.clone())).map(|(&block, _)| block).collect()
+        let mut logged: BTreeSet<BlockNr> = closed.map(|(&block, _)| block).collect();
+        // Those that are home, too, as long as recovery would read an older copy.
+        logged.extend(self.logged.range(blocks.clone()).map(|(&block, _)| block));
+        logged
     }
 
     /// The running transaction as it would be with these changes, in blocks of images and of revokes.
-    pub(super) fn joined_len(&self, changed: &Images, freed: &[BlockRun]) -> (u64, u64) {
-        let new = changed.keys().filter(|block| !self.running.images.contains_key(block)).count();
+    pub(super) fn joined_len<'i>(
+        &self,
+        changed: impl Iterator<Item = &'i BlockNr>,
+        freed: &[BlockRun],
+    ) -> (u64, u64) {
+        let new = changed.filter(|block| !self.running.images.contains_key(block)).count();
         let revokes: usize = freed.iter().map(|&run| self.logged_of(run).len()).sum();
         let (images, revoked) = (self.running.images.len() + new, self.running.revoked.len());
         (images as u64, (revoked + revokes) as u64)
@@ -190,12 +254,14 @@ impl State {
             return None;
         }
         let next = Running::new(self.running.id.next());
-        let Running { id, images, revoked } = std::mem::replace(&mut self.running, next);
+        let Running { id, images, revoked, partners, .. } =
+            std::mem::replace(&mut self.running, next);
         let cost = log.cost(images.len() as u64, revoked.len() as u64);
         // At most a quarter of the log, whose blocks have numbers of 32 bits.
         let len_blocks = u32::try_from(cost).unwrap_or(u32::MAX);
         let revoked = revoked.into_iter().map(|block| block.0).collect();
-        let closed = Arc::new(Closed { id, images, revoked, start: self.head, len_blocks });
+        let closed = Closed { id, images, revoked, partners, start: self.head, len_blocks };
+        let closed = Arc::new(closed);
         self.head = log.ring.advance(self.head, len_blocks);
         self.used_blocks += cost;
         self.closed.push_back(Arc::clone(&closed));
@@ -204,7 +270,11 @@ impl State {
 
     /// A flush that began after the commit block of `committed` was written has succeeded (rule R3).
     pub(super) fn flushed(&mut self, committed: TransactionId) {
-        while self.closed.front().is_some_and(|closed| closed.id <= committed) {
+        self.covered = self.covered.max(committed);
+        if self.homing {
+            return;
+        }
+        while self.closed.front().is_some_and(|closed| closed.id <= self.covered) {
             let Some(closed) = self.closed.pop_front() else { break };
             for (&block, image) in &closed.images {
                 self.home_due.insert(block, Arc::clone(image));
@@ -214,32 +284,66 @@ impl State {
                 self.home_due.remove(&BlockNr(block));
             }
             self.durable = closed.id;
+            for &block in closed.images.keys() {
+                *self.logged.entry(block).or_default() += 1;
+            }
+            self.in_log.push_back(Durable {
+                id: closed.id,
+                start: closed.start,
+                len_blocks: closed.len_blocks,
+                blocks: closed.images.keys().copied().collect(),
+            });
         }
     }
 
-    /// The tail once all that is durable is home: block and transaction that the log then begins with.
-    pub(super) fn tail_behind_durable(&self) -> (u32, TransactionId) {
-        match self.closed.front() {
-            Some(closed) => (closed.start, closed.id),
-            None => (self.head, self.running.id),
+    /// Begins to give up the oldest part of the log: all of it, or as many transactions as have `least_blocks` (rules R5 and
+    /// R6: their newest durable images, which may be those of later ones, go home first).
+    pub(super) fn begin_homeward(&mut self, least_blocks: Option<u64>) -> Homeward {
+        let (mut count, mut blocks) = (0, 0);
+        for one in &self.in_log {
+            if least_blocks.is_some_and(|least| blocks >= least) {
+                break;
+            }
+            (count, blocks) = (count + 1, blocks + u64::from(one.len_blocks));
         }
-    }
-
-    /// All that is durable is home, and the superblock of the journal says so.
-    pub(super) fn went_home(&mut self) {
-        self.home_due.clear();
-        self.used_blocks = self.closed.iter().map(|closed| u64::from(closed.len_blocks)).sum();
-    }
-
-    /// The time of a commit: the clock's, but always later than the last one, because Linux tells a stale commit block
-    /// from a damaged one by its time (rule R9).
-    pub(super) fn next_commit_time(&mut self, now: (u64, u32)) -> (u64, u32) {
-        let (seconds, nanoseconds) = self.commit_time;
-        let later = match nanoseconds.checked_add(1).filter(|&next| next < 1_000_000_000) {
-            Some(next) => (seconds, next),
-            None => (seconds.saturating_add(1), 0),
+        let mut images = Images::new();
+        for block in self.in_log.iter().take(count).flat_map(|one| &one.blocks) {
+            if let Some(image) = self.home_due.get(block) {
+                images.insert(*block, Arc::clone(image));
+            }
+        }
+        let tail = match (self.in_log.get(count), self.closed.front()) {
+            (Some(next), _) => (next.start, next.id),
+            (None, Some(closed)) => (closed.start, closed.id),
+            (None, None) => (self.head, self.running.id),
         };
-        self.commit_time = now.max(later);
-        self.commit_time
+        self.homing = true;
+        Homeward { images, count, tail }
+    }
+
+    /// The images are written: what waited for them becomes durable.
+    pub(super) fn end_homing(&mut self) {
+        self.homing = false;
+        self.flushed(self.covered);
+    }
+
+    /// The tail is behind a part of the log, and the superblock of the journal says so.
+    pub(super) fn went_home(&mut self, homeward: &Homeward) {
+        for (block, image) in &homeward.images {
+            // A later durable image is still to go.
+            if self.home_due.get(block).is_some_and(|due| Arc::ptr_eq(due, image)) {
+                self.home_due.remove(block);
+            }
+        }
+        for one in self.in_log.drain(..homeward.count.min(self.in_log.len())) {
+            self.used_blocks = self.used_blocks.saturating_sub(u64::from(one.len_blocks));
+            for block in one.blocks {
+                let copies = self.logged.entry(block).or_default();
+                *copies = copies.saturating_sub(1);
+                if *copies == 0 {
+                    self.logged.remove(&block);
+                }
+            }
+        }
     }
 }

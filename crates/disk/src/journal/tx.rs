@@ -1,53 +1,78 @@
 //! One change of several blocks, whole or not at all.
 
+use std::io;
+
 use floe_blockdev::WriteBlocks;
 use floe_ext4::tx::{ChangedBlocks, Refusal, Staging, judge_inside, read_block};
 use floe_format::ext::superblock::Superblock;
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun};
-use floe_sync::{Arc, MutexGuard};
+use floe_sync::Arc;
 
 use super::Journal;
 use super::error::JournalError;
+use super::handles::{Handle, Held};
+use super::shared::Shared;
 use super::state::{Images, TransactionId};
 
 /// A handle: changes that only their maker sees, until [`JournalTx::finish`] lets them join the running transaction as one.
 /// Dropped without it, they change nothing.
+///
+/// Several handles may be open. A handle owns each block that it reads or changes until it ends, so that others wait for it; see
+/// [`Journal::begin_beside`].
 #[derive(Debug)]
 pub struct JournalTx<'j, D: WriteBlocks> {
     journal: &'j Journal<D>,
-    /// Kept to the end: handles read what others wrote, so they follow each other.
-    _handle: MutexGuard<'j, ()>,
+    handle: Handle<'j>,
     changed: ChangedBlocks,
     freed: Vec<BlockRun>,
 }
 
 impl<'j, D: WriteBlocks> JournalTx<'j, D> {
-    pub(super) const fn new(journal: &'j Journal<D>, handle: MutexGuard<'j, ()>) -> Self {
-        Self { journal, _handle: handle, changed: ChangedBlocks::new(), freed: Vec::new() }
+    pub(super) const fn new(journal: &'j Journal<D>, handle: Handle<'j>) -> Self {
+        Self { journal, handle, changed: ChangedBlocks::new(), freed: Vec::new() }
     }
 
     /// Lets the changes join the running transaction, whose number comes back: what was freed may be used again when
-    /// that is durable, and [`Journal::commit`] makes it so. A logged superblock gets `needs_recovery`, which replaying it
-    /// must not take away. Waits for room if the change took more blocks than it had reserved.
+    /// that is durable, and [`Journal::commit`] makes it so. Changes of blocks that several journals own join one in each, and
+    /// all become durable together. Waits for room if the change took more blocks than it had reserved.
     ///
     /// # Errors
     /// [`JournalError::Aborted`]; [`JournalError::TooLong`] if more blocks have to be revoked than fit into one transaction;
     /// what stopped a commit that had to make room. Nothing is changed then.
     pub fn finish(mut self) -> Result<TransactionId, JournalError> {
+        let journal = self.journal;
+        let geo = &journal.geometry;
         self.keep_needs_recovery();
         let changed = std::mem::take(&mut self.changed);
-        let changed: Images = changed
+        let mut changed: Images = changed
             .into_blocks()
             .into_iter()
             .map(|(block, bytes)| (block, Arc::new(bytes)))
             .collect();
-        let freed = &self.freed;
-        let mut state = self.journal.room_for(|state| state.joined_len(&changed, freed))?;
-        state.join(changed, &self.freed);
-        Ok(state.last())
+        // Never logged where there may be several journals (rule R1).
+        let superblock = if journal.is_native { changed.remove(&BlockNr(0)) } else { None };
+        let shares = journal.lock().shares(geo, changed, &self.freed);
+        let mut shared = journal.room_for(|shared| {
+            let share_len = |(&lane, share): (&usize, &super::shared::Share)| {
+                let state = &shared.lanes[lane].state;
+                let (images, revokes) = state.joined_len(share.images.keys(), &share.freed);
+                (lane, images, revokes)
+            };
+            shares.iter().map(share_len).collect()
+        })?;
+        let id = shared.join(geo, shares);
+        if let Some(image) = superblock {
+            shared.superblock = Some(image);
+            shared.lanes[0].state.running.superblock = true;
+            if id.lane() == 0 {
+                return Ok(shared.lanes[0].state.last());
+            }
+        }
+        Ok(id)
     }
 
+    /// A superblock that is logged must not say that the log is empty when it is replayed.
     fn keep_needs_recovery(&mut self) {
         let (block, at) = self.journal.superblock_place();
         let bytes = self.changed.get_mut(block).and_then(|bytes| bytes.get_mut(at..));
@@ -57,13 +82,43 @@ impl<'j, D: WriteBlocks> JournalTx<'j, D> {
         superblock.encode_with_checksum(bytes);
     }
 
-    /// `Err` if another block would make the change alone longer than a transaction may be.
-    fn judge_length(&self) -> Result<(), Refusal> {
-        let log = &self.journal.log;
-        if log.cost(self.changed.len() as u64 + 1, 0) > u64::from(log.limit()) {
+    /// `Err` if another block would make the change alone longer than a transaction of its journal may be, or if that journal
+    /// has ended.
+    fn judge_room(&self, block: BlockNr) -> Result<(), Refusal> {
+        let shared = self.journal.lock();
+        let geo = &self.journal.geometry;
+        let lane = self.judge_lane(&shared, block)?;
+        let log = &shared.lanes[lane].log;
+        let limit = u64::from(log.limit());
+        if log.cost(self.changed.len() as u64 + 1, 0) <= limit {
+            return Ok(());
+        }
+        let own = self.changed.numbers().filter(|other| shared.lane_of(geo, *other) == lane);
+        if log.cost(own.count() as u64 + 1, 0) > limit {
             return Err(Refusal::TooMuch("the change is longer than a quarter of the journal"));
         }
         Ok(())
+    }
+
+    /// The blocks that this handle owns, as one beside others.
+    pub fn owned(&self) -> std::collections::BTreeSet<BlockNr> {
+        self.handle.owned()
+    }
+
+    /// The log of a block; `Err` if it has ended.
+    fn judge_lane(&self, shared: &Shared, block: BlockNr) -> Result<usize, Refusal> {
+        let lane = shared.lane_of(&self.journal.geometry, block);
+        let Some(why) = &shared.lanes[lane].state.failed else { return Ok(lane) };
+        let why = format!("the journal ended after an error: {why}");
+        Err(Refusal::Io { block, source: io::Error::other(why) })
+    }
+
+    /// Makes a block this handle's own.
+    fn own(&self, block: BlockNr) -> Result<(), Refusal> {
+        match self.handle.take(block) {
+            Held::Ours => Ok(()),
+            Held::Others => Err(Refusal::Busy(block)),
+        }
     }
 }
 
@@ -79,8 +134,15 @@ impl<D: WriteBlocks> Staging for JournalTx<'_, D> {
     /// Reads the block as finished transactions left it.
     fn read_below(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
         judge_inside(&self.journal.geometry, block)?;
-        if let Some(image) = self.journal.lock().newest(block) {
-            return Ok(image.to_vec());
+        self.own(block)?;
+        {
+            let shared = self.journal.lock();
+            // Refused here, before anything is changed: an operation that could not join its transaction in the end would
+            // leave whoever made it with changes that never happened.
+            self.judge_lane(&shared, block)?;
+            if let Some(image) = shared.newest(&self.journal.geometry, block) {
+                return Ok(image.to_vec());
+            }
         }
         // No handle but this one can change it now, so nobody writes it home meanwhile.
         read_block(&self.journal.device, &self.journal.geometry, block)
@@ -88,7 +150,8 @@ impl<D: WriteBlocks> Staging for JournalTx<'_, D> {
 
     fn admit(&mut self, block: BlockNr) -> Result<(), Refusal> {
         judge_inside(&self.journal.geometry, block)?;
-        self.judge_length()
+        self.own(block)?;
+        self.judge_room(block)
     }
 
     fn note_freed(&mut self, run: BlockRun) {

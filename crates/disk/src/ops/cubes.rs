@@ -8,7 +8,8 @@ use floe_ext4::map::file;
 use floe_ext4::tx::Tx;
 use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode};
 use floe_format::native::cube::{
-    MOST_CUBES, MOST_LOTS, MOST_PATH_BYTES, Policies, SUPER_BYTES, SUPER_NAME, SubSuperblock,
+    FEWEST_JOURNAL_BLOCKS, MOST_CUBES, MOST_LOTS, MOST_PATH_BYTES, Policies, SUPER_BYTES,
+    SUPER_NAME, SubSuperblock,
 };
 use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
@@ -29,6 +30,8 @@ pub struct NewCube<'n> {
     pub path: &'n [u8],
     /// Permissions of its directory: 0 to 0o7777.
     pub permissions: u16,
+    /// Blocks of a journal of its own: [`FEWEST_JOURNAL_BLOCKS`] at least, or 0 for none.
+    pub journal_blocks: u32,
     /// How it is to behave.
     pub policies: Policies,
 }
@@ -93,6 +96,9 @@ impl Op<'_> {
             return Err(OpError::Invalid("the path of a cube has 2 to 2048 bytes"));
         }
         self.judge_limit(&new.policies)?;
+        if new.journal_blocks > 0 && new.journal_blocks < FEWEST_JOURNAL_BLOCKS {
+            return Err(OpError::Invalid("the journal of a cube has 64 blocks at least"));
+        }
         let mut file = match InodeNr(identity.super_inode) {
             InodeNr(0) => self.make_super(InodeNr(identity.home_inode))?,
             known => self.inode(known)?,
@@ -115,7 +121,8 @@ impl Op<'_> {
         let reserved = Some(Reserved { inode, generation });
         let top_inode = self.create(new.parent, new.name, &directory, reserved)?.0;
         let (path, policies) = (new.path.to_vec(), new.policies);
-        let sub = SubSuperblock { cube, top_inode, epoch: 1, path, lots, policies };
+        let journal = self.make_journal(InodeNr(identity.home_inode), cube, new.journal_blocks)?;
+        let sub = SubSuperblock { cube, top_inode, epoch: 1, path, lots, journal, policies };
         self.put_sub(&mut file, &sub)?;
         self.volume.fs.space.note_top(cube, sub.top_inode);
         Ok(cube)
@@ -143,8 +150,12 @@ impl Op<'_> {
         let mut file = self.super_file()?;
         let copies = self.copies(&file)?;
         let copies = copies.get(&cube).ok_or(OpError::NotFound("cube"))?;
+        let journal = self.volume.fs.space.journal_of(cube);
         for lot in self.volume.fs.space.lots_of(cube) {
             self.volume.fs.space.give_lot(&mut self.tx, lot, 0)?;
+        }
+        if let Some(journal) = journal {
+            self.drop_journal(cube, journal)?;
         }
         for (logical, copy) in SubSuperblock::places(cube).into_iter().zip(copies) {
             if copy.block().is_some() {
@@ -170,6 +181,12 @@ impl Op<'_> {
             return Err(OpError::Invalid("the size of a cube is one lot at least"));
         }
         Ok(())
+    }
+
+    /// The inode of `/.cubes`.
+    pub(super) fn cubes_home(&self) -> Result<InodeNr, OpError> {
+        let own = Identity::of(self.volume.superblock());
+        own.map(|own| InodeNr(own.home_inode)).ok_or(OpError::NotFound("cube"))
     }
 
     /// The inode of `/.cubes/super`.

@@ -1,13 +1,15 @@
 //! Orphans: inodes that lost their last name while they were open, or that are being cut. Whoever opens the file system after a
-//! crash finds them in the list (`s_last_orphan`, then `i_dtime`) or in the orphan file, and finishes them.
+//! crash finds them in the list (`s_last_orphan`, then `i_dtime`) or in the orphan file, and finishes them. Those of a cube with a
+//! journal of its own are in a block behind that journal, so that no other journal has a part of them.
 
 use std::collections::HashMap;
 
 use floe_ext4::map::file;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::inode::OwnedInode;
-use floe_format::ext::orphan_file::{MAGIC, OrphanBlock, TAIL_SIZE};
+use floe_format::ext::orphan_file::{MAGIC, OrphanBlock};
 use floe_format::features::{Compat, RoCompat};
+use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use super::OpError;
@@ -18,12 +20,20 @@ use super::staged::Op;
 pub(crate) struct Orphans {
     /// Those of the list, its head last.
     list: Vec<InodeNr>,
-    /// Those of the file: block of the file, and slot in it.
+    /// Those of the file and of cubes: block of `blocks`, and slot in it.
     slots: HashMap<InodeNr, (usize, usize)>,
-    /// Blocks of the orphan file.
-    file: Vec<BlockNr>,
-    /// Where its checksums start; `None` without metadata_csum.
-    file_seed: Option<u32>,
+    /// Blocks of the orphan file, and those of cubes.
+    blocks: Vec<Place>,
+}
+
+/// A block that lists orphans.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    block: BlockNr,
+    /// The cube whose orphans it lists; 0: all that have no block of their own. `None`: the cube is gone.
+    cube: Option<u32>,
+    /// Where its checksum starts; `None` without metadata_csum.
+    seed: Option<u32>,
 }
 
 impl Orphans {
@@ -39,6 +49,13 @@ impl Orphans {
 
     pub(crate) fn file_is_empty(&self) -> bool {
         self.slots.is_empty()
+    }
+
+    /// Forgets the block of a cube that is removed.
+    pub(crate) fn forget_cube(&mut self, cube: u32) {
+        for place in self.blocks.iter_mut().filter(|place| place.cube == Some(cube)) {
+            place.cube = None;
+        }
     }
 }
 
@@ -61,6 +78,9 @@ impl Op<'_> {
         if geo.features.compat.contains(Compat::ORPHAN_FILE) {
             self.read_orphan_file(&mut orphans)?;
         }
+        for (cube, journal) in self.volume.fs.space.journals() {
+            self.read_orphans_of_cube(&mut orphans, cube, journal)?;
+        }
         *self.orphans() = orphans;
         Ok(())
     }
@@ -75,20 +95,46 @@ impl Op<'_> {
             let look = file::look(&self.volume.fs, &inode);
             let extent = look.find(&mut self.tx, LogicalBlock(logical))?.ok_or(DAMAGED)?;
             let block = BlockNr(extent.run.start.0 + (logical - extent.logical.0));
-            let bytes = self.tx.block(block)?;
-            let stored = OrphanBlock::new(&bytes).ok_or(DAMAGED)?;
-            let fits = |seed| stored.stored_checksum() == stored.compute_checksum(seed, block);
-            if stored.magic() != MAGIC || !seed.is_none_or(fits) {
-                return Err(DAMAGED);
-            }
-            for (slot, orphan) in stored.slots().enumerate().filter(|(_, orphan)| orphan.0 != 0) {
-                if present {
-                    orphans.slots.insert(orphan, (orphans.file.len(), slot));
-                }
-            }
-            orphans.file.push(block);
+            self.read_orphan_block(orphans, Place { block, cube: Some(0), seed }, present)?;
         }
-        orphans.file_seed = seed;
+        Ok(())
+    }
+
+    /// Reads the block behind the journal of a cube.
+    pub(crate) fn read_orphans_of_cube(
+        &mut self,
+        orphans: &mut Orphans,
+        cube: u32,
+        journal: InodeNr,
+    ) -> Result<(), OpError> {
+        let inode = self.inode(journal)?;
+        let seed = self.volume.fs.seed().map(|seed| inode.seed(seed));
+        let blocks = inode.size_bytes() / u64::from(self.volume.geometry().block_size);
+        let logical = blocks.checked_sub(1).ok_or(DAMAGED)?;
+        let look = file::look(&self.volume.fs, &inode);
+        let extent = look.find(&mut self.tx, LogicalBlock(logical))?.ok_or(DAMAGED)?;
+        let block = BlockNr(extent.run.start.0 + (logical - extent.logical.0));
+        self.read_orphan_block(orphans, Place { block, cube: Some(cube), seed }, true)
+    }
+
+    fn read_orphan_block(
+        &mut self,
+        orphans: &mut Orphans,
+        place: Place,
+        present: bool,
+    ) -> Result<(), OpError> {
+        let bytes = self.tx.block(place.block)?;
+        let stored = OrphanBlock::new(&bytes).ok_or(DAMAGED)?;
+        let fits = |seed| stored.stored_checksum() == stored.compute_checksum(seed, place.block);
+        if stored.magic() != MAGIC || !place.seed.is_none_or(fits) {
+            return Err(DAMAGED);
+        }
+        for (slot, orphan) in stored.slots().enumerate().filter(|(_, orphan)| orphan.0 != 0) {
+            if present {
+                orphans.slots.insert(orphan, (orphans.blocks.len(), slot));
+            }
+        }
+        orphans.blocks.push(place);
         Ok(())
     }
 
@@ -97,10 +143,17 @@ impl Op<'_> {
         if self.volume.orphans.contains(inode.number) {
             return Ok(());
         }
-        if let Some((at, slot)) = self.free_slot()? {
+        let space = &self.volume.fs.space;
+        let cube = space.cube_of(inode.number);
+        let cube = if space.journal_of(cube).is_some() { cube } else { 0 };
+        if let Some((at, slot)) = self.free_slot(cube)? {
             self.write_slot(at, slot, inode.number)?;
             self.orphans().slots.insert(inode.number, (at, slot));
             return Ok(());
+        }
+        if Identity::of(self.volume.superblock()).is_some() {
+            // The list begins in the superblock, which is not logged here.
+            return Err(OpError::NoSpace);
         }
         let head = self.volume.orphans.list.last().copied().unwrap_or_default();
         inode.base.dtime = head.0;
@@ -135,15 +188,11 @@ impl Op<'_> {
         Ok(())
     }
 
-    /// A slot of the orphan file that is free.
-    fn free_slot(&mut self) -> Result<Option<(usize, usize)>, OpError> {
-        let blocks = self.volume.orphans.file.clone();
-        let slots = (self.volume.geometry().block_size as usize - TAIL_SIZE) / 4;
-        if self.volume.orphans.slots.len() >= slots * blocks.len() {
-            return Ok(None);
-        }
-        for (at, &block) in blocks.iter().enumerate() {
-            let bytes = self.tx.block(block)?;
+    /// A slot that is free, in the block of a cube or (0) in the orphan file.
+    fn free_slot(&mut self, cube: u32) -> Result<Option<(usize, usize)>, OpError> {
+        let blocks = self.volume.orphans.blocks.clone();
+        for (at, place) in blocks.iter().enumerate().filter(|(_, place)| place.cube == Some(cube)) {
+            let bytes = self.tx.block(place.block)?;
             let stored = OrphanBlock::new(&bytes).ok_or(DAMAGED)?;
             if let Some(slot) = stored.slots().position(|orphan| orphan.0 == 0) {
                 return Ok(Some((at, slot)));
@@ -153,8 +202,8 @@ impl Op<'_> {
     }
 
     fn write_slot(&mut self, at: usize, slot: usize, inode: InodeNr) -> Result<(), OpError> {
-        let seed = self.volume.orphans.file_seed;
-        let block = self.volume.orphans.file.get(at).copied().ok_or(DAMAGED)?;
+        let Place { block, seed, .. } =
+            self.volume.orphans.blocks.get(at).copied().ok_or(DAMAGED)?;
         let bytes = self.tx.block_mut(block)?;
         let place = bytes.get_mut(slot * 4..slot * 4 + 4).ok_or(DAMAGED)?;
         place.copy_from_slice(&inode.0.to_le_bytes());

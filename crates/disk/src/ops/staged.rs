@@ -105,7 +105,9 @@ impl Volume {
         };
         let done = run(&mut op).and_then(|value| {
             op.count_usage()?;
-            let fits = op.tx.changed.len() <= op.volume.most_changed;
+            let changed = &op.tx.changed;
+            let fits = changed.len() <= op.volume.most_changed
+                && op.volume.fs.space.fits_journals(changed.numbers(), false);
             if fits { Ok(value) } else { Err(OpError::TooLong) }
         });
         let Op { tx: staged, superblock_before, orphans_before, .. } = op;
@@ -136,7 +138,9 @@ impl Volume {
 impl Op<'_> {
     /// Whether more than half of the blocks that the operation may change are changed.
     pub(crate) fn is_half_full(&self) -> bool {
-        self.tx.changed.len() > self.volume.most_changed / 2
+        let changed = &self.tx.changed;
+        changed.len() > self.volume.most_changed / 2
+            || !self.volume.fs.space.fits_journals(changed.numbers(), true)
     }
 
     /// Orphans, to be changed.

@@ -24,9 +24,23 @@ pub(super) struct Cubes {
     limits: BTreeMap<u32, u64>,
     /// Directories of cubes, by cube; those of damaged sub-superblocks are unknown.
     tops: BTreeMap<u32, InodeNr>,
-    /// Lots that changed their owner, and who it was before.
-    changes: Vec<(u32, u32)>,
+    /// Journals of cubes that have their own: inode, and blocks of the file.
+    journals: BTreeMap<u32, (InodeNr, u32)>,
+    /// What changed, and what it was before.
+    changes: Vec<Before>,
 }
+
+/// What something was before a change.
+#[derive(Debug)]
+enum Before {
+    /// The owner of a lot.
+    Owner(u32, u32),
+    /// The journal of a cube.
+    Journal(u32, Option<(InodeNr, u32)>),
+}
+
+/// Part of a journal that an operation may change.
+const SHARE_OF_JOURNAL: usize = 5;
 
 impl Cubes {
     pub(super) const fn mark(&self) -> usize {
@@ -35,8 +49,15 @@ impl Cubes {
 
     pub(super) fn roll_back(&mut self, mark: usize) {
         while self.changes.len() > mark {
-            if let Some((lot, before)) = self.changes.pop() {
-                self.set(lot, before);
+            match self.changes.pop() {
+                Some(Before::Owner(lot, before)) => self.set(lot, before),
+                Some(Before::Journal(cube, Some(before))) => {
+                    self.journals.insert(cube, before);
+                }
+                Some(Before::Journal(cube, None)) => {
+                    self.journals.remove(&cube);
+                }
+                None => {}
             }
         }
     }
@@ -66,9 +87,77 @@ impl Pool {
         self.cubes.tops.insert(cube, InodeNr(top_inode));
     }
 
-    /// Forgets limit and directory of a cube that is removed.
+    /// Notes the journal of a cube: its inode, and blocks of the file.
+    pub(crate) fn note_journal(&mut self, cube: u32, inode: InodeNr, blocks: u32) {
+        let before = self.cubes.journals.insert(cube, (inode, blocks));
+        self.cubes.changes.push(Before::Journal(cube, before));
+    }
+
+    /// The inode of a cube's own journal.
+    pub(crate) fn journal_of(&self, cube: u32) -> Option<InodeNr> {
+        self.cubes.journals.get(&cube).map(|(inode, _)| *inode)
+    }
+
+    /// Cubes with a journal of their own, and its inode.
+    pub(crate) fn journals(&self) -> Vec<(u32, InodeNr)> {
+        self.cubes.journals.iter().map(|(cube, (inode, _))| (*cube, *inode)).collect()
+    }
+
+    /// Whether changes of these blocks fit into the journals of the cubes that they belong to, with as much room again if
+    /// `twice`.
+    pub(crate) fn fits_journals(&self, blocks: impl Iterator<Item = BlockNr>, twice: bool) -> bool {
+        if self.cubes.journals.is_empty() {
+            return true;
+        }
+        let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+        for group in blocks.filter_map(|block| self.groups.geometry().group_of(block)) {
+            *counts.entry(self.cube_of_group(group)).or_default() += 1;
+        }
+        counts.into_iter().all(|(cube, count)| {
+            let own = self.cubes.journals.get(&cube);
+            let most = own.map_or(usize::MAX, |(_, blocks)| *blocks as usize / SHARE_OF_JOURNAL);
+            count <= if twice { most / 2 } else { most }
+        })
+    }
+
+    /// Writes the journal of a cube into the records of its lots.
+    pub(crate) fn record_journal(
+        &mut self,
+        tx: &mut dyn Tx,
+        cube: u32,
+        orphan_block: BlockNr,
+    ) -> Result<(), Refusal> {
+        let inode = self.journal_of(cube).map_or(0, |inode| inode.0);
+        let count = self.groups.geometry().group_count;
+        for lot in self.lots_of(cube) {
+            let first = self.first_group(lot);
+            for group in self.regions.groups_of(first, count).map(GroupNr) {
+                self.groups.edit_private(tx, group, |raw| {
+                    if let Some(record) = LotRecord::of(raw) {
+                        let (journal_inode, orphan_block) = (inode, orphan_block.0);
+                        LotRecord { journal_inode, orphan_block, ..record }.put(raw);
+                    }
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The block for orphans in the record of a cube's first lot.
+    fn recorded_orphans(&self, tx: &mut dyn Tx, cube: u32) -> Result<u64, Refusal> {
+        let Some(lot) = self.lots_of(cube).first().copied() else { return Ok(0) };
+        let geo = self.groups.geometry();
+        let (block, at) = desc_place(self.first_group(lot), geo);
+        let bytes = tx.block(block)?;
+        let record = bytes.get(at..at + geo.desc_size as usize).and_then(LotRecord::of);
+        Ok(record.map_or(0, |record| record.orphan_block))
+    }
+
+    /// Forgets limit, journal and directory of a cube that is removed.
     pub(crate) fn forget_cube(&mut self, cube: u32) {
         self.cubes.limits.remove(&cube);
+        let journal = self.cubes.journals.remove(&cube);
+        self.cubes.changes.push(Before::Journal(cube, journal));
         self.cubes.tops.remove(&cube);
     }
 
@@ -131,15 +220,17 @@ impl Pool {
             None => self.open_without_region(lot),
         }
         let count = self.groups.geometry().group_count;
+        let journal_inode = self.journal_of(cube).map_or(0, |inode| inode.0);
+        let orphan_block = self.recorded_orphans(tx, cube)?;
         for group in self.regions.groups_of(first, count).map(GroupNr) {
             self.groups.edit_private(tx, group, |raw| {
                 if let Some(record) = LotRecord::of(raw) {
-                    LotRecord { cube, ..record }.put(raw);
+                    LotRecord { cube, journal_inode, orphan_block, ..record }.put(raw);
                 }
             })?;
         }
         let before = self.cube_of_group(first);
-        self.cubes.changes.push((lot, before));
+        self.cubes.changes.push(Before::Owner(lot, before));
         self.cubes.set(lot, cube);
         Ok(())
     }

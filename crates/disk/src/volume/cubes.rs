@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use floe_blockdev::ReadBlocks;
 use floe_ext4::cubes;
+use floe_ext4::files::Files;
 use floe_ext4::inode_table::{desc_place, read_inode};
 use floe_ext4::tx::read_block;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::Inode;
 use floe_format::ext::superblock::Superblock;
-use floe_format::native::cube::SubSuperblock;
+use floe_format::native::cube::{SUPER_NAME, SubSuperblock};
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::LotRecord;
 use floe_format::{Geometry, GroupNr, InodeNr};
@@ -37,6 +38,20 @@ pub fn owners(
     owners
 }
 
+/// The inode of `/.cubes/super`, by its name: the superblock, which names it, is not logged and may be older or newer.
+pub fn super_inode(
+    device: &dyn ReadBlocks,
+    superblock: &Superblock,
+    geometry: &Geometry,
+    descs: &[GroupDesc],
+) -> Option<InodeNr> {
+    let home = InodeNr(Identity::of(superblock)?.home_inode);
+    let files = Files::new(device, superblock.clone(), geometry.clone(), descs.to_vec());
+    let listing = files.list(&files.node(home).ok()?).ok()?;
+    let own = listing.entries.iter().find(|entry| entry.name == SUPER_NAME);
+    own.map(|entry| entry.inode)
+}
+
 /// The sub-superblock of each cube, by its number. Cubes whose copies are both damaged are left out.
 pub fn sub_superblocks(
     device: &dyn ReadBlocks,
@@ -44,8 +59,10 @@ pub fn sub_superblocks(
     geometry: &Geometry,
     descs: &[GroupDesc],
 ) -> BTreeMap<u32, SubSuperblock> {
-    let file = Identity::of(superblock).map_or(0, |own| own.super_inode);
-    let raw = (file > 0).then(|| read_inode(InodeNr(file), device, geometry, descs)).flatten();
+    let Some(number) = super_inode(device, superblock, geometry, descs) else {
+        return BTreeMap::new();
+    };
+    let raw = read_inode(number, device, geometry, descs);
     let Some(inode) = raw.as_deref().and_then(Inode::decode) else { return BTreeMap::new() };
     let mut read = |block| read_block(device, geometry, block).ok();
     let copies = cubes::read(&inode.base.block, inode.flags(), geometry, &mut read);

@@ -2,6 +2,7 @@
 
 use floe_format::ext::superblock::Superblock;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
+use floe_format::native::{LOCK, is_locked};
 
 /// Why a file system may only be read. Nothing of it was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,7 +59,11 @@ const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
 /// # Errors
 /// The first reason against it.
 pub fn judge(superblock: &Superblock) -> Result<(), ReadOnly> {
-    let features = superblock.features();
+    let mut features = superblock.features();
+    if is_locked(superblock) {
+        // The bit is ours.
+        features.incompat.remove(Incompat::from_bits_retain(LOCK));
+    }
     if features.ro_compat.contains(RoCompat::READONLY) {
         return Err(ReadOnly::MarkedReadOnly);
     }

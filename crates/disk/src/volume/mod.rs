@@ -155,7 +155,8 @@ impl Volume {
         let was_sealed = Identity::is_sealed(&fs.superblock);
         let random = RandomState::new();
         let was_clean = fs.superblock.state & STATE_VALID != 0;
-        let fs = FileSystem { superblock: fs.superblock, space };
+        let superblock = native::with_super_inode(device, fs.superblock, &space);
+        let fs = FileSystem { superblock, space };
         Ok(Self {
             fs,
             orphans: Orphans::default(),
@@ -245,8 +246,9 @@ impl Volume {
         self.op(tx, &Caller::system(now), |op| {
             op.read_orphans()?;
             let features = op.volume.geometry().features;
+            let super_inode = Identity::of(op.volume.superblock()).map_or(0, |own| own.super_inode);
             op.edit_superblock(|sb| {
-                native::unseal(sb);
+                native::unseal(sb, super_inode);
                 if !features.compat.contains(Compat::HAS_JOURNAL) {
                     sb.state &= !STATE_VALID;
                 }

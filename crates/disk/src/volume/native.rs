@@ -5,12 +5,14 @@ use std::io;
 use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_ext4::alloc::Space;
 use floe_ext4::inode_table::desc_place;
+use floe_ext4::journal::find_cubes;
 use floe_ext4::tx::Tx;
 use floe_format::GroupNr;
 use floe_format::ext::inode::Timestamp;
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::Incompat;
 use floe_format::native::identity::{FLAG_RESERVED, Identity};
+use floe_format::native::is_locked;
 
 use super::{Volume, cubes};
 use crate::ops::{Caller, OpError};
@@ -27,6 +29,9 @@ pub(super) fn use_lots(device: &dyn ReadBlocks, superblock: &Superblock, space: 
         let owners = cubes::owners(device, superblock, &geo);
         let subs = cubes::sub_superblocks(device, superblock, &geo, &descs);
         space.use_cubes(owners);
+        for own in find_cubes(device, superblock, &geo, &descs).usable {
+            space.note_journal(own.cube, own.inode, own.journal.blocks);
+        }
         for (cube, sub) in subs {
             space.limit_cube(cube, sub.policies.limit_blocks);
             space.note_top(cube, sub.top_inode);
@@ -34,12 +39,29 @@ pub(super) fn use_lots(device: &dyn ReadBlocks, superblock: &Superblock, space: 
     }
 }
 
-/// Breaks the seal: from now on reservation files may be empty.
-pub(super) fn unseal(superblock: &mut Superblock) {
+/// Breaks the seal: from now on reservation files may be empty. `/.cubes/super` is the inode that its name leads to: the
+/// superblock is not logged, so after a crash it may name another.
+pub(super) fn unseal(superblock: &mut Superblock, super_inode: u32) {
     if let Some(identity) = Identity::of(superblock) {
         let flags = identity.flags & !FLAG_RESERVED;
-        Identity { seal: 0, flags, ..identity }.put(superblock);
+        Identity { seal: 0, flags, super_inode, ..identity }.put(superblock);
     }
+}
+
+/// The superblock of a volume, with the inode of `/.cubes/super` that its name leads to.
+pub(super) fn with_super_inode(
+    device: &dyn ReadBlocks,
+    mut superblock: Superblock,
+    space: &Pool,
+) -> Superblock {
+    let Some(identity) = Identity::of(&superblock) else { return superblock };
+    let (geo, descs) = (space.groups().geometry(), space.groups().descs());
+    let named = cubes::super_inode(device, &superblock, geo, descs);
+    let super_inode = named.map_or(0, |inode| inode.0);
+    if super_inode != identity.super_inode {
+        Identity { super_inode, ..identity }.put(&mut superblock);
+    }
+    superblock
 }
 
 /// Says that all regions are reserved, by which [`seal`] knows that it may seal.
@@ -112,6 +134,9 @@ pub fn seal(device: &dyn WriteBlocks) -> io::Result<()> {
     let recovers = superblock.features().incompat.contains(Incompat::RECOVER);
     let is_clean = superblock.state & STATE_VALID != 0 && Superblock::checksum_ok(&bytes);
     if identity.flags & FLAG_RESERVED == 0 || recovers || !is_clean {
+        return Ok(());
+    }
+    if is_locked(&superblock) {
         return Ok(());
     }
     identity.put_sealed(&mut superblock);

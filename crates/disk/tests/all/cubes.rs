@@ -42,7 +42,14 @@ fn native(mib: u64) -> MemDevice {
 fn new_cube(name: &'static str, limit_blocks: u64) -> NewCube<'static> {
     let path = name.as_bytes();
     let policies = Policies { limit_blocks, ..Policies::default() };
-    NewCube { parent: InodeNr::ROOT, name: &path[1..], path, permissions: 0o755, policies }
+    NewCube {
+        parent: InodeNr::ROOT,
+        name: &path[1..],
+        path,
+        permissions: 0o755,
+        journal_blocks: 0,
+        policies,
+    }
 }
 
 /// Owners of lots, and the cubes.

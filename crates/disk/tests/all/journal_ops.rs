@@ -22,11 +22,11 @@ use floe_format::native::identity::Identity;
 use floe_testkit::crash::{Effort, each_state, tears};
 use floe_testkit::{Image, build, oracle, tool};
 
-const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 5 };
+pub(crate) const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 5 };
 const CREDITS: u32 = 30;
 
 /// Paths with type, links, size and content.
-type Tree = BTreeMap<String, (Option<FileType>, u16, u64, Vec<u8>)>;
+pub(crate) type Tree = BTreeMap<String, (Option<FileType>, u16, u64, Vec<u8>)>;
 
 /// An operation on the files of [`base`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,14 +61,14 @@ const ACTS: [Act; 12] = [
 ];
 
 /// A volume and its journal.
-struct Mounted<D: WriteBlocks> {
-    journal: Journal<D>,
-    volume: Volume,
+pub(crate) struct Mounted<D: WriteBlocks> {
+    pub(crate) journal: Journal<D>,
+    pub(crate) volume: Volume,
     freed: VecDeque<(TransactionId, Epoch)>,
 }
 
 impl<D: WriteBlocks> Mounted<D> {
-    fn new(device: D) -> Result<Self> {
+    pub(crate) fn new(device: D) -> Result<Self> {
         let journal = Journal::open(device)?;
         let volume = Volume::open_journaled(&journal)?;
         let mut mounted = Self { journal, volume, freed: VecDeque::new() };
@@ -80,7 +80,7 @@ impl<D: WriteBlocks> Mounted<D> {
     }
 
     /// One operation in a transaction of its own; returns its result. One that fails changes nothing.
-    fn run<T>(
+    pub(crate) fn run<T>(
         &mut self,
         act: impl FnOnce(&mut Volume, &mut dyn Tx, &Journal<D>, &Caller) -> Result<T, OpError>,
     ) -> Result<T, OpError> {
@@ -92,23 +92,22 @@ impl<D: WriteBlocks> Mounted<D> {
         done
     }
 
-    fn finish_orphan(&mut self, inode: InodeNr) -> Result<(), OpError> {
+    pub(crate) fn finish_orphan(&mut self, inode: InodeNr) -> Result<(), OpError> {
         while self.run(|volume, tx, data, caller| volume.finish_orphan(tx, data, caller, inode))?
             == Step::More
         {}
         Ok(())
     }
 
-    fn sync(&mut self) {
+    pub(crate) fn sync(&mut self) {
         self.journal.sync().unwrap();
-        let durable = self.journal.durable();
-        while self.freed.front().is_some_and(|(id, _)| *id <= durable) {
+        while self.freed.front().is_some_and(|(id, _)| self.journal.is_durable(*id)) {
             let (_, epoch) = self.freed.pop_front().unwrap();
             self.volume.durable(epoch);
         }
     }
 
-    fn find(&mut self, path: &str) -> Option<InodeNr> {
+    pub(crate) fn find(&mut self, path: &str) -> Option<InodeNr> {
         let mut inode = InodeNr::ROOT;
         for name in path.split('/') {
             let found = self.run(|volume, tx, _, _| volume.lookup(tx, inode, name.as_bytes()));
@@ -117,13 +116,13 @@ impl<D: WriteBlocks> Mounted<D> {
         Some(inode)
     }
 
-    fn make(&mut self, path: &str, new: &NewInode<'_>) -> Result<InodeNr, OpError> {
+    pub(crate) fn make(&mut self, path: &str, new: &NewInode<'_>) -> Result<InodeNr, OpError> {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         let dir = if dir.is_empty() { InodeNr::ROOT } else { self.find(dir).unwrap() };
         self.run(|volume, tx, _, caller| volume.create(tx, caller, dir, name.as_bytes(), new))
     }
 
-    fn write(&mut self, inode: InodeNr, at: u64, bytes: &[u8]) -> Result<(), OpError> {
+    pub(crate) fn write(&mut self, inode: InodeNr, at: u64, bytes: &[u8]) -> Result<(), OpError> {
         self.run(|volume, tx, data, caller| volume.write(tx, data, caller, inode, at, bytes))
     }
 
@@ -222,7 +221,7 @@ fn base(kind: Base) -> &'static [u8] {
     })
 }
 
-fn unmount<D: WriteBlocks>(mut mounted: Mounted<D>) -> Result<D> {
+pub(crate) fn unmount<D: WriteBlocks>(mut mounted: Mounted<D>) -> Result<D> {
     let lots = mounted.volume.lots_to_reserve();
     if !lots.is_empty() {
         mounted.sync();
@@ -242,7 +241,7 @@ fn unmount<D: WriteBlocks>(mut mounted: Mounted<D>) -> Result<D> {
 }
 
 /// Everything that the root directory leads to.
-fn tree(device: &dyn ReadBlocks) -> Result<Tree> {
+pub(crate) fn tree(device: &dyn ReadBlocks) -> Result<Tree> {
     let fs = FileSystem::open(device)?;
     let groups = fs.space.groups.descs().to_vec();
     let files = Files::new(device, fs.superblock.clone(), fs.geometry().clone(), groups);
@@ -351,7 +350,7 @@ impl Run {
 }
 
 /// Whether a crash tore a sector, or the superblock: neither is expected of devices (docs/journal.md).
-fn cannot_be(trace: &Trace, crash: &Crash) -> bool {
+pub(crate) fn cannot_be(trace: &Trace, crash: &Crash) -> bool {
     let torn_sector = crash.torn_bytes.is_some_and(|bytes| !bytes.is_multiple_of(SECTOR_BYTES));
     torn_sector || tears(trace, crash, 1024..2048)
 }

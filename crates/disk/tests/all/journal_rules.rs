@@ -45,6 +45,103 @@ fn r2_room_is_there_before_the_first_change_and_no_change_outgrows_a_transaction
     assert_eq!(first_byte(&recovered(&device), blocks[0], 1024), 3);
 }
 
+/// Two threads are inside of changes at the same time: each waits in its change until the other is in its own.
+#[test]
+fn r2_changes_of_other_blocks_go_on_beside_each_other() {
+    if tool::missing() {
+        return;
+    }
+    let device = device(Profile::Ext4K1);
+    let blocks = free_blocks(&device, 2);
+    let journal = Journal::open(&device).unwrap();
+    let both = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        for &block in &blocks {
+            let (journal, both) = (&journal, &both);
+            scope.spawn(move || {
+                let changed = journal.change(2, |tx| {
+                    tx.zeroed(block)?.fill(1);
+                    both.wait();
+                    Ok(())
+                });
+                journal.commit(changed.unwrap().unwrap().1).unwrap();
+            });
+        }
+    });
+    let copy = recovered(&device);
+    assert!(blocks.iter().all(|block| first_byte(&copy, *block, 1024) == 1));
+}
+
+/// Threads that take the same blocks in other orders neither wait in a circle nor lose a change.
+#[test]
+fn r2_blocks_are_taken_in_order_of_their_numbers() {
+    if tool::missing() {
+        return;
+    }
+    let device = device(Profile::Ext4K1);
+    let blocks = free_blocks(&device, 3);
+    let journal = Journal::open(&device).unwrap();
+    fill(&journal, &blocks, 0);
+    let rounds = 30;
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (journal, blocks) = (&journal, &blocks);
+            scope.spawn(move || {
+                for _ in 0..rounds {
+                    let mut order = blocks.clone();
+                    order.rotate_left(thread % 3);
+                    let changed = journal.change(3, |tx| {
+                        for block in &order {
+                            tx.block_mut(*block)?[0] += 1;
+                            std::thread::yield_now();
+                        }
+                        Ok(())
+                    });
+                    changed.unwrap().unwrap();
+                }
+            });
+        }
+    });
+    journal.sync().unwrap();
+    let copy = recovered(&device);
+    assert!(blocks.iter().all(|block| first_byte(&copy, *block, 1024) == 4 * rounds));
+    // Alone means alone: a change beside others waits for it.
+    let alone = journal.begin(1).unwrap();
+    std::thread::scope(|scope| {
+        let beside = scope.spawn(|| journal.change(1, |tx| tx.block(blocks[0]).map(|_| ())));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!beside.is_finished());
+        drop(alone);
+        beside.join().unwrap().unwrap().unwrap();
+    });
+}
+
+/// A checkpoint that makes room frees a part of the log, and leaves the rest to recovery.
+#[test]
+fn r6_a_full_log_gives_up_its_older_half() {
+    if tool::missing() {
+        return;
+    }
+    let device = device(Profile::Ext4K1);
+    let log_blocks = u64::from(located(&device).ring().unwrap().len_blocks());
+    let blocks = free_blocks(&device, 200);
+    let journal = Journal::open(&device).unwrap();
+    let (mut byte, mut written) = (0, 0);
+    while written <= log_blocks {
+        byte += 1;
+        // The first block is in all of them: its newest image goes home with the oldest.
+        let own = [&blocks[..1], &blocks[usize::from(byte) * 3..][..60]].concat();
+        journal.commit(fill(&journal, &own, byte)).unwrap();
+        written += 63;
+    }
+    let left = located(&device);
+    let behind = u64::from(left.superblock.start).saturating_sub(1);
+    assert!((log_blocks / 3..log_blocks * 2 / 3).contains(&behind), "{behind} of {log_blocks}");
+    let copy = recovered(&device);
+    assert_eq!(first_byte(&copy, blocks[0], 1024), byte);
+    assert_eq!(first_byte(&copy, blocks[usize::from(byte) * 3 + 59], 1024), byte);
+}
+
 #[test]
 fn r3_and_r4_two_barriers_and_an_answer_behind_the_second() {
     if tool::missing() {

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 mod changes;
+mod cube_crash;
+mod cube_journals;
 mod cubes;
 mod fill;
 mod journal_crash;

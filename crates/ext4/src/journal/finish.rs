@@ -135,7 +135,7 @@ pub(crate) fn edit_superblock<D: ReadBlocks>(
 /// The superblock of the journal, emptied; `None` if it is empty already, or cannot be read.
 /// `device` holds the journal. `stands_for_one`: even an empty journal stands for a transaction
 /// that may have begun.
-fn emptied(
+pub(crate) fn emptied(
     device: &dyn ReadBlocks,
     geo: &Geometry,
     journal: &Journal,

@@ -31,6 +31,8 @@ pub struct Journal {
     pub needs_replay: bool,
     /// Bytes of a block, as in the file system.
     pub block_size: u32,
+    /// The transaction from which on nothing is replayed, because others on which it depends are missing.
+    pub cut: Option<u32>,
     /// The map of its inode; `None` for an external journal, whose block numbers are those of its
     /// device.
     pub(crate) map: Option<BlockMap>,
@@ -141,6 +143,7 @@ impl Finder<'_> {
             fast_commit_blocks,
             needs_replay,
             block_size: self.geo.block_size,
+            cut: None,
             map: candidate.map,
         })
     }

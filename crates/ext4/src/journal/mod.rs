@@ -11,6 +11,7 @@
 //! block map, one small record per control block of the log, and per replayed block the place of
 //! its last copy.  Does not verify: the resulting file system.
 
+mod cubes;
 mod event;
 mod fast_commit;
 mod finish;
@@ -20,6 +21,7 @@ mod orphans;
 mod recover;
 mod seen;
 
+pub use cubes::{CubeJournal, CubeJournals, Cut, Unusable, cut_off, find_cubes};
 pub use event::{
     InodeFault, JournalEvent, JournalPlace, LogBounds, OrphanFault, RecoveryFault, SuperblockFault,
 };
@@ -27,5 +29,5 @@ pub use finish::EmptiedBlock;
 pub use locate::{Journal, external_superblock, find};
 pub use log::{Ring, is_after};
 pub use orphans::find_orphans;
-pub use recover::{Replay, replay, replay_onto};
+pub use recover::{Pass, Replay, replay, replay_into, replay_onto};
 pub use seen::{Seen, seen};

@@ -10,6 +10,7 @@ use floe_format::ext::superblock::{STATE_ERROR, Superblock};
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{Geometry, InodeNr, LogicalBlock};
 
+use super::cubes::find_cubes;
 use super::event::{JournalEvent, OrphanFault};
 use crate::inode_table::read_inode;
 use crate::map::runs::BlockMap;
@@ -29,7 +30,7 @@ pub fn find_orphans(
     let mut finder = Finder { device, sb, geo, groups, found: Vec::new(), seen: HashSet::new() };
     let mut events = Vec::new();
     if sb.state & STATE_ERROR == 0
-        && let Err(fault) = finder.list().and_then(|()| finder.file())
+        && let Err(fault) = finder.list().and_then(|()| finder.file()).and_then(|()| finder.cubes())
     {
         events.push(JournalEvent::OrphansDamaged(fault));
     }
@@ -88,6 +89,27 @@ impl Finder<'_> {
             }
             self.found.push(inode);
             inode = next;
+        }
+        Ok(())
+    }
+
+    /// The blocks behind the journals of cubes. They are empty while a file system is sealed.
+    fn cubes(&mut self) -> Result<(), OrphanFault> {
+        let cubes = find_cubes(self.device, self.sb, self.geo, self.groups).usable;
+        let mut bytes = vec![0; self.geo.block_size as usize];
+        for own in cubes {
+            let read = self.device.read_at(self.geo.offset_bytes(own.orphan_block), &mut bytes);
+            read.map_err(|_| OrphanFault::Unreadable(own.inode))?;
+            let stored = OrphanBlock::new(&bytes).ok_or(OrphanFault::Unreadable(own.inode))?;
+            let computed = own.seed.map(|seed| stored.compute_checksum(seed, own.orphan_block));
+            if stored.magic() != MAGIC
+                || computed.is_some_and(|sum| sum != stored.stored_checksum())
+            {
+                return Err(OrphanFault::Unreadable(own.inode));
+            }
+            let exists = |inode: &InodeNr| self.may_be_orphan(*inode);
+            let orphans: Vec<InodeNr> = stored.orphans().filter(exists).collect();
+            self.found.extend(orphans);
         }
         Ok(())
     }

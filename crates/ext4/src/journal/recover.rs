@@ -105,6 +105,49 @@ pub fn replay_onto<D: ReadBlocks>(
     replay
 }
 
+/// What the replay of one of several journals did.
+#[derive(Debug, Default)]
+pub struct Pass {
+    /// The events, in order.
+    pub events: Vec<JournalEvent>,
+    /// Transactions replayed.
+    pub transactions: u32,
+    /// Blocks replayed, each copy counted.
+    pub blocks: u64,
+    /// Some of it could not be replayed. The log is not emptied then.
+    pub failed: bool,
+}
+
+/// Replays the journal of a cube, as far as it holds anything, into an overlay that may hold the replay of others. `device` is
+/// the device below the overlay. The superblock of the file system stays as it is.
+pub fn replay_into<D: ReadBlocks>(
+    overlay: &Overlay<D>,
+    geo: &Geometry,
+    journal: &Journal,
+    phase: Option<&Phase>,
+) -> Pass {
+    if journal.superblock.start == 0 {
+        return Pass::default();
+    }
+    let log = Log { device: overlay.base(), journal, phase };
+    let (format, report) = (journal.superblock.format(), Report::default());
+    let mut recovery = Recovery { log, geo, format, overlay, in_place: true, report };
+    // A journal of a cube has no area for fast commits.
+    drop(recovery.run());
+    let report = recovery.report;
+    let failed = report.stop.failed || report.stop.corrupt;
+    if !failed {
+        let device: &dyn ReadBlocks = overlay.base();
+        let emptied = finish::emptied(device, geo, journal, report.end, false, false);
+        if let Some((offset, block)) = emptied {
+            // Cannot fail: the journal lies inside the device.
+            drop(overlay.write_at(offset, &block));
+        }
+    }
+    let (events, transactions, blocks) = (report.events, report.transactions, report.blocks);
+    Pass { events, transactions, blocks, failed }
+}
+
 /// How a recovery ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stop {
@@ -218,6 +261,9 @@ impl<D: ReadBlocks> Recovery<'_, D> {
         let mut block = vec![0; self.log.journal.block_size as usize];
         loop {
             let at = scan.at;
+            if self.log.journal.cut == Some(scan.sequence) {
+                break;
+            }
             let Some(budget) = scan.budget.checked_sub(1) else { break };
             if self.log.read(at, &mut block).is_err() {
                 self.fail(RecoveryFault::Unreadable { log_block: at });

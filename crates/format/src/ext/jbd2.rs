@@ -387,7 +387,7 @@ fn be16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at.checked_add(2)?).map(u16::get_be)
 }
 
-fn be32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn be32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at.checked_add(4)?).map(u32::get_be)
 }
 

@@ -58,8 +58,14 @@ layout! {
         0x25 fsync_mode: u8,
         /// Reserved; 0.
         0x26 padding: u16,
+        /// Inode of the cube's journal; 0: none of its own.
+        0x28 journal_inode: u32,
+        /// Blocks of its log, its superblock included. The block behind them lists orphans.
+        0x2c journal_blocks: u32,
+        /// UUID of the journal.
+        0x30 journal_uuid: [u8; 16],
         /// Reserved; 0.
-        0x28 reserved: [u32; 21],
+        0x40 reserved: [u32; 15],
         /// crc32c of the block, this field taken as zero.
         0x7c checksum: u32,
     }
@@ -173,8 +179,31 @@ pub struct SubSuperblock {
     pub path: Vec<u8>,
     /// Lots of the cube when this was written, at most [`MOST_LOTS`]. The records of lots decide.
     pub lots: Vec<u32>,
+    /// Its journal; all zero: none of its own.
+    pub journal: OwnJournal,
     /// How it is to behave.
     pub policies: Policies,
+}
+
+/// The journal of a cube.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnJournal {
+    /// Inode of its file.
+    pub inode: u32,
+    /// Blocks of the log, its superblock included. The file has one more, which lists the orphans of the cube.
+    pub blocks: u32,
+    /// UUID in its superblock.
+    pub uuid: [u8; 16],
+}
+
+/// Fewest blocks of a cube's journal.
+pub const FEWEST_JOURNAL_BLOCKS: u32 = 64;
+/// Blocks of a cube's journal unless another number is asked for.
+pub const JOURNAL_BLOCKS: u32 = 1024;
+
+/// Name in `/.cubes` of the journal of a cube.
+pub fn journal_name(cube: u32) -> Vec<u8> {
+    format!("journal.{cube}").into_bytes()
 }
 
 impl SubSuperblock {
@@ -204,6 +233,11 @@ impl SubSuperblock {
             epoch: header.epoch,
             path: block[PATH_OFFSET..PATH_OFFSET + path_bytes].to_vec(),
             lots: lots.map(|lot| u32::from_le_bytes(*lot)).collect(),
+            journal: OwnJournal {
+                inode: header.journal_inode,
+                blocks: header.journal_blocks,
+                uuid: header.journal_uuid,
+            },
             policies: Policies {
                 limit_blocks: header.limit_blocks,
                 journal_mode: JournalMode::of_number(header.journal_mode)?,
@@ -229,6 +263,9 @@ impl SubSuperblock {
             top_inode: self.top_inode,
             epoch: self.epoch,
             limit_blocks: self.policies.limit_blocks,
+            journal_inode: self.journal.inode,
+            journal_blocks: self.journal.blocks,
+            journal_uuid: self.journal.uuid,
             journal_mode: self.policies.journal_mode as u8,
             on_error: self.policies.on_error as u8,
             recovery: self.policies.recovery as u8,
@@ -269,8 +306,11 @@ mod tests {
         let path = proptest::collection::vec(any::<u8>(), 2..=MOST_PATH_BYTES);
         let lots = proptest::collection::vec(any::<u32>(), 0..=MOST_LOTS);
         let fixed = (1..=MOST_CUBES, any::<u32>(), any::<u64>(), any::<u64>());
+        let journal = any::<(u32, u32, [u8; 16])>();
         let policies = (0usize..5, 0usize..2, 0usize..3, 0usize..2);
-        (path, lots, fixed, policies).prop_map(|(path, lots, fixed, policies)| {
+        (path, lots, fixed, journal, policies).prop_map(|(path, lots, fixed, journal, policies)| {
+            let (inode, blocks, uuid) = journal;
+            let journal = OwnJournal { inode, blocks, uuid };
             let (cube, top_inode, epoch, limit_blocks) = fixed;
             let policies = Policies {
                 limit_blocks,
@@ -279,7 +319,7 @@ mod tests {
                 recovery: Recovery::ALL[policies.2],
                 fsync_mode: FsyncMode::ALL[policies.3],
             };
-            SubSuperblock { cube, top_inode, epoch, path, lots, policies }
+            SubSuperblock { cube, top_inode, epoch, path, lots, journal, policies }
         })
     }
 

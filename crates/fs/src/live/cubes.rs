@@ -40,8 +40,10 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         place: Option<(InodeNr, &[u8])>,
     ) -> Result<(), FsError> {
         let removed = self.run(|volume, tx| volume.remove_cube(tx, caller, cube, place))?;
-        if let Some(removed) = removed.filter(|removed| removed.last) {
-            self.finish_orphan(removed.inode, caller.time)?;
+        // Its journal is deleted when nothing of it is needed any more.
+        self.sync_all()?;
+        if removed.is_none_or(|removed| removed.last) {
+            self.finish_orphans(caller.time)?;
         }
         self.sync_all()
     }

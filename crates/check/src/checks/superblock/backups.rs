@@ -6,6 +6,8 @@
 
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::{MAGIC, Superblock};
+use floe_format::native::LOCK;
+use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, GroupNr};
 
 use crate::problem::{Findings, Problem, Sink};
@@ -56,7 +58,11 @@ fn read(volume: &Volume<'_>, block: BlockNr) -> Result<Superblock, &'static str>
 
 /// Reports the first field in which a copy would lead a rescue astray.
 fn compare(volume: &Volume<'_>, group: GroupNr, copy: &Superblock, found: &mut Findings) {
-    let (incompat, ro_compat) = PRIMARY_ONLY;
+    let (mut incompat, ro_compat) = PRIMARY_ONLY;
+    if Identity::of(&volume.superblock).is_some() {
+        // Floe sets and clears it in the backups first, each flushed.
+        incompat |= LOCK;
+    }
     let fields = |sb: &Superblock| {
         let uuid = sb.uuid.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
         [

@@ -5,6 +5,7 @@ use floe_format::BlockNr;
 use floe_format::ext::superblock::{MAGIC, Superblock};
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 use floe_format::geometry::{Geometry, GeometryFault, Strictness};
+use floe_format::native::{LOCK, is_locked};
 
 use crate::problem::Problem;
 
@@ -115,7 +116,8 @@ pub(super) fn read_superblock(
     if superblock.rev_level > NEWEST_REVISION {
         return Err(Refusal::Revision(superblock.rev_level));
     }
-    let unknown = unknown_features(&Features::from_words(0, superblock.feature_incompat, 0));
+    let incompat = known_incompat(&superblock);
+    let unknown = unknown_features(&Features::from_words(0, incompat, 0));
     if !unknown.is_empty() {
         return Err(Refusal::Features(unknown));
     }
@@ -139,6 +141,12 @@ const UNSUPPORTED: (Compat, Incompat, RoCompat) = (
     Incompat::COMPRESSION.union(Incompat::JOURNAL_DEV).union(Incompat::DIRDATA),
     RoCompat::BTREE_DIR.union(RoCompat::HAS_SNAPSHOT).union(RoCompat::REPLICA),
 );
+
+/// The incompatible features without the bit by which Floe keeps others out of its native file systems.
+pub(super) fn known_incompat(superblock: &Superblock) -> u32 {
+    let incompat = superblock.feature_incompat;
+    if is_locked(superblock) { incompat & !LOCK } else { incompat }
+}
 
 /// Names of the features that are not supported.
 pub(super) fn unknown_features(features: &Features) -> Vec<String> {

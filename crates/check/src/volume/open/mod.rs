@@ -12,7 +12,9 @@ use floe_format::features::{Features, Incompat};
 use floe_format::geometry::{Geometry, Strictness};
 
 use self::backups::{backup_that_fits, backup_with_more_files, find_backup, sizes};
-use self::candidate::{Candidate, Refusal, read_candidate, read_superblock, unknown_features};
+use self::candidate::{
+    Candidate, Refusal, known_incompat, read_candidate, read_superblock, unknown_features,
+};
 use crate::error::CheckError;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::descriptors;
@@ -76,7 +78,10 @@ pub fn open(
         }
         None => open_unnamed(device, block_size, &mut found)?,
     };
-    refuse_unknown(&opened.geometry.features)?;
+    let known = known_incompat(&opened.superblock);
+    let features = opened.geometry.features;
+    let features = Features::from_words(features.compat.bits(), known, features.ro_compat.bits());
+    refuse_unknown(&features)?;
     refuse_encoding(&opened)?;
     refuse_first_data_block(&opened)?;
     let mut opened = opened;

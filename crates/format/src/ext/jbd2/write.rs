@@ -134,6 +134,13 @@ impl JournalFormat {
         }
     }
 
+    /// Computes the checksum of a commit block anew, in versions 2 and 3.
+    pub fn seal_commit(&self, block: &mut [u8]) {
+        if self.has_block_tails() && block.len() >= 0x14 {
+            self.compute_commit(block).put_be(&mut block[0x10..0x14]);
+        }
+    }
+
     /// Writes the checksum at the end of a descriptor or revoke block, where the format has one.
     fn put_tail(&self, block: &mut [u8]) {
         if self.has_block_tails() {

@@ -1,0 +1,133 @@
+//! The journals of cubes: which have one, what became of it, and lots that move from one journal to another.
+
+use floe_blockdev::WriteBlocks;
+use floe_ext4::fs::FileSystem;
+use floe_ext4::journal::{CubeJournal, find_cubes};
+use floe_format::features::Features;
+use floe_sync::Arc;
+
+use super::Journal;
+use super::error::JournalError;
+use super::log::{Log, stored_superblock};
+use super::shared::{Lane, Shared};
+use super::state::{State, TransactionId};
+
+/// The journal of a cube, for whoever serves the cube.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CubeState {
+    /// It has a journal of its own; otherwise that of inode 8 logs its changes.
+    pub has_own: bool,
+    /// Why nothing of it is written any more.
+    pub failed: Option<String>,
+}
+
+impl<D: WriteBlocks> Journal<D> {
+    /// The journal of a cube; 0: the root cube.
+    pub fn cube_state(&self, cube: u32) -> CubeState {
+        let shared = self.lock();
+        let own = shared.lane_of_cube(cube);
+        let lane = &shared.lanes[own.unwrap_or(0)];
+        CubeState { has_own: own.is_some(), failed: lane.state.failed.clone() }
+    }
+
+    /// Ends the journal of a cube: nothing of it is written any more, and what was not durable is lost. The others go on.
+    /// Returns `false`, and does nothing, where the cube has none of its own.
+    pub fn abort_cube(&self, cube: u32, why: &str) -> bool {
+        let mut shared = self.lock();
+        let own = shared.lane_of_cube(cube).filter(|lane| *lane > 0);
+        if let Some(lane) = own {
+            shared.lanes[lane].state.failed.get_or_insert_with(|| why.to_owned());
+        }
+        drop(shared);
+        self.changed.notify_all();
+        own.is_some()
+    }
+
+    /// Makes all finished changes of a cube durable, and those of others that share a change with them: an fsync of a file in the
+    /// cube. The journals of other cubes are not written. A cube without a journal of its own has that of inode 8.
+    ///
+    /// # Errors
+    /// As [`Journal::commit`].
+    pub fn commit_cube(&self, cube: u32) -> Result<(), JournalError> {
+        let data_writes = self.data_writes.load(floe_sync::atomic::Ordering::SeqCst);
+        let goals = |shared: &Shared| {
+            let own = shared.lane_of_cube(cube).unwrap_or(0);
+            // Until a new lot has moved, the journal of inode 8 logs a part of the cube.
+            let root =
+                own > 0 && shared.lots.moves.values().any(|to| *to == shared.lanes[own].inode);
+            let lanes = if root { vec![own, 0] } else { vec![own] };
+            lanes.into_iter().map(|lane| (lane, shared.lanes[lane].state.last())).collect()
+        };
+        self.reach(goals, data_writes)
+    }
+
+    /// Lets lots move whose records name another journal: everything in the old one is durable, home, and behind its tail; only
+    /// then may the new one log blocks of the lot. No handle is open.
+    pub(super) fn settle_moves(&self) -> Result<(), JournalError> {
+        loop {
+            let (lot, to, from) = {
+                let shared = self.lock();
+                let Some((&lot, &to)) = shared.lots.moves.first_key_value() else { return Ok(()) };
+                (lot, to, shared.lots.lane_of_lot(lot))
+            };
+            let last = self.lock().lanes[from].state.last();
+            self.commit(last)?;
+            self.checkpoint_lane(from, true)?;
+            let lane = match to {
+                0 => Some(0),
+                inode => self.lane_of_inode(inode)?,
+            };
+            let mut shared = self.lock();
+            // Where the new journal cannot be used, the old one goes on.
+            shared.lots.moves.remove(&lot);
+            if let Some(lane) = lane {
+                shared.lots.give(lot, lane);
+            }
+            let left = shared.lots.has_lots(from);
+            if from > 0 && !left {
+                shared.lanes[from].gone = true;
+            }
+        }
+    }
+
+    /// The log with this inode, opened if it is new; `None` if it cannot be used.
+    fn lane_of_inode(&self, inode: u32) -> Result<Option<usize>, JournalError> {
+        let known = |shared: &Shared| {
+            let own = |lane: &Lane| lane.inode == inode && !lane.gone;
+            shared.lanes.iter().position(own)
+        };
+        if let Some(lane) = known(&self.lock()) {
+            return Ok(Some(lane));
+        }
+        // All of it is home by now.
+        let fs = FileSystem::open(&self.device).map_err(JournalError::FileSystem)?;
+        let groups = fs.space.groups.descs();
+        let found = find_cubes(&self.device, &fs.superblock, fs.geometry(), groups);
+        let Some(own) = found.usable.into_iter().find(|own| own.inode.0 == inode) else {
+            return Ok(None);
+        };
+        let index = self.lock().lanes.len();
+        let lane = open_lane(&self.device, own, index, &self.geometry.features)?;
+        let mut shared = self.lock();
+        shared.lanes.push(lane);
+        Ok(Some(index))
+    }
+}
+
+/// Takes up the log of a cube, which holds nothing.
+pub(super) fn open_lane<D: WriteBlocks>(
+    device: &D,
+    own: CubeJournal,
+    index: usize,
+    features: &Features,
+) -> Result<Lane, JournalError> {
+    let stored = stored_superblock(device, &own.journal)?;
+    let log = Log::of(own.journal, features)?;
+    if log.differs_from(&stored) {
+        log.write_superblock(device, stored.sequence, 0, stored.head)?;
+    }
+    let state = State::new(TransactionId::of(index, stored.sequence), log.first_head());
+    let (cube, inode) = (own.cube, own.inode.0);
+    let orphan_block = Some(own.orphan_block);
+    Ok(Lane { cube, inode, orphan_block, gone: false, log: Arc::new(log), state })
+}

@@ -1,0 +1,169 @@
+//! The end: everything home, the logs empty, and the marks of use gone.
+
+use floe_blockdev::WriteBlocks;
+use floe_format::ext::orphan_file::OrphanBlock;
+use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::features::Incompat;
+use floe_format::native::LOCK;
+use floe_format::{Geometry, GroupNr};
+use floe_sync::{Arc, PoisonError};
+
+use super::Journal;
+use super::error::JournalError;
+use super::shared::Lock;
+
+impl<D: WriteBlocks> Journal<D> {
+    /// Ends in order: everything durable and home, the logs empty, `needs_recovery` gone, and with it the bit that keeps others
+    /// out, unless the journal of a cube has failed or lists orphans. The device comes back.
+    ///
+    /// # Errors
+    /// [`JournalError::Aborted`], or a failed write or flush: then the log still holds what is not home.
+    pub fn close(self) -> Result<D, JournalError> {
+        self.sync()?;
+        self.checkpoint()?;
+        let ended: Vec<_> = {
+            let shared = self.lock();
+            shared.lanes[0].state.judge()?;
+            let sound =
+                shared.lanes.iter().filter(|lane| lane.state.failed.is_none() && !lane.gone);
+            let end = |lane: &super::shared::Lane| {
+                (Arc::clone(&lane.log), lane.state.last().next().sequence(), lane.state.head)
+            };
+            sound.map(end).collect()
+        };
+        for (log, next, head) in ended {
+            log.write_superblock(&self.device, next, 0, head)?;
+        }
+        self.flush_all("flushing the empty log")?;
+        self.write_last_superblock()?;
+        Ok(self.device)
+    }
+
+    fn write_last_superblock(&self) -> Result<(), JournalError> {
+        let doing = "marking the file system in its superblock";
+        let (image, lock, failed) = {
+            let shared = self.lock();
+            let failed = shared.lanes.iter().any(|lane| lane.state.failed.is_some() && !lane.gone);
+            (shared.superblock.clone(), shared.lock, failed)
+        };
+        let keeps_lock = failed || self.has_orphans_of_cubes()?;
+        let mut bytes = [0; Superblock::SIZE];
+        let (_, at) = self.superblock_place();
+        match image.as_ref().and_then(|image| image.get(at..at + bytes.len())) {
+            Some(own) => bytes.copy_from_slice(own),
+            None => {
+                self.device.read_at(OFFSET_BYTES, &mut bytes).map_err(JournalError::io(doing))?
+            }
+        }
+        let mut superblock = Superblock::decode(&bytes);
+        superblock.feature_incompat &= !Incompat::RECOVER.bits();
+        if self.is_native && !keeps_lock {
+            // A crash may have left it in backups alone.
+            mark_backups(&self.device, &self.geometry, &superblock, false)?;
+            if lock == Lock::Set {
+                self.flush_all(doing)?;
+            }
+            superblock.feature_incompat &= !LOCK;
+        }
+        superblock.encode_with_checksum(&mut bytes);
+        self.device.write_at(OFFSET_BYTES, &bytes).map_err(JournalError::io(doing))?;
+        self.flush_all(doing)
+    }
+
+    /// Whether a cube has orphans that nobody but Floe would find.
+    fn has_orphans_of_cubes(&self) -> Result<bool, JournalError> {
+        let blocks: Vec<_> = {
+            let shared = self.lock();
+            let lanes = shared.lanes.iter().filter(|lane| !lane.gone);
+            lanes.filter_map(|lane| lane.orphan_block).collect()
+        };
+        let mut bytes = vec![0; self.geometry.block_size as usize];
+        for block in blocks {
+            let read = self.device.read_at(self.geometry.offset_bytes(block), &mut bytes);
+            read.map_err(JournalError::io("reading the orphans of a cube"))?;
+            if OrphanBlock::new(&bytes).is_none_or(|stored| stored.orphans().next().is_some()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Sets the bit that keeps others out, before anything is written to a journal that they do not know: in all backups, then
+    /// in the primary superblock, each flushed.
+    pub(super) fn lock_out(&self) -> Result<(), JournalError> {
+        let mut shared = self.lock();
+        while shared.lock == Lock::Setting {
+            shared.lanes[0].state.judge()?;
+            shared = self.wait(shared);
+        }
+        if shared.lock == Lock::Set {
+            return Ok(());
+        }
+        shared.lock = Lock::Setting;
+        drop(shared);
+        let writes = self.superblock_writes.lock();
+        let _writes = writes.unwrap_or_else(PoisonError::into_inner);
+        let done = self.write_lock();
+        let mut shared = self.lock();
+        shared.lock = if done.is_ok() { Lock::Set } else { Lock::Open };
+        if done.is_ok()
+            && let Some(image) = shared.superblock.take()
+        {
+            shared.superblock = Some(Arc::new(self.with_lock(image.to_vec())));
+        }
+        drop(shared);
+        self.changed.notify_all();
+        done
+    }
+
+    fn write_lock(&self) -> Result<(), JournalError> {
+        let doing = "setting the bit that keeps other programs out";
+        let mut bytes = [0; Superblock::SIZE];
+        self.device.read_at(OFFSET_BYTES, &mut bytes).map_err(JournalError::io(doing))?;
+        let mut superblock = Superblock::decode(&bytes);
+        mark_backups(&self.device, &self.geometry, &superblock, true)?;
+        self.flush_all(doing)?;
+        superblock.feature_incompat |= LOCK;
+        superblock.encode_with_checksum(&mut bytes);
+        self.device.write_at(OFFSET_BYTES, &bytes).map_err(JournalError::io(doing))?;
+        self.flush_all(doing)
+    }
+
+    /// The block of the superblock, with the bit set.
+    fn with_lock(&self, mut block: Vec<u8>) -> Vec<u8> {
+        let (_, at) = self.superblock_place();
+        if let Some(bytes) = block.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+            let mut superblock = Superblock::decode(bytes);
+            superblock.feature_incompat |= LOCK;
+            superblock.encode_with_checksum(bytes);
+        }
+        block
+    }
+}
+
+/// Sets or clears the bit in all backups of a superblock. What lies in the place of a backup and is none is left alone.
+pub(super) fn mark_backups<D: WriteBlocks>(
+    device: &D,
+    geometry: &Geometry,
+    primary: &Superblock,
+    on: bool,
+) -> Result<(), JournalError> {
+    let doing = "marking the backups of the superblock";
+    for group in (1..geometry.group_count).map(GroupNr) {
+        let Some(block) = geometry.superblock_of(group) else { continue };
+        let offset = geometry.offset_bytes(block);
+        let mut bytes = [0; Superblock::SIZE];
+        device.read_at(offset, &mut bytes).map_err(JournalError::io(doing))?;
+        let mut backup = Superblock::decode(&bytes);
+        if backup.magic != primary.magic || backup.uuid != primary.uuid {
+            continue;
+        }
+        let before = backup.feature_incompat;
+        backup.feature_incompat = if on { before | LOCK } else { before & !LOCK };
+        if backup.feature_incompat != before {
+            backup.encode_with_checksum(&mut bytes);
+            device.write_at(offset, &bytes).map_err(JournalError::io(doing))?;
+        }
+    }
+    Ok(())
+}

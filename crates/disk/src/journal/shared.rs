@@ -1,0 +1,285 @@
+//! The logs of a file system: which of them logs a block, and what they share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use floe_ext4::inode_table::desc_place;
+use floe_format::ext::superblock::Superblock;
+use floe_format::native::identity::Identity;
+use floe_format::native::lot::LotRecord;
+use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
+use floe_sync::Arc;
+
+use super::log::Log;
+use super::state::{Image, Images, State, TransactionId};
+
+/// A log and its transactions.
+#[derive(Debug)]
+pub(super) struct Lane {
+    /// The cube whose lots it logs; 0: the root cube.
+    pub(super) cube: u32,
+    /// Inode of the journal in records of lots: 0 for inode 8.
+    pub(super) inode: u32,
+    /// Block that lists the orphans of the cube.
+    pub(super) orphan_block: Option<BlockNr>,
+    /// Its cube was removed: it logs nothing any more.
+    pub(super) gone: bool,
+    pub(super) log: Arc<Log>,
+    pub(super) state: State,
+}
+
+/// Whether the superblocks say that journals besides inode 8 may hold changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lock {
+    Open,
+    /// A thread is writing it.
+    Setting,
+    Set,
+}
+
+/// Flushes of the device, which serve all who wait.
+#[derive(Debug, Default)]
+pub(super) struct Flushes {
+    pub(super) begun: u64,
+    pub(super) done: u64,
+    pub(super) running: bool,
+    /// A failed one ends all journals of the device, and is never tried again (rule R10).
+    pub(super) failed: Option<String>,
+}
+
+/// All that the journal knows; one lock guards it, which is never held while the device works.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// The logs; the first one is that of inode 8. None is ever taken away.
+    pub(super) lanes: Vec<Lane>,
+    pub(super) lots: Lots,
+    /// In native file systems, the block with the superblock as operations left it: it is never logged (rule R1).
+    pub(super) superblock: Option<Image>,
+    pub(super) lock: Lock,
+    pub(super) flushes: Flushes,
+    /// Checkpoints that were begun.
+    pub(super) checkpoints: u64,
+    /// Writes of data that a flush has covered.
+    pub(super) data_durable: u64,
+    /// Time of the last commit, of any log: seconds since 1970 and nanoseconds.
+    pub(super) commit_time: (u64, u32),
+}
+
+/// The owners of lots, for journals (rule R1): a block is logged by the journal that owns its lot.
+#[derive(Debug, Default)]
+pub(super) struct Lots {
+    /// Groups of a lot; 0 in a stock file system.
+    groups: u32,
+    /// Logs of lots; those of the first log are left out.
+    lanes: BTreeMap<u32, usize>,
+    /// Lots whose record names another journal than the one that still logs them: its inode.
+    pub(super) moves: BTreeMap<u32, u32>,
+}
+
+impl Lots {
+    pub(super) fn of(superblock: &Superblock) -> Self {
+        let shift = u32::from(superblock.log_groups_per_flex);
+        let groups = Identity::of(superblock).and_then(|_| 1u32.checked_shl(shift)).unwrap_or(0);
+        Self { groups, ..Self::default() }
+    }
+
+    /// Whether the file system has lots.
+    pub(super) const fn is_native(&self) -> bool {
+        self.groups > 0
+    }
+
+    fn lot_of(&self, geo: &Geometry, block: BlockNr) -> Option<u32> {
+        geo.group_of(block)?.0.checked_div(self.groups)
+    }
+
+    /// The log of a block.
+    pub(super) fn lane_of(&self, geo: &Geometry, block: BlockNr) -> usize {
+        if self.lanes.is_empty() {
+            return 0;
+        }
+        let lot = self.lot_of(geo, block);
+        lot.and_then(|lot| self.lanes.get(&lot)).copied().unwrap_or(0)
+    }
+
+    pub(super) fn lane_of_lot(&self, lot: u32) -> usize {
+        self.lanes.get(&lot).copied().unwrap_or(0)
+    }
+
+    /// Whether a log has lots, the first one aside.
+    pub(super) fn has_lots(&self, lane: usize) -> bool {
+        self.lanes.values().any(|owner| *owner == lane)
+    }
+
+    pub(super) fn give(&mut self, lot: u32, lane: usize) {
+        if lane == 0 {
+            self.lanes.remove(&lot);
+        } else {
+            self.lanes.insert(lot, lane);
+        }
+    }
+
+    /// The parts of a run that each lie in one lot.
+    fn parts(&self, geo: &Geometry, run: BlockRun) -> Vec<BlockRun> {
+        let (mut at, mut parts) = (run.start, Vec::new());
+        while at < run.end() {
+            let group = geo.group_of(at).filter(|_| !self.lanes.is_empty());
+            let end = group.map_or(run.end(), |group| geo.blocks_of(group).end().min(run.end()));
+            parts.push(BlockRun::new(at, end.0 - at.0));
+            at = end;
+        }
+        parts
+    }
+
+    /// The lot whose descriptors a block holds, and its record.
+    fn record(&self, geo: &Geometry, block: BlockNr, image: &[u8]) -> Option<(u32, LotRecord)> {
+        let lot = self.lot_of(geo, block)?;
+        let (home, at) = desc_place(GroupNr(lot * self.groups), geo);
+        let raw = image.get(at..at + geo.desc_size as usize).filter(|_| home == block)?;
+        LotRecord::of(raw).filter(|record| record.lot == lot).map(|record| (lot, record))
+    }
+
+    /// Whether a block holds descriptors of a lot, by which recovery finds journals.
+    pub(super) fn is_record(&self, geo: &Geometry, block: BlockNr) -> bool {
+        let lot = self.lot_of(geo, block);
+        lot.is_some_and(|lot| desc_place(GroupNr(lot * self.groups), geo).0 == block)
+    }
+}
+
+/// The part of a change that one log takes.
+#[derive(Debug, Default)]
+pub(super) struct Share {
+    pub(super) images: Images,
+    pub(super) freed: Vec<BlockRun>,
+}
+
+impl Shared {
+    /// The log of a block.
+    pub(super) fn lane_of(&self, geo: &Geometry, block: BlockNr) -> usize {
+        self.lots.lane_of(geo, block)
+    }
+
+    /// The log of a cube; `None` if it has none of its own.
+    pub(super) fn lane_of_cube(&self, cube: u32) -> Option<usize> {
+        let own = |lane: &Lane| lane.cube == cube && !lane.gone;
+        self.lanes.iter().rposition(own)
+    }
+
+    /// Divides a change among the logs.
+    pub(super) fn shares(
+        &self,
+        geo: &Geometry,
+        changed: Images,
+        freed: &[BlockRun],
+    ) -> BTreeMap<usize, Share> {
+        let mut shares: BTreeMap<usize, Share> = BTreeMap::new();
+        for (block, image) in changed {
+            let lane = self.lane_of(geo, block);
+            shares.entry(lane).or_default().images.insert(block, image);
+        }
+        for run in freed.iter().flat_map(|run| self.lots.parts(geo, *run)) {
+            shares.entry(self.lane_of(geo, run.start)).or_default().freed.push(run);
+        }
+        shares
+    }
+
+    /// Lets a change join the running transactions of its logs, which depend on each other from now on. Returns one of them,
+    /// by which all become durable.
+    pub(super) fn join(&mut self, geo: &Geometry, shares: BTreeMap<usize, Share>) -> TransactionId {
+        let mut touched = BTreeSet::new();
+        for (lane, share) in shares {
+            self.note_moves(geo, &share.images);
+            let state = &mut self.lanes[lane].state;
+            let (changes, revoked) = (!share.images.is_empty(), state.running.revoked.len());
+            state.join(share.images, &share.freed);
+            if changes || state.running.revoked.len() > revoked {
+                touched.insert(lane);
+            }
+        }
+        for &lane in &touched {
+            let others = touched.iter().filter(|other| **other != lane);
+            self.lanes[lane].state.running.partners.extend(others);
+        }
+        let first = touched.first().copied().unwrap_or(0);
+        self.lanes[first].state.last()
+    }
+
+    /// Notes lots whose records name another journal than that which logs them. They move when [`Lots::moves`] is dealt with.
+    fn note_moves(&mut self, geo: &Geometry, images: &Images) {
+        if !self.lots.is_native() {
+            return;
+        }
+        for (block, image) in images {
+            let Some((lot, record)) = self.lots.record(geo, *block, image) else { continue };
+            let owner = self.lots.lane_of_lot(lot);
+            if self.lanes[owner].inode == record.journal_inode {
+                self.lots.moves.remove(&lot);
+            } else {
+                self.lots.moves.insert(lot, record.journal_inode);
+            }
+        }
+    }
+
+    /// The newest image of a block that is not home.
+    pub(super) fn newest(&self, geo: &Geometry, block: BlockNr) -> Option<&Image> {
+        let own = self.superblock.as_ref().filter(|_| block.0 == 0);
+        own.or_else(|| self.lanes[self.lane_of(geo, block)].state.newest(block))
+    }
+
+    /// The newest images of all blocks of a range that are not home.
+    pub(super) fn newest_of(&self, geo: &Geometry, blocks: &Range<BlockNr>) -> Images {
+        let mut newest = Images::new();
+        let run = BlockRun::new(blocks.start, blocks.end.0 - blocks.start.0);
+        for part in self.lots.parts(geo, run) {
+            let lane = self.lane_of(geo, part.start);
+            self.lanes[lane].state.newest_of(&(part.start..part.end()), &mut newest);
+        }
+        if let Some(image) = self.superblock.as_ref().filter(|_| blocks.start.0 == 0) {
+            newest.insert(BlockNr(0), Arc::clone(image));
+        }
+        newest
+    }
+
+    /// These logs and all whose running transactions share changes with theirs, directly or by others.
+    pub(super) fn closure(&self, lanes: impl IntoIterator<Item = usize>) -> BTreeSet<usize> {
+        let mut all = BTreeSet::new();
+        let mut open: Vec<usize> = lanes.into_iter().collect();
+        while let Some(lane) = open.pop() {
+            let state = &self.lanes[lane].state;
+            let is_wanted = !state.running.is_empty() && state.running.id <= state.wanted;
+            if all.insert(lane) && is_wanted {
+                open.extend(&state.running.partners);
+            }
+        }
+        all
+    }
+
+    /// Wants the running transactions of these logs, and with each all that share changes with it.
+    pub(super) fn want(&mut self, goals: &[(usize, TransactionId)]) {
+        let mut open = goals.to_vec();
+        while let Some((lane, id)) = open.pop() {
+            let state = &mut self.lanes[lane].state;
+            state.wanted = state.wanted.max(id);
+            if state.running.is_empty() || state.running.id > state.wanted {
+                continue;
+            }
+            for other in state.running.partners.clone() {
+                let partner = &self.lanes[other].state;
+                if partner.wanted < partner.running.id {
+                    open.push((other, partner.running.id));
+                }
+            }
+        }
+    }
+
+    /// The time of a commit: the clock's, but always later than the last one, because Linux tells a stale commit block
+    /// from a damaged one by its time (rule R9).
+    pub(super) fn next_commit_time(&mut self, now: (u64, u32)) -> (u64, u32) {
+        let (seconds, nanoseconds) = self.commit_time;
+        let later = match nanoseconds.checked_add(1).filter(|&next| next < 1_000_000_000) {
+            Some(next) => (seconds, next),
+            None => (seconds.saturating_add(1), 0),
+        };
+        self.commit_time = now.max(later);
+        self.commit_time
+    }
+}

@@ -1,0 +1,290 @@
+//! The journals of a native file system's cubes (`docs/journal.md`): found by the records of lots, and judged strictly, because
+//! only Floe makes them; and which of their transactions count.
+//!
+//! An operation that changes blocks of several journals is a transaction in each of them. Every commit block names the others
+//! on which it depends. Recovery keeps the greatest set of transactions that is closed under these dependencies and under
+//! predecessors in their own log.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use floe_blockdev::ReadBlocks;
+use floe_format::ext::group_desc::GroupDesc;
+use floe_format::ext::inode::{FileType, Inode, InodeFlags};
+use floe_format::ext::jbd2::{
+    self, CHECKSUM_CRC32C, Checksums, JournalIncompat, JournalSuperblock, SUPERBLOCK_V2,
+};
+use floe_format::ext::superblock::Superblock;
+use floe_format::native::commit::{self, Dependency};
+use floe_format::native::cube::FEWEST_JOURNAL_BLOCKS;
+use floe_format::native::identity::Identity;
+use floe_format::native::lot::LotRecord;
+use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
+
+use super::event::JournalPlace;
+use super::locate::Journal;
+use super::log::is_after;
+use crate::inode_table::{desc_place, read_inode};
+use crate::map::runs::BlockMap;
+use crate::tx::read_block;
+
+/// The journal of a cube.
+#[derive(Clone, Debug)]
+pub struct CubeJournal {
+    /// Number of the cube.
+    pub cube: u32,
+    /// Inode of the file.
+    pub inode: InodeNr,
+    /// Lots whose blocks it logs.
+    pub lots: Vec<u32>,
+    /// Block that lists the cube's orphans, the last one of the file.
+    pub orphan_block: BlockNr,
+    /// Seed of that block's checksum; `None` without metadata_csum.
+    pub seed: Option<u32>,
+    /// The journal.
+    pub journal: Journal,
+}
+
+/// A journal that a record names and that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable {
+    /// Number of the cube.
+    pub cube: u32,
+    /// Inode that the record names.
+    pub inode: InodeNr,
+    /// The fault.
+    pub why: &'static str,
+}
+
+/// The journals of all cubes.
+#[derive(Clone, Debug, Default)]
+pub struct CubeJournals {
+    /// Those that can be used, by cube.
+    pub usable: Vec<CubeJournal>,
+    /// The others.
+    pub unusable: Vec<Unusable>,
+}
+
+/// Finds the journals that the records of lots name; none in a file system that is not native.
+pub fn find_cubes(
+    device: &dyn ReadBlocks,
+    sb: &Superblock,
+    geo: &Geometry,
+    groups: &[GroupDesc],
+) -> CubeJournals {
+    let mut found = CubeJournals::default();
+    if Identity::of(sb).is_none() {
+        return found;
+    }
+    let lot_groups = 1u32.checked_shl(u32::from(sb.log_groups_per_flex)).unwrap_or(0);
+    let lots =
+        geo.group_count.checked_div(lot_groups).map_or(0, |_| geo.group_count.div_ceil(lot_groups));
+    let mut named: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
+    for lot in 0..lots {
+        let (block, at) = desc_place(GroupNr(lot * lot_groups), geo);
+        let bytes = read_block(device, geo, block).unwrap_or_default();
+        let record = bytes.get(at..at + geo.desc_size as usize).and_then(LotRecord::of);
+        let record = record.filter(|record| record.lot == lot && record.journal_inode > 0);
+        if let Some(record) = record {
+            named.entry((record.cube, record.journal_inode)).or_default().push(lot);
+        }
+    }
+    for ((cube, inode), lots) in named {
+        let inode = InodeNr(inode);
+        let inside = |run: BlockRun| lies_in(geo, run, &lots, lot_groups);
+        match judge(device, sb, geo, groups, inode, &inside) {
+            Ok((journal, orphan_block, seed)) => {
+                let seed = geo.features.metadata_csum().then_some(seed);
+                let own = CubeJournal { cube, inode, lots, orphan_block, seed, journal };
+                found.usable.push(own);
+            }
+            Err(why) => found.unusable.push(Unusable { cube, inode, why }),
+        }
+    }
+    found
+}
+
+/// Whether a run of blocks lies in one of these lots.
+fn lies_in(geo: &Geometry, run: BlockRun, lots: &[u32], lot_groups: u32) -> bool {
+    let lot = |block| geo.group_of(block).map(|group| group.0 / lot_groups);
+    let (first, last) = (lot(run.start), lot(BlockNr(run.end().0.saturating_sub(1))));
+    first == last && first.is_some_and(|lot| lots.contains(&lot))
+}
+
+/// Follows the file of a journal: with its orphan block and that block's seed.
+fn judge(
+    device: &dyn ReadBlocks,
+    sb: &Superblock,
+    geo: &Geometry,
+    groups: &[GroupDesc],
+    number: InodeNr,
+    inside: &dyn Fn(BlockRun) -> bool,
+) -> Result<(Journal, BlockNr, u32), &'static str> {
+    if geo.is_reserved(number) {
+        return Err("its inode is a reserved one");
+    }
+    let raw = read_inode(number, device, geo, groups).ok_or("its inode cannot be read")?;
+    let inode = Inode::decode(&raw).ok_or("its inode cannot be read")?;
+    if geo.features.metadata_csum() && !inode.checksum_ok(sb.seed(), number) {
+        return Err("the checksum of its inode is wrong");
+    }
+    // A cube that is removed leaves its journal without a name until the file is deleted.
+    let is_ours = inode.file_type() == Some(FileType::Regular)
+        && inode.flags().contains(InodeFlags::IMMUTABLE | InodeFlags::EXTENTS)
+        && inode.base.links_count <= 1;
+    if !is_ours {
+        return Err("its inode is not an immutable file");
+    }
+    let size_blocks = inode.size_bytes() / u64::from(geo.block_size);
+    let map = BlockMap::of(&inode, device, geo, size_blocks);
+    let map = map.map_err(|_| "its blocks cannot be found")?;
+    let blocks = u32::try_from(size_blocks.saturating_sub(1)).unwrap_or(0);
+    if blocks < FEWEST_JOURNAL_BLOCKS || map.blocks_without_hole() < size_blocks {
+        return Err("its file is too short");
+    }
+    if !map.all_runs().all(inside) {
+        return Err("its file lies outside of its cube");
+    }
+    let orphan_block = map.block(u64::from(blocks)).ok_or("its file is too short")?;
+    let first = map.block(0).ok_or("its file is too short")?;
+    let mut bytes = [0; 1024];
+    let read = device.read_at(geo.offset_bytes(first), &mut bytes);
+    read.map_err(|_| "its superblock cannot be read")?;
+    let superblock = judge_superblock(&bytes, geo, blocks)?;
+    let journal = Journal {
+        place: JournalPlace::Inode(number),
+        needs_replay: superblock.start != 0,
+        superblock,
+        blocks,
+        fast_commit_blocks: 0,
+        block_size: geo.block_size,
+        cut: None,
+        map: Some(map),
+    };
+    Ok((journal, orphan_block, sb.seed().of_inode(number, inode.base.generation)))
+}
+
+fn judge_superblock(
+    bytes: &[u8; 1024],
+    geo: &Geometry,
+    blocks: u32,
+) -> Result<JournalSuperblock, &'static str> {
+    let superblock = JournalSuperblock::decode(bytes);
+    if jbd2::header(bytes).is_none_or(|header| header.blocktype != SUPERBLOCK_V2) {
+        return Err("it does not begin with a journal superblock");
+    }
+    let known = JournalIncompat::REVOKE | JournalIncompat::BIT64 | JournalIncompat::CSUM_V3;
+    if superblock.incompat().bits() & !known.bits() != 0 || superblock.feature_ro_compat != 0 {
+        return Err("it has features that no journal of a cube has");
+    }
+    let has_checksum = matches!(superblock.format().checksums, Checksums::V3);
+    let fits = superblock.checksum_type == CHECKSUM_CRC32C && JournalSuperblock::checksum_ok(bytes);
+    if has_checksum && !fits {
+        return Err("the checksum of its superblock is wrong");
+    }
+    let bounds = (superblock.blocksize, superblock.maxlen, superblock.first);
+    if bounds != (geo.block_size, blocks, 1) {
+        return Err("its superblock does not fit its file");
+    }
+    Ok(superblock)
+}
+
+/// A committed transaction in a log.
+struct Committed {
+    sequence: u32,
+    /// Its first block.
+    start: u32,
+    dependencies: Vec<Dependency>,
+}
+
+/// The transactions that a log holds as a whole. Where replay would find damage, the list ends.
+fn committed(device: &dyn ReadBlocks, journal: &Journal) -> io::Result<Vec<Committed>> {
+    let superblock = &journal.superblock;
+    let ring = journal.ring().filter(|ring| ring.contains(superblock.start));
+    let Some(ring) = ring.filter(|_| journal.needs_replay) else { return Ok(Vec::new()) };
+    let format = superblock.format();
+    let (mut all, mut block) = (Vec::new(), vec![0; journal.block_size as usize]);
+    let (mut at, mut start) = (superblock.start, superblock.start);
+    let mut sequence = superblock.sequence;
+    let mut budget = ring.len_blocks();
+    while budget > 0 {
+        let offset = journal.offset_bytes(at).ok_or(io::ErrorKind::UnexpectedEof)?;
+        device.read_at(offset, &mut block)?;
+        let Some(header) = jbd2::header(&block).filter(|header| header.sequence == sequence) else {
+            break;
+        };
+        let mut len = 1;
+        match header.blocktype {
+            jbd2::DESCRIPTOR_BLOCK if format.tail_ok(&block) => {
+                len += u32::try_from(format.tags(&block).count()).unwrap_or(u32::MAX - 1);
+            }
+            jbd2::REVOKE_BLOCK if format.tail_ok(&block) => {}
+            jbd2::COMMIT_BLOCK if format.commit_ok(&block) => {
+                let dependencies = commit::of(&block);
+                all.push(Committed { sequence, start, dependencies });
+                sequence = sequence.wrapping_add(1);
+                start = ring.advance(at, 1);
+            }
+            _ => break,
+        }
+        at = ring.advance(at, len);
+        budget = budget.saturating_sub(len);
+    }
+    Ok(all)
+}
+
+/// Where a log is cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Which of the journals.
+    pub index: usize,
+    /// Byte of the device at which the first transaction that is dropped begins. Once this block is overwritten, nobody
+    /// replays it.
+    pub offset_bytes: u64,
+}
+
+/// Finds what counts in the logs of one file system: sets [`Journal::cut`] where transactions are dropped because others are
+/// missing. A journal that is not among them misses nothing: it is gone, or damaged as a whole.
+///
+/// # Errors
+/// The device's error.
+pub fn cut_off(device: &dyn ReadBlocks, journals: &mut [&mut Journal]) -> io::Result<Vec<Cut>> {
+    let inode = |journal: &Journal| match journal.place {
+        JournalPlace::Inode(inode) | JournalPlace::InodeBackup(inode) => inode.0,
+        JournalPlace::External => 0,
+    };
+    let indexes: BTreeMap<u32, usize> =
+        journals.iter().enumerate().map(|(index, journal)| (inode(journal), index)).collect();
+    let mut logs = Vec::new();
+    for journal in &*journals {
+        logs.push(committed(device, journal)?);
+    }
+    let mut kept: Vec<usize> = logs.iter().map(Vec::len).collect();
+    let is_there = |kept: &[usize], dependency: &Dependency| {
+        let Some(&other) = indexes.get(&dependency.journal_inode) else { return true };
+        // Home already, and its place in the log was given up.
+        is_after(journals[other].superblock.sequence, dependency.sequence)
+            || logs[other][..kept[other]].iter().any(|one| one.sequence == dependency.sequence)
+    };
+    loop {
+        let before = kept.clone();
+        for (index, log) in logs.iter().enumerate() {
+            let whole =
+                |one: &Committed| one.dependencies.iter().all(|other| is_there(&kept, other));
+            let first = log[..kept[index]].iter().position(|one| !whole(one));
+            kept[index] = first.unwrap_or(kept[index]);
+        }
+        if kept == before {
+            break;
+        }
+    }
+    let mut cuts = Vec::new();
+    for (index, journal) in journals.iter_mut().enumerate() {
+        let Some(dropped) = logs[index].get(kept[index]) else { continue };
+        journal.cut = Some(dropped.sequence);
+        let offset_bytes = journal.offset_bytes(dropped.start);
+        let offset_bytes = offset_bytes.ok_or(io::ErrorKind::UnexpectedEof)?;
+        cuts.push(Cut { index, offset_bytes });
+    }
+    Ok(cuts)
+}
