@@ -150,7 +150,10 @@ impl<D: WriteBlocks> Journal<D> {
     pub(super) fn step(&self, lanes: &BTreeSet<usize>) -> Result<(), JournalError> {
         let (writing, superblock) = {
             let mut shared = self.lock();
-            let superblock = lanes.contains(&0) && shared.lanes[0].state.is_superblock_wanted();
+            // Before any transaction, of whichever log: it says that the seal is broken.
+            let wanted = lanes.contains(&0) && shared.lanes[0].state.is_superblock_wanted();
+            let superblock = shared.superblock_due || wanted;
+            shared.superblock_due = false;
             (close_all(&mut shared, lanes), superblock)
         };
         if writing.iter().any(|one| one.lane > 0) {

@@ -62,6 +62,7 @@ impl<D: WriteBlocks> Journal<D> {
             lanes,
             lock,
             superblock: None,
+            superblock_due: false,
             flushes: Flushes::default(),
             checkpoints: 0,
             data_durable: 0,

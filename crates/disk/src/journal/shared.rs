@@ -55,6 +55,8 @@ pub(super) struct Shared {
     pub(super) lots: Lots,
     /// In native file systems, the block with the superblock as operations left it: it is never logged (rule R1).
     pub(super) superblock: Option<Image>,
+    /// It differs from the one on the device.
+    pub(super) superblock_due: bool,
     pub(super) lock: Lock,
     pub(super) flushes: Flushes,
     /// Checkpoints that were begun.

@@ -64,6 +64,7 @@ impl<'j, D: WriteBlocks> JournalTx<'j, D> {
         let id = shared.join(geo, shares);
         if let Some(image) = superblock {
             shared.superblock = Some(image);
+            shared.superblock_due = true;
             shared.lanes[0].state.running.superblock = true;
             if id.lane() == 0 {
                 return Ok(shared.lanes[0].state.last());

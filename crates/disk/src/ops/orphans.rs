@@ -79,7 +79,11 @@ impl Op<'_> {
             self.read_orphan_file(&mut orphans)?;
         }
         for (cube, journal) in self.volume.fs.space.journals() {
-            self.read_orphans_of_cube(&mut orphans, cube, journal)?;
+            // A cube whose journal has ended is not changed; its orphans stay where they are.
+            match self.read_orphans_of_cube(&mut orphans, cube, journal) {
+                Err(OpError::Refused(Refusal::Io { .. })) => {}
+                other => other?,
+            }
         }
         *self.orphans() = orphans;
         Ok(())
