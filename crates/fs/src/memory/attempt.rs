@@ -1,8 +1,10 @@
 //! Who makes a change in memory: a thread beside others, or alone, or nobody, so that the disk makes it.
 
+use floe_disk::ops::SetMode;
 use floe_format::InodeNr;
 use floe_sync::MutexGuard;
 
+use super::extended::Extended;
 use super::lower::Lower;
 use super::mnode::Mnode;
 use super::own::Own;
@@ -39,7 +41,7 @@ pub(super) struct Attempt<'s, L> {
 }
 
 /// Directories above each other; more are damage.
-const MOST_LEVELS: usize = 10_000;
+pub(super) const MOST_LEVELS: usize = 10_000;
 
 impl<L: Lower> MemFs<L> {
     /// Makes a change in memory; `None` if the disk must make it at once.
@@ -103,6 +105,14 @@ impl<L: Lower> MemFs<L> {
                 self.load(state, *inode).ok()?;
                 self.load_lists(state, *inode).ok().map(drop)
             }
+            OpKind::SetAttribute { inode, name, .. } | OpKind::RemoveAttribute { inode, name } => {
+                self.load_extended(state, *inode).ok()?;
+                let extended = state.node(*inode).ok()?.extended.get_mut();
+                if let Some(extended) = extended.filter(|extended| extended.is_long(name)) {
+                    **extended = Extended::of(&extended.list());
+                }
+                Some(())
+            }
             _ => None,
         }
     }
@@ -136,10 +146,13 @@ impl<'s, L: Lower> Attempt<'s, L> {
             OpKind::Write { inode, offset_bytes, bytes } => {
                 self.write(op, *inode, *offset_bytes, bytes)
             }
-            OpKind::CreateUnnamed { .. }
-            | OpKind::Range { .. }
-            | OpKind::SetAttribute { .. }
-            | OpKind::RemoveAttribute { .. } => Err(Stop::Pass),
+            OpKind::SetAttribute { inode, name, value, mode } => {
+                self.set_attribute(op, *inode, name, Some(value), *mode)
+            }
+            OpKind::RemoveAttribute { inode, name } => {
+                self.set_attribute(op, *inode, name, None, SetMode::Replace)
+            }
+            OpKind::CreateUnnamed { .. } | OpKind::Range { .. } => Err(Stop::Pass),
         }
     }
 
@@ -159,8 +172,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         if !node.is_directory() || !node.is_simple() {
             return Err(Stop::Pass);
         }
-        let status = node.status.read();
-        if status.links == 0 || node.names.get().is_some_and(|_| node.stripes().is_none()) {
+        if node.status.is_gone() || node.names.get().is_some_and(|_| node.stripes().is_none()) {
             return Err(Stop::Pass);
         }
         let stripes = node.stripes().ok_or_else(|| self.missing())?;
@@ -168,7 +180,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let block = u64::from(self.fs.lower.block_bytes());
         let own = self.own.room.as_ref().map_or(0, |room| room.waiting_name_bytes(directory));
         let waiting = self.state.room.waiting_name_bytes(directory) + own;
-        let grown = status.size_bytes.saturating_add(4 * waiting);
+        let grown = node.status.length.size().saturating_add(4 * waiting);
         if grown > (block / 8).saturating_mul(block / 8).saturating_mul(block) / 8 {
             return Err(Stop::Pass);
         }

@@ -8,9 +8,10 @@ use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_sync::{MutexGuard, thread};
 
 use super::carry::survive;
-use super::content::{Flight, PAGE_BYTES};
+use super::content::Flight;
 use super::losses::Losses;
 use super::lower::Lower;
+use super::pages::PAGE_BYTES;
 use super::plan::plan;
 use super::record::{Action, Record, Stamp};
 use super::room::Cost;
@@ -23,6 +24,9 @@ use crate::{Attributes, FsError, Timestamp};
 pub(super) const RECORDS_PER_BATCH: usize = 512;
 /// Pages of content that a batch takes, or those of one file.
 pub(super) const PAGES_PER_BATCH: u64 = 2048;
+
+/// Bytes of one write to the disk.
+const MOST_WRITTEN: usize = 1 << 20;
 
 /// A batch: steps in the order in which the disk takes them.
 pub(super) struct Batch {
@@ -98,16 +102,19 @@ impl State {
             return;
         }
         let Some(node) = self.nodes.get_mut(inode.0) else { return };
-        let status = node.status.read();
-        let (size_bytes, time) = (status.size_bytes, status.ctime);
-        let flight = node.guarded().content.take_off(size_bytes);
+        let time = node.folded().ctime;
+        let flight = {
+            let mut guarded = node.lock();
+            node.content.take_off(&node.status.length, &mut guarded.resized, MOST_WRITTEN)
+        };
+        let size_bytes = flight.size_bytes;
         let stored_bytes = std::mem::replace(&mut node.stored_bytes, size_bytes);
         batch.touched.insert(inode);
         batch.steps.push(Step::Content { inode, time, stored_bytes, flight });
     }
 
     /// The disk has a batch. Returns the attributes of those that are on the disk now, to be compared.
-    pub(super) fn land(&mut self, batch: &Batch, cluster_bytes: u64) -> Vec<Attributes> {
+    pub(super) fn land(&mut self, batch: &Batch) -> Vec<Attributes> {
         for step in &batch.steps {
             match step {
                 Step::Record(record) => {
@@ -128,12 +135,8 @@ impl State {
                 }
                 Step::Content { inode, flight, .. } => {
                     if let Some(node) = self.nodes.get_mut(inode.0) {
-                        let pages = node.guarded().content.landed(flight);
-                        let mut status = node.status.read();
-                        let guarded = node.lock();
-                        status.sectors = node.sectors(&guarded, status.size_bytes, cluster_bytes);
-                        drop(guarded);
-                        node.status.write(&status);
+                        let resized = node.lock().resized;
+                        let pages = node.content.landed(&node.status.length, &resized, flight);
                         self.note_content(*inode, -pages.cast_signed());
                     }
                 }
@@ -145,7 +148,7 @@ impl State {
             let Some(node) = self.nodes.get_mut(inode.0) else { continue };
             node.in_flight = false;
             let shown = node.shown();
-            let dirty = node.guarded().content.is_dirty();
+            let dirty = node.is_dirty();
             if !waits && !node.unborn && !dirty && shown.links > 0 {
                 there.push(shown);
             }
@@ -158,7 +161,7 @@ impl State {
         let mut pages = 0;
         let fits = |inode: &&InodeNr| {
             let fits = pages < most_pages;
-            pages += self.get(**inode).map_or(0, |node| node.lock().content.page_count());
+            pages += self.get(**inode).map_or(0, |node| node.content.dirty_pages());
             fits
         };
         self.dirty.iter().take_while(fits).copied().collect()
@@ -175,14 +178,15 @@ impl State {
         self.nodes = Table::default();
         self.dirty.clear();
         self.unsettled.clear();
-        (self.names, self.room.pages, self.room.files) = (0, 0, 0);
+        (self.names, self.kept_pages) = (0, 0);
+        (self.room.pages, self.room.files) = (0, 0);
     }
 
     /// The disk has these attributes: what memory had was the first, now it is the second.
     fn settle(&mut self, before: &Attributes, now: Attributes) {
         let waits = self.log.concerns(before.inode);
         let Some(node) = self.nodes.get_mut(before.inode.0) else { return };
-        let dirty = node.guarded().content.is_dirty();
+        let dirty = node.is_dirty();
         if node.shown() == *before && !waits && !dirty && !node.in_flight {
             node.set_stored(&now);
             self.unsettled.remove(&before.inode);
@@ -211,7 +215,7 @@ impl<L: Lower> MemFs<L> {
         self.carry(&batch, &mut losses).map_err(|error| self.end(&error))?;
         let there = {
             let mut state = self.state_mut();
-            let there = state.land(&batch, self.cluster_bytes());
+            let there = state.land(&batch);
             state.room.note(self.lower.space());
             there
         };
@@ -302,7 +306,7 @@ impl<L: Lower> MemFs<L> {
                 && let Some(inode) = dirty.pop_first()
             {
                 let state = self.state();
-                let count = state.get(inode).map_or(0, |node| node.lock().content.page_count());
+                let count = state.get(inode).map_or(0, |node| node.content.dirty_pages());
                 pages += count + 1;
                 contents.push(inode);
             }

@@ -5,8 +5,10 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::content::{Content, PAGE_BYTES};
+use super::content::{Content, Resized};
+use super::extended::Extended;
 use super::lower::Facts;
+use super::pages::PAGE_BYTES;
 use super::record::Stamp;
 use super::status::Status;
 use super::stripes::Stripes;
@@ -42,9 +44,14 @@ impl Lists {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Mnode {
-    /// As programs see them, but for changes of names in a directory, which its stripes have.
+    /// As programs see them, but for changes of names in a directory, which its stripes have, and times of writes and new
+    /// blocks, which the content has. Sectors are those on the disk.
     pub(crate) status: Status,
     guarded: Guard,
+    /// Content of a regular file.
+    pub(crate) content: Content,
+    /// Extended attributes, once somebody changed some.
+    pub(crate) extended: OnceLock<Box<Extended>>,
     /// The type, which never changes.
     pub(crate) kind: FileType,
     /// The flags, which change only while a thread is alone. Here once more, because most changes look at them.
@@ -91,25 +98,28 @@ struct Guard(Mutex<Guarded>);
 /// What the lock of an inode guards, beside its attributes.
 #[derive(Debug)]
 pub(crate) struct Guarded {
-    /// Content of a regular file.
-    pub(crate) content: Content,
+    /// How the size changed.
+    pub(crate) resized: Resized,
     /// The last change but those of names in a directory.
     pub(crate) last: Stamp,
-    /// Sectors on the disk.
-    pub(crate) disk_sectors: u64,
 }
 
 impl Mnode {
     /// An inode as the disk has it.
     pub(crate) fn loaded(attributes: Attributes) -> Self {
-        let content = Content::on_disk();
-        let disk_sectors = attributes.sectors;
-        let guarded = Guarded { content, last: Stamp::default(), disk_sectors };
+        Self::with(&attributes, u64::MAX)
+    }
+
+    /// The same, with so many bytes on the disk that count.
+    fn with(attributes: &Attributes, valid_bytes: u64) -> Self {
+        let guarded = Guarded { resized: Resized::default(), last: Stamp::default() };
         Self {
-            status: Status::new(&attributes),
+            status: Status::new(attributes, valid_bytes),
             kind: attributes.kind,
             flags: attributes.flags,
             guarded: Guard(Mutex::new(guarded)),
+            content: Content::default(),
+            extended: OnceLock::new(),
             names: OnceLock::new(),
             target: None,
             disk_bytes: attributes.size_bytes,
@@ -151,10 +161,19 @@ impl Mnode {
 
     /// The attributes as programs see them.
     pub(crate) fn shown(&self) -> Attributes {
-        let base = self.status.read();
-        let Some(stripes) = self.stripes() else { return base };
-        let (time, subdirectories) = stripes.changes();
-        // Programs set `mtime` to any time, which the next change of a name replaces.
+        let all = self.folded();
+        Attributes { sectors: self.shown_sectors(&all), ..all }
+    }
+
+    /// The attributes with what stripes and content have of them, but sectors as on the disk.
+    pub(crate) fn folded(&self) -> Attributes {
+        let (base, (time, subdirectories)) =
+            self.status.read_with(|| match (self.stripes(), self.kind) {
+                (Some(stripes), _) => stripes.changes(),
+                (None, FileType::Regular) => (self.content.last_write(), 0),
+                _ => (None, 0),
+            });
+        // Programs set `mtime` to any time, which the next change of a name or of content replaces.
         let mtime = time.unwrap_or(base.mtime);
         let ctime = time.map_or(base.ctime, |time| base.ctime.max(time));
         let gone = base.links == 0;
@@ -162,20 +181,34 @@ impl Mnode {
         Attributes { links, mtime, ctime, ..base }
     }
 
-    /// Replaces the attributes, those that the stripes of a directory have among them.
+    /// Replaces the attributes but the size, those that stripes and content have among them. The caller has the locks of the
+    /// inode and of all stripes, or is alone.
+    pub(crate) fn fold(&self, attributes: &Attributes) {
+        self.status.write_with(attributes, || {
+            if let Some(stripes) = self.stripes() {
+                stripes.forget_changes();
+            }
+            self.content.forget_times();
+        });
+    }
+
+    /// Replaces the attributes. The caller is alone.
     pub(crate) fn set(&mut self, attributes: &Attributes) {
-        self.status.write(attributes);
+        self.fold(attributes);
+        self.status.length.set(attributes.size_bytes, self.status.length.get().1);
         self.flags = attributes.flags;
-        if let Some(stripes) = self.stripes_mut() {
-            stripes.forget_changes();
-        }
+    }
+
+    /// Whether the disk lacks anything of the content.
+    pub(crate) fn is_dirty(&self) -> bool {
+        let resized = self.lock().resized;
+        resized.resized || resized.cut.is_some() || self.content.is_dirty()
     }
 
     /// The same as the disk has them.
     pub(crate) fn set_stored(&mut self, attributes: &Attributes) {
         self.set(attributes);
         self.disk_bytes = attributes.size_bytes;
-        self.guarded().disk_sectors = attributes.sectors;
     }
 
     /// Something new in a directory, by the rules of the disk's own operation as far as they concern a directory with
@@ -225,13 +258,12 @@ impl Mnode {
             flags: if mapped && facts.extents { InodeFlags::EXTENTS } else { InodeFlags::empty() },
             project: 0,
         };
-        let mut node = Self::loaded(attributes);
+        let mut node = Self::with(&attributes, 0);
         if is_directory {
             let stripes = Stripes::new(facts.hash, parent.inode, stamp);
             node.names = OnceLock::from(Names::Plain(stripes));
         }
-        let guarded = node.guarded();
-        (guarded.content, guarded.last) = (Content::new_file(), stamp);
+        node.guarded().last = stamp;
         Self {
             target: target.map(Into::into),
             disk_bytes: 0,
@@ -240,6 +272,19 @@ impl Mnode {
             unborn: true,
             ..node
         }
+    }
+
+    /// Gives back the memory of content that the disk has; returns how many pages are left.
+    pub(crate) fn drop_clean(&mut self) -> usize {
+        if !self.content.has_begun() {
+            return 0;
+        }
+        if self.is_dirty() {
+            return self.content.drop_clean();
+        }
+        let all = self.folded();
+        self.fold(&all);
+        self.content.drop_clean()
     }
 
     /// Whether its flags forbid nothing and are handed on to nobody.
@@ -258,16 +303,15 @@ impl Mnode {
             && self.flags.contains(InodeFlags::EXTENTS)
     }
 
-    /// The sectors of a file of this size, as programs see them. Content in memory counts as stored in clusters of so many
-    /// bytes, so that no program takes it for a hole, and `du` says what it will take.
-    pub(crate) fn sectors(&self, guarded: &Guarded, size_bytes: u64, cluster_bytes: u64) -> u64 {
-        let content = &guarded.content;
-        if !content.is_dirty() {
-            return guarded.disk_sectors;
+    /// The sectors of a file as programs see them. Content in memory counts as stored, so that no program takes it for a hole,
+    /// and `du` says what it will take.
+    fn shown_sectors(&self, all: &Attributes) -> u64 {
+        let (fresh, (_, valid)) = (self.content.fresh_pages(), self.status.length.get());
+        if fresh == 0 && valid >= self.disk_bytes {
+            return all.sectors;
         }
-        let sectors = |bytes: u64| bytes.next_multiple_of(cluster_bytes) / 512;
-        let kept = guarded.disk_sectors.min(sectors(content.kept_bytes(self.disk_bytes)));
-        let new = content.pages_from(self.disk_bytes) * PAGE_BYTES / 512;
-        kept + new.min(sectors(size_bytes).saturating_sub(kept))
+        let sectors = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES) / 512;
+        let kept = all.sectors.min(sectors(self.disk_bytes.min(valid)));
+        kept + (fresh * PAGE_BYTES / 512).min(sectors(all.size_bytes).saturating_sub(kept))
     }
 }

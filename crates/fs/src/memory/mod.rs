@@ -10,7 +10,8 @@
 //! the disk says why.
 //!
 //! Locks, in the order in which a thread takes them: `flushing` (one flush or passing change at a time), `state` (mnodes and
-//! log; whoever changes it is alone, see [`Slots`]), `below` (readers of the disk apart from its changes). A flush holds
+//! log; whoever changes it is alone, see [`Slots`]), `moving` (one directory gets another parent at a time), those of stripes,
+//! inodes and pages, `below` (readers of the disk apart from its changes). A flush holds
 //! `state` only while it takes changes out of the log and when they are done, so that others go on in memory meanwhile.
 
 mod absorb;
@@ -18,6 +19,7 @@ mod attempt;
 mod carry;
 mod change;
 mod content;
+mod extended;
 mod flush;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
@@ -29,9 +31,11 @@ mod names;
 mod null_disk;
 mod numbers;
 mod own;
+mod pages;
 mod pass;
 mod plan;
 mod record;
+mod rename;
 mod room;
 mod serve;
 mod status;
@@ -46,6 +50,7 @@ use floe_format::InodeNr;
 use floe_sync::{Alone, Entered, Mutex, MutexGuard, OnceLock, PoisonError, Slots, thread};
 
 use crate::FsError;
+use extended::Extended;
 use log::Log;
 pub use losses::Handle;
 use losses::LateErrors;
@@ -53,6 +58,7 @@ pub use lower::{Deed, Facts, Lower};
 use mnode::{Lists, Mnode, Names};
 pub use null_disk::NullDisk;
 use own::{Own, Pool};
+use pages::PAGE_BYTES;
 use record::{Record, Stamp};
 use room::{Cost, Room};
 use stripes::Stripes;
@@ -72,6 +78,8 @@ pub struct Limits {
     pub clean_inodes: usize,
     /// Names of directories that are kept, likewise.
     pub clean_names: usize,
+    /// Bytes of content that are kept, likewise.
+    pub clean_bytes: u64,
     /// Nothing waits: the disk makes each change at once, as it does anyway without a journal or with quotas.
     pub immediate: bool,
 }
@@ -83,6 +91,7 @@ impl Default for Limits {
             content_bytes: 64 << 20,
             clean_inodes: 1 << 17,
             clean_names: 1 << 20,
+            clean_bytes: 32 << 20,
             immediate: false,
         }
     }
@@ -97,7 +106,13 @@ pub struct MemFs<L> {
     flushing: Mutex<()>,
     state: Slots<State, Own>,
     below: Slots<(), ()>,
+    moving: Moving,
 }
+
+/// The lock of those who give a directory another parent, and the last such change.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Moving(Mutex<Stamp>);
 
 /// What memory knows.
 #[derive(Debug)]
@@ -116,6 +131,8 @@ struct State {
     returned: Vec<InodeNr>,
     /// Names of all directories that are kept.
     names: usize,
+    /// Pages for which memory was taken since they were counted.
+    kept_pages: u64,
     /// Why nothing is changed any more.
     ended: Option<String>,
     /// Changes that were lost.
@@ -160,7 +177,7 @@ impl State {
     /// Notes whether the content of a file waits, after it changed by so many pages.
     fn note_content(&mut self, inode: InodeNr, pages: i64) {
         self.room.pages = self.room.pages.saturating_add_signed(pages);
-        if self.nodes.get(inode.0).is_some_and(|node| node.lock().content.is_dirty()) {
+        if self.nodes.get(inode.0).is_some_and(Mnode::is_dirty) {
             self.dirty.insert(inode);
         } else {
             self.dirty.remove(&inode);
@@ -173,12 +190,15 @@ impl State {
         !self.log.concerns(inode)
             && !self.unsettled.contains(&inode)
             && self.get(inode).is_none_or(|node| {
-                !node.in_flight && !node.unborn && !node.lock().content.is_dirty()
+                !node.in_flight && !node.unborn && !node.is_dirty()
             })
     }
 
     /// Drops inodes that the disk has, where too many are kept.
     fn evict(&mut self, limits: &Limits) {
+        if self.kept_pages.saturating_sub(self.room.pages) * PAGE_BYTES > limits.clean_bytes {
+            self.kept_pages = self.nodes.iter_mut().map(|(_, node)| node.drop_clean() as u64).sum();
+        }
         if self.nodes.count <= limits.clean_inodes && self.names <= limits.clean_names {
             return;
         }
@@ -249,6 +269,7 @@ impl<L: Lower> MemFs<L> {
             unsettled: BTreeSet::new(),
             returned: Vec::new(),
             names: 0,
+            kept_pages: 0,
             ended: None,
             late: LateErrors::default(),
             changing: false,
@@ -259,7 +280,7 @@ impl<L: Lower> MemFs<L> {
         (0..).zip(alone.parts().1).for_each(|(number, own)| own.number = number);
         drop(alone);
         let (flushing, below) = (Mutex::default(), Slots::default());
-        Self { lower, facts, limits, flushing, state, below }
+        Self { lower, facts, limits, flushing, state, below, moving: Moving::default() }
     }
 
     /// Lets the disk have all that waits, and returns it; also whether changes are lost of which nobody was told yet. What
@@ -305,6 +326,11 @@ impl<L: Lower> MemFs<L> {
 
     fn flushing(&self) -> MutexGuard<'_, ()> {
         self.flushing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other thread gives a directory another parent.
+    fn moving(&self) -> MutexGuard<'_, Stamp> {
+        self.moving.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn reading_below(&self) -> Entered<'_, (), ()> {
@@ -369,6 +395,21 @@ impl<L: Lower> MemFs<L> {
         Ok(lists)
     }
 
+    /// Lets memory have the extended attributes of an inode.
+    fn load_extended(&self, state: &mut State, inode: InodeNr) -> Result<(), FsError> {
+        let node = self.load(state, inode)?;
+        if node.unborn || node.extended.get().is_some() {
+            return Ok(());
+        }
+        let all = {
+            let _reading = self.reading_below();
+            self.lower.extended_attributes(inode)?
+        };
+        node.lists = OnceLock::from(Lists::of(&all));
+        node.extended = OnceLock::from(Box::new(Extended::of(&all)));
+        Ok(())
+    }
+
     /// Reads the names of a directory, which memory keeps from now on.
     fn with_names<T>(
         &self,
@@ -383,10 +424,5 @@ impl<L: Lower> MemFs<L> {
         let mut state = self.state_mut();
         state.evict(&self.limits);
         read(self.load_names(&mut state, inode)?)
-    }
-
-    /// Bytes of a cluster.
-    fn cluster_bytes(&self) -> u64 {
-        u64::from(self.lower.block_bytes()) * u64::from(self.facts.cluster_blocks)
     }
 }

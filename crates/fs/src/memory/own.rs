@@ -10,6 +10,8 @@ use super::room::{Cost, Room};
 
 /// Changes that a slot logs before they are merged with those of others.
 const MOST_RECORDS: usize = 1024;
+/// Pages that a slot takes memory for before somebody looks whether there are too many.
+const MOST_PAGES: u64 = 1024;
 /// Blocks that a slot takes at once where there are many.
 const BLOCKS_PER_LEASE: u64 = 8192;
 /// Inodes, likewise.
@@ -31,9 +33,11 @@ pub(crate) struct Own {
     pub(crate) numbers: Numbers,
     /// Files whose content or size changed.
     pub(crate) changed: Vec<InodeNr>,
-    /// Pages that came and went.
+    /// Pages that came and went, of those for which space is reserved.
     pub(crate) pages: u64,
     pub(crate) pages_gone: u64,
+    /// Pages for which memory was taken.
+    pub(crate) kept_pages: u64,
     /// Inodes that were created.
     pub(crate) born: usize,
     /// Names that were added.
@@ -96,7 +100,14 @@ impl Own {
     pub(crate) fn is_full(&self) -> bool {
         self.records.len() > MOST_RECORDS
             || self.changed.len() > MOST_RECORDS
+            || self.born > MOST_RECORDS
+            || self.keeps_many()
             || !self.crowded.is_empty()
+    }
+
+    /// Whether it has taken memory for many pages.
+    pub(crate) const fn keeps_many(&self) -> bool {
+        self.kept_pages > MOST_PAGES
     }
 
     /// Leases space until `fits` says that it is enough; at most once.
@@ -131,6 +142,7 @@ impl State {
             let (came, gone) =
                 (std::mem::take(&mut own.pages), std::mem::take(&mut own.pages_gone));
             self.room.pages = (self.room.pages + came).saturating_sub(gone);
+            self.kept_pages += std::mem::take(&mut own.kept_pages);
             self.names += std::mem::take(&mut own.names);
             self.nodes.count += std::mem::take(&mut own.born);
         }

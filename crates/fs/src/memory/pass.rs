@@ -6,6 +6,7 @@ use floe_format::ext::inode::InodeFlags;
 use floe_sync::OnceLock;
 
 use super::absorb::{absorb, directories};
+use super::content::{Content, Resized};
 use super::losses::Losses;
 use super::lower::Lower;
 use super::mnode::{Mnode, Names};
@@ -40,8 +41,7 @@ impl<L: Lower> MemFs<L> {
             let concerned = self.concerned(&mut state, &op.kind);
             // Others may have changed something since.
             let is_written = |inode: &InodeNr| {
-                let dirty = |node: &Mnode| node.lock().content.is_dirty();
-                !state.log.concerns(*inode) && !state.get(*inode).is_some_and(dirty)
+                !state.log.concerns(*inode) && !state.get(*inode).is_some_and(Mnode::is_dirty)
             };
             if concerned.iter().all(is_written) && (!whole || state.log.len() == 0) {
                 return self.make(&mut state, op, &concerned);
@@ -140,9 +140,9 @@ impl<L: Lower> MemFs<L> {
         let mut state = self.state_mut();
         state.judge()?;
         if let Some(node) = state.nodes.get_mut(inode.0) {
-            let content = &mut node.guarded().content;
-            let pages = content.page_count();
-            *content = super::content::Content::on_disk();
+            let pages = node.content.counted_pages();
+            node.content = Content::default();
+            node.guarded().resized = Resized::default();
             state.note_content(inode, -pages.cast_signed());
         }
         let free = state.get(inode).is_some_and(|node| node.unborn && !node.in_flight);

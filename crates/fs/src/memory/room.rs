@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use floe_format::InodeNr;
 
-use super::content::PAGE_BYTES;
+use super::pages::PAGE_BYTES;
 use super::lower::Facts;
 use super::record::{Action, BornKind, Record};
 use crate::store::Space;
@@ -40,6 +40,8 @@ impl Cost {
                 (u64::from(target.len() >= FAST_TARGET_BYTES), 1)
             }
             Action::Create { .. } => (0, 1),
+            // A block of attributes, or a copy of one that others use, too.
+            Action::SetAttribute { .. } => (1, 0),
             _ => (0, 0),
         };
         Self { blocks, inodes, name: record.new_name() }

@@ -39,7 +39,9 @@ proptest! {
         immediate in prop::bool::weighted(0.1),
     ) {
         let model = NullDisk::new(1000, 100_000);
-        let limits = Limits { records, content_bytes, clean_inodes, clean_names: 1000, immediate };
+        let clean_bytes = content_bytes;
+        let limits =
+            Limits { records, content_bytes, clean_inodes, clean_names: 1000, clean_bytes, immediate };
         let memory = MemFs::new(NullDisk::new(1000, 100_000), limits);
         let mut durable: BTreeSet<InodeNr> = BTreeSet::new();
         for (turn, act) in (0..).zip(&acts) {
@@ -82,8 +84,14 @@ proptest! {
     }
 }
 
-const SMALL: Limits =
-    Limits { records: 5, content_bytes: 8192, clean_inodes: 3, clean_names: 10, immediate: false };
+const SMALL: Limits = Limits {
+    records: 5,
+    content_bytes: 8192,
+    clean_inodes: 3,
+    clean_names: 10,
+    clean_bytes: 4096,
+    immediate: false,
+};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
