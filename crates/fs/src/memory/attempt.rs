@@ -8,6 +8,7 @@ use super::extended::Extended;
 use super::lower::Lower;
 use super::mnode::Mnode;
 use super::own::Own;
+use super::record::{Record, Stamp};
 use super::room::{Cost, Room};
 use super::stripes::{Inside, Stripes};
 use super::{MemFs, State};
@@ -70,10 +71,12 @@ impl<L: Lower> MemFs<L> {
             return Ok(Err(Stop::Pass));
         }
         changing.refill();
-        let (state, mut slots) = changing.0.parts();
-        let Some(own) = slots.first_mut() else { return Ok(Err(Stop::Pass)) };
-        let done = Attempt { fs: self, state, own, alone: true }.make(op);
-        state.merge(slots);
+        let done = {
+            let (state, mut slots) = changing.0.parts();
+            let Some(own) = slots.first_mut() else { return Ok(Err(Stop::Pass)) };
+            Attempt { fs: self, state, own, alone: true }.make(op)
+        };
+        self.merge(&mut changing.0);
         Ok(done)
     }
 
@@ -179,7 +182,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         // An index of two levels, half full, takes blocks with this many bytes at least.
         let block = u64::from(self.fs.lower.block_bytes());
         let own = self.own.room.as_ref().map_or(0, |room| room.waiting_name_bytes(directory));
-        let waiting = self.state.room.waiting_name_bytes(directory) + own;
+        let waiting = node.name_bytes() + own;
         let grown = node.status.length.size().saturating_add(4 * waiting);
         if grown > (block / 8).saturating_mul(block / 8).saturating_mul(block) / 8 {
             return Err(Stop::Pass);
@@ -188,15 +191,32 @@ impl<'s, L: Lower> Attempt<'s, L> {
         if lists.default { Err(Stop::Pass) } else { Ok((node, stripes)) }
     }
 
+    /// Logs a change for which there is room. The caller still has the locks by which it is ordered, so that a change that
+    /// is merged never depends on one that is not logged yet.
+    pub(super) fn push(&mut self, stamp: Stamp, record: Record) {
+        self.own.take(&record);
+        self.fs.logs.enter().parts().1.records.push((stamp, record));
+    }
+
+    /// Notes that the content of a file changed.
+    pub(super) fn note_content(&mut self, inode: InodeNr) {
+        let mut logs = self.fs.logs.enter();
+        let changed = &mut logs.parts().1.changed;
+        if changed.last() != Some(&inode) {
+            changed.push(inode);
+            self.own.logged += 1;
+        }
+    }
+
     /// Reserves space for a change.
     pub(super) fn reserve(&mut self, cost: &Cost) -> Result<(), Stop> {
-        let blocks = self.state.room.to_lease(cost.most_blocks(self.fs.lower.block_bytes()));
+        let blocks = self.state.sizes.to_lease(cost.most_blocks(self.fs.lower.block_bytes()));
         self.reserve_by(blocks, cost.inodes(), |room| room.has_for(cost))
     }
 
     /// The same for so many pages of a file.
     pub(super) fn reserve_pages(&mut self, pages: u64) -> Result<(), Stop> {
-        let blocks = self.state.room.blocks_for_pages(pages);
+        let blocks = self.state.sizes.blocks_for_pages(pages);
         self.reserve_by(blocks, 0, |room| room.has_for_pages(pages))
     }
 
@@ -206,7 +226,8 @@ impl<'s, L: Lower> Attempt<'s, L> {
         inodes: u64,
         fits: impl Fn(&Room) -> bool,
     ) -> Result<(), Stop> {
-        let (blocks, inodes) = if self.alone { self.state.room.left() } else { (blocks, inodes) };
+        let (blocks, inodes) =
+            if self.alone { self.state.pending().room.left() } else { (blocks, inodes) };
         match self.own.lease(self.state, blocks, inodes, fits) {
             true => Ok(()),
             false if self.alone => Err(Stop::Pass),
@@ -232,12 +253,12 @@ impl<'s> Locked<'s> {
     }
 
     /// The last changes of all of them.
-    pub(super) fn lasts(&self) -> Vec<super::record::Stamp> {
+    pub(super) fn lasts(&self) -> Vec<Stamp> {
         self.stripes.iter().flat_map(|(_, stripes, inside)| [stripes.born, inside.last]).collect()
     }
 
     /// Lets readers wait, and notes the change.
-    pub(super) fn begin(&mut self, stamp: super::record::Stamp) {
+    pub(super) fn begin(&mut self, stamp: Stamp) {
         for ((_, stripe), stripes, inside) in &mut self.stripes {
             inside.last = stamp;
             stripes.begin(*stripe);

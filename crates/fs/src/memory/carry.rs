@@ -107,27 +107,30 @@ impl<L: Lower> MemFs<L> {
             return Err(state.end(&error));
         }
         state.forget_all();
-        state.room.note(self.lower.space());
+        state.pending().room.note(self.lower.space());
         if !losses.is_empty() {
             state.late.add(losses);
         }
         Ok(())
     }
 
-    fn write_the_rest(&self, state: &mut State, losses: &mut Losses) -> Result<(), FsError> {
+    fn write_the_rest(&self, state: &State, losses: &mut Losses) -> Result<(), FsError> {
         loop {
-            let records = state.log.oldest(state.log.last(), RECORDS_PER_BATCH);
-            let contents =
-                if records.is_empty() { state.some_contents(PAGES_PER_BATCH) } else { Vec::new() };
-            let choice = Choice { records, contents, settle: Vec::new() };
+            let mut pending = state.pending();
+            let records = pending.log.oldest(pending.log.last(), RECORDS_PER_BATCH);
+            let contents = match records.is_empty() {
+                true => pending.some_contents(state, PAGES_PER_BATCH),
+                false => Vec::new(),
+            };
+            let choice = Choice { records, contents, ..Choice::default() };
             if choice.is_empty() {
                 break;
             }
-            let batch = state.take_off(&choice);
+            let batch = pending.take_off(state, choice);
             self.carry(&batch, losses)?;
-            state.land(&batch);
+            pending.land(state, &batch);
         }
-        let due: Vec<InodeNr> = state.unsettled.iter().copied().collect();
+        let due: Vec<InodeNr> = state.pending().unsettled.iter().copied().collect();
         for inode in due {
             let Some(found) = state.get(inode).map(|node| node.shown()) else { continue };
             if found.links > 0 && !losses.concern(inode) {

@@ -9,7 +9,7 @@ use super::content::{Brought, Write};
 use super::lower::Lower;
 use super::names::{hold, record, stamp};
 use super::pages::PAGE_BYTES;
-use super::record::{Action, Record};
+use super::record::{Action, Record, Stamp};
 use super::room::Cost;
 use crate::op::{Applied, Op};
 use crate::{Attributes, FsError};
@@ -48,16 +48,14 @@ impl<L: Lower> Attempt<'_, L> {
             self.reserve_pages(1)?;
         }
         // Changes of names take effect on a directory's attributes, too, and its children on theirs.
-        let stripes = node.stripes().into_iter();
-        let stripes = stripes.flat_map(|names| names.all().map(move |one| ((inode, one), names)));
-        let mut locked = Locked::lock(stripes.collect());
+        let mut locked = node.lock_names(inode);
         let mut held = hold(vec![(inode, node)]);
         let mut now = node.folded();
         if let (Some(size), Some(held)) = (size_bytes, held.first_mut()) {
             let resized = &mut held.guarded.resized;
             self.own.pages_gone += node.content.resize(&node.status.length, size, resized);
             (now.mtime, now.ctime) = (op.time, op.time);
-            self.own.note_content(inode);
+            self.note_content(inode);
         }
         if *change == Change::default() {
             node.fold(&now);
@@ -69,7 +67,7 @@ impl<L: Lower> Attempt<'_, L> {
         let record = Record { uid: op.uid, gid: op.gid, time: op.time, action };
         let last = held.first().map(|held| held.guarded.last).unwrap_or_default();
         // Nothing that concerns the inode happened since its last change, if that is the last of this slot, too.
-        if !node.is_directory() && self.own.last_of(last).is_some_and(|last| join(last, &record)) {
+        if !node.is_directory() && self.join_last(last, &record) {
             node.fold(&now);
             return Ok(Applied::default());
         }
@@ -77,8 +75,8 @@ impl<L: Lower> Attempt<'_, L> {
         locked.begin(stamp);
         node.fold(&now);
         held.iter_mut().for_each(|held| held.guarded.last = stamp);
+        self.push(stamp, record);
         locked.end();
-        self.own.push(stamp, record);
         Ok(Applied::default())
     }
 
@@ -104,7 +102,7 @@ impl<L: Lower> Attempt<'_, L> {
             self.fs.lower.read(inode, at, into)
         };
         let length = &node.status.length;
-        let write = Write { offset_bytes, bytes, grows: false, disk_bytes: node.disk_bytes };
+        let write = Write { offset_bytes, bytes, grows: false, disk_bytes: node.disk_bytes() };
         let mut brought = Brought::default();
         // A write inside the file takes no lock of the inode.
         let mut done = false;
@@ -126,9 +124,9 @@ impl<L: Lower> Attempt<'_, L> {
         self.own.pages += brought.dirty;
         self.own.kept_pages += brought.kept;
         if let Some(room) = &mut self.own.room {
-            room.pages += brought.dirty;
+            room.pages += brought.dirty.cast_signed();
         }
-        self.own.note_content(inode);
+        self.note_content(inode);
         Ok(Applied::default())
     }
 
@@ -148,7 +146,7 @@ impl<L: Lower> Attempt<'_, L> {
         let extended = match node.extended.get() {
             Some(extended) => extended,
             // Something new that has any passed.
-            None if node.unborn => node.extended.get_or_init(Box::default),
+            None if node.is_own => node.extended.get_or_init(Box::default),
             None => return Err(self.missing()),
         };
         let (owned, owned_value) = (name.into(), value.map(Into::into));
@@ -175,8 +173,15 @@ impl<L: Lower> Attempt<'_, L> {
         status.ctime = op.time;
         node.status.write(&status);
         held.iter_mut().for_each(|held| held.guarded.last = stamp);
-        self.own.push(stamp, record);
+        self.push(stamp, record);
         Ok(Applied::default())
+    }
+
+    /// Adds a change to the last one of this slot, if that has this stamp and is of the same kind.
+    fn join_last(&self, stamp: Stamp, record: &Record) -> bool {
+        let mut logs = self.fs.logs.enter();
+        let last = logs.parts().1.records.last_mut().filter(|(last, _)| *last == stamp);
+        last.is_some_and(|(_, last)| join(last, record))
     }
 }
 

@@ -3,8 +3,10 @@
 use floe_disk::ops::{NewInode, NewKind, Reserved};
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use floe_sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::attempt::Locked;
 use super::content::{Content, Resized};
 use super::extended::Extended;
 use super::lower::Facts;
@@ -61,15 +63,11 @@ pub(crate) struct Mnode {
     /// Target of a symbolic link that the disk has not got.
     pub(crate) target: Option<Box<[u8]>>,
     /// Size of the file on the disk.
-    pub(crate) disk_bytes: u64,
-    /// Size of the file on the disk when the flush under way, if there is one, is over.
-    pub(crate) stored_bytes: u64,
+    disk_bytes: AtomicU64,
     /// Access lists, once somebody asked for them.
     pub(crate) lists: OnceLock<Lists>,
-    /// The disk has no such inode yet.
-    pub(crate) unborn: bool,
-    /// A flush has changes of it that are not known to be on the disk.
-    pub(crate) in_flight: bool,
+    /// It was created in memory, and since then memory has made all changes of its attributes.
+    pub(crate) is_own: bool,
 }
 
 /// Names of a directory.
@@ -93,15 +91,31 @@ impl Names {
 
 #[derive(Debug)]
 #[repr(align(64))]
-struct Guard(Mutex<Guarded>);
+struct Guard {
+    lock: Mutex<Guarded>,
+    /// The disk has no such inode yet.
+    unborn: AtomicBool,
+    /// A flush has changes of it that are not known to be on the disk.
+    in_flight: AtomicBool,
+    /// Bytes of new names of a directory, as far as slots are merged.
+    name_bytes: AtomicU64,
+}
 
 /// What the lock of an inode guards, beside its attributes.
 #[derive(Debug)]
 pub(crate) struct Guarded {
     /// How the size changed.
     pub(crate) resized: Resized,
+    /// Size of the file on the disk when the flush under way, if there is one, is over.
+    pub(crate) stored_bytes: u64,
     /// The last change but those of names in a directory.
     pub(crate) last: Stamp,
+}
+
+impl Guarded {
+    pub(crate) const fn is_resized(&self) -> bool {
+        self.resized.resized || self.resized.cut.is_some()
+    }
 }
 
 impl Mnode {
@@ -112,33 +126,37 @@ impl Mnode {
 
     /// The same, with so many bytes on the disk that count.
     fn with(attributes: &Attributes, valid_bytes: u64) -> Self {
-        let guarded = Guarded { resized: Resized::default(), last: Stamp::default() };
+        let (resized, last) = (Resized::default(), Stamp::default());
+        let guarded = Guarded { resized, stored_bytes: attributes.size_bytes, last };
         Self {
             status: Status::new(attributes, valid_bytes),
             kind: attributes.kind,
             flags: attributes.flags,
-            guarded: Guard(Mutex::new(guarded)),
+            guarded: Guard {
+                lock: Mutex::new(guarded),
+                unborn: AtomicBool::new(false),
+                in_flight: AtomicBool::new(false),
+                name_bytes: AtomicU64::new(0),
+            },
             content: Content::default(),
             extended: OnceLock::new(),
             names: OnceLock::new(),
             target: None,
-            disk_bytes: attributes.size_bytes,
-            stored_bytes: attributes.size_bytes,
+            disk_bytes: AtomicU64::new(attributes.size_bytes),
             lists: OnceLock::new(),
-            unborn: false,
-            in_flight: false,
+            is_own: false,
         }
     }
 
     /// Takes its lock. Those of several inodes are taken in the order of their numbers, behind those of stripes.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Guarded> {
         // A panic in a change ends all changes.
-        self.guarded.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.guarded.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What its lock guards, without the lock.
     pub(crate) fn guarded(&mut self) -> &mut Guarded {
-        self.guarded.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+        self.guarded.lock.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The names of a directory that memory changes.
@@ -201,14 +219,53 @@ impl Mnode {
 
     /// Whether the disk lacks anything of the content.
     pub(crate) fn is_dirty(&self) -> bool {
-        let resized = self.lock().resized;
-        resized.resized || resized.cut.is_some() || self.content.is_dirty()
+        self.lock().is_resized() || self.content.is_dirty()
     }
 
-    /// The same as the disk has them.
-    pub(crate) fn set_stored(&mut self, attributes: &Attributes) {
-        self.set(attributes);
-        self.disk_bytes = attributes.size_bytes;
+    /// Locks all names of a directory, as far as memory has them.
+    pub(crate) fn lock_names(&self, inode: InodeNr) -> Locked<'_> {
+        let stripes = self.stripes().into_iter();
+        let all = stripes.flat_map(|names| names.all().map(move |one| ((inode, one), names)));
+        Locked::lock(all.collect())
+    }
+
+    /// Size of the file on the disk.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.disk_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_disk_bytes(&self, bytes: u64) {
+        if self.disk_bytes() != bytes {
+            self.disk_bytes.store(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// The disk has no such inode yet.
+    pub(crate) fn is_unborn(&self) -> bool {
+        self.guarded.unborn.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_born(&self) {
+        self.guarded.unborn.store(false, Ordering::Release);
+    }
+
+    /// A flush has changes of it that are not known to be on the disk.
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.guarded.in_flight.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_in_flight(&self, flies: bool) {
+        self.guarded.in_flight.store(flies, Ordering::Release);
+    }
+
+    /// Bytes of new names of a directory that wait for the disk, as far as slots are merged.
+    pub(crate) fn name_bytes(&self) -> u64 {
+        self.guarded.name_bytes.load(Ordering::Relaxed)
+    }
+
+    /// So many more wait, or fewer.
+    pub(crate) fn count_name_bytes(&self, more: i64) {
+        self.guarded.name_bytes.fetch_add(more.cast_unsigned(), Ordering::Relaxed);
     }
 
     /// Something new in a directory, by the rules of the disk's own operation as far as they concern a directory with
@@ -263,15 +320,12 @@ impl Mnode {
             let stripes = Stripes::new(facts.hash, parent.inode, stamp);
             node.names = OnceLock::from(Names::Plain(stripes));
         }
-        node.guarded().last = stamp;
-        Self {
-            target: target.map(Into::into),
-            disk_bytes: 0,
-            stored_bytes: 0,
-            lists: OnceLock::from(Lists::default()),
-            unborn: true,
-            ..node
-        }
+        let guarded = node.guarded();
+        (guarded.last, guarded.stored_bytes) = (stamp, 0);
+        node.set_disk_bytes(0);
+        node.guarded.unborn = AtomicBool::new(true);
+        let lists = OnceLock::from(Lists::default());
+        Self { target: target.map(Into::into), lists, is_own: true, ..node }
     }
 
     /// Gives back the memory of content that the disk has; returns how many pages are left.
@@ -307,11 +361,11 @@ impl Mnode {
     /// and `du` says what it will take.
     fn shown_sectors(&self, all: &Attributes) -> u64 {
         let (fresh, (_, valid)) = (self.content.fresh_pages(), self.status.length.get());
-        if fresh == 0 && valid >= self.disk_bytes {
+        if fresh == 0 && valid >= self.disk_bytes() {
             return all.sectors;
         }
         let sectors = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES) / 512;
-        let kept = all.sectors.min(sectors(self.disk_bytes.min(valid)));
+        let kept = all.sectors.min(sectors(self.disk_bytes().min(valid)));
         kept + (fresh * PAGE_BYTES / 512).min(sectors(all.size_bytes).saturating_sub(kept))
     }
 }

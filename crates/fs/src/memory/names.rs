@@ -130,10 +130,10 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let found = Found { inode, kind: Some(new.kind.file_type()) };
         let crowded = locked.inside(stripe).and_then(|inside| names.put(inside, place.name, found));
         names.touch(stripe.1, op.time, i32::from(is_directory));
+        self.push(stamp, record);
         locked.end();
         self.note_name(place.directory, crowded);
         self.own.born += 1;
-        self.own.push(stamp, record);
         Ok(Applied { created: Some(inode), nameless: None })
     }
 
@@ -196,9 +196,10 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let crowded = locked.inside(stripe).and_then(|inside| names.put(inside, place.name, found));
         names.touch(stripe.1, op.time, 0);
         held.iter_mut().for_each(|held| held.guarded.last = stamp);
+        self.push(stamp, record);
         locked.end();
+        drop(held);
         self.note_name(place.directory, crowded);
-        self.own.push(stamp, record);
         Ok(Applied::default())
     }
 
@@ -237,8 +238,8 @@ impl<'s, L: Lower> Attempt<'s, L> {
             names.take(place.name);
             names.touch(stripe.1, op.time, 0);
             held.iter_mut().for_each(|held| held.guarded.last = stamp);
+            self.push(stamp, record(op, Action::Unlink { inode, place: place.into() }));
             locked.end();
-            self.own.push(stamp, record(op, Action::Unlink { inode, place: place.into() }));
             return Ok(Applied { created: None, nameless: gone.then_some(inode) });
         }
     }
@@ -277,9 +278,8 @@ impl<'s, L: Lower> Attempt<'s, L> {
             names.take(place.name);
             names.touch(stripe.1, op.time, -1);
             held.iter_mut().for_each(|held| held.guarded.last = stamp);
+            self.push(stamp, record(op, Action::RemoveDirectory { inode, place: place.into() }));
             locked.end();
-            self.own
-                .push(stamp, record(op, Action::RemoveDirectory { inode, place: place.into() }));
             return Ok(Applied { created: None, nameless: Some(inode) });
         }
     }

@@ -11,7 +11,6 @@ use super::losses::Losses;
 use super::lower::Lower;
 use super::mnode::{Mnode, Names};
 use super::record::{Action, Record};
-use super::room::Cost;
 use super::stripes::Found;
 use super::{Changing, MemFs, State};
 use crate::op::{Applied, Op, OpKind, Place};
@@ -27,7 +26,10 @@ impl<L: Lower> MemFs<L> {
     /// Lets the disk make a change at once, behind all on which it depends.
     pub(super) fn pass(&self, op: &Op<'_>) -> Result<Applied, FsError> {
         let whole = matches!(op.kind, OpKind::Rename { .. })
-            || !self.state().room.has(blocks_of(&op.kind, self.lower.block_bytes()), 1);
+            || {
+                let blocks = blocks_of(&op.kind, self.lower.block_bytes());
+                !self.state().pending().room.has(blocks, 1)
+            };
         let mut turns = 0;
         loop {
             if whole {
@@ -41,9 +43,10 @@ impl<L: Lower> MemFs<L> {
             let concerned = self.concerned(&mut state, &op.kind);
             // Others may have changed something since.
             let is_written = |inode: &InodeNr| {
-                !state.log.concerns(*inode) && !state.get(*inode).is_some_and(Mnode::is_dirty)
+                !state.pending().log.concerns(*inode)
+                    && !state.get(*inode).is_some_and(Mnode::is_dirty)
             };
-            if concerned.iter().all(is_written) && (!whole || state.log.len() == 0) {
+            if concerned.iter().all(is_written) && (!whole || state.pending().log.len() == 0) {
                 return self.make(&mut state, op, &concerned);
             }
             if turns >= MOST_TURNS {
@@ -72,7 +75,7 @@ impl<L: Lower> MemFs<L> {
         for inode in concerned.iter().copied().chain(created) {
             self.refresh(state, inode);
         }
-        state.room.note(self.lower.space());
+        state.pending().room.note(self.lower.space());
         done
     }
 
@@ -124,7 +127,7 @@ impl<L: Lower> MemFs<L> {
             // The next one who asks finds out why.
             Err(_) => state.drop_node(inode),
         }
-        state.unsettled.remove(&inode);
+        state.pending().unsettled.remove(&inode);
     }
 
     /// Lets an inode go that has no name and that nobody uses.
@@ -134,7 +137,7 @@ impl<L: Lower> MemFs<L> {
             let _changing = self.changing_below();
             state.drop_node(inode);
             let done = self.lower.release(inode);
-            state.room.note(self.lower.space());
+            state.pending().room.note(self.lower.space());
             return done;
         }
         let mut state = self.state_mut();
@@ -143,23 +146,24 @@ impl<L: Lower> MemFs<L> {
             let pages = node.content.counted_pages();
             node.content = Content::default();
             node.guarded().resized = Resized::default();
-            state.note_content(inode, -pages.cast_signed());
+            state.pending().note_content(&state, inode, -pages.cast_signed());
         }
-        let free = state.get(inode).is_some_and(|node| node.unborn && !node.in_flight);
-        let absorbed = if free { absorb(&mut state.log, inode) } else { Vec::new() };
+        let free = state.get(inode).is_some_and(|node| node.is_unborn() && !node.is_in_flight());
+        let mut pending = state.pending();
+        let absorbed = if free { absorb(&mut pending.log, inode) } else { Vec::new() };
         if absorbed.is_empty() {
             let action = Action::Release { inode };
-            state.push(Record { uid: 0, gid: 0, time: now(), action });
+            let record = Record { uid: 0, gid: 0, time: now(), action };
+            pending.take(&state, &record);
+            pending.log.push(record);
             return Ok(());
         }
-        for record in &absorbed {
-            state.room.release(&Cost::of(record));
-        }
-        let directories = directories(&absorbed, inode);
-        state.unsettled.extend(directories);
-        state.unsettled.remove(&inode);
+        absorbed.iter().for_each(|record| pending.release(&state, record));
+        pending.unsettled.extend(directories(&absorbed, inode));
+        pending.unsettled.remove(&inode);
+        pending.returned.push(inode);
+        drop(pending);
         state.drop_node(inode);
-        state.returned.push(inode);
         Ok(())
     }
 

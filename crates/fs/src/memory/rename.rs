@@ -199,9 +199,10 @@ impl<'s, L: Lower> Attempt<'s, L> {
         node.status.write(&status);
         let gone = replaced.filter(|(_, node)| lose_name(node, op.time));
         held.iter_mut().for_each(|held| held.guarded.last = stamp);
+        self.push(stamp, record);
         locked.end();
+        drop(held);
         self.note_name(to.directory, crowded);
-        self.own.push(stamp, record);
         Ok(Some(Applied { created: None, nameless: gone.map(|(inode, _)| inode) }))
     }
 }

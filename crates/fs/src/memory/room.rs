@@ -58,30 +58,61 @@ impl Cost {
     }
 }
 
+/// Sizes that do not change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    block_bytes: u32,
+    cluster_blocks: u64,
+}
+
+impl Sizes {
+    pub(crate) fn of(space: &Space, facts: &Facts) -> Self {
+        let cluster_blocks = u64::from(facts.cluster_blocks);
+        Self { block_bytes: space.block_bytes, cluster_blocks }
+    }
+
+    /// Blocks to lease for something that may take so many.
+    pub(crate) const fn to_lease(&self, blocks: u64) -> u64 {
+        (blocks + SLACK_BLOCKS) * self.cluster_blocks
+    }
+
+    /// Blocks to lease for so many pages of a file.
+    pub(crate) fn blocks_for_pages(&self, pages: u64) -> u64 {
+        self.to_lease(self.most_blocks_for_pages(pages))
+    }
+
+    fn blocks_per_page(&self) -> u64 {
+        (PAGE_BYTES / u64::from(self.block_bytes)).max(self.cluster_blocks)
+    }
+
+    fn most_blocks_for_pages(&self, pages: u64) -> u64 {
+        pages * self.blocks_per_page() + pages / PAGES_PER_LEAF + BLOCKS_PER_FILE + 1
+    }
+}
+
 /// Space that is free, and space that waiting changes may take.
 #[derive(Debug)]
 pub(crate) struct Room {
     /// As the disk said after the last flush.
     space: Space,
-    cluster_blocks: u64,
+    pub(crate) sizes: Sizes,
     blocks: u64,
     inodes: u64,
     /// Entries that wait, and their bytes, by directory.
     names: HashMap<InodeNr, (u64, u64)>,
     name_bytes: u64,
-    /// Pages in memory.
-    pub(crate) pages: u64,
+    /// Pages that wait. Those that a slot brought are added when it is merged, perhaps after they are on the disk.
+    pub(crate) pages: i64,
     /// Files that have some.
     pub(crate) files: u64,
 }
 
 impl Room {
     pub(crate) fn new(space: Space, facts: &Facts) -> Self {
-        let cluster_blocks = u64::from(facts.cluster_blocks);
         let names = HashMap::new();
         Self {
             space,
-            cluster_blocks,
+            sizes: Sizes::of(&space, facts),
             blocks: 0,
             inodes: 0,
             names,
@@ -111,32 +142,24 @@ impl Room {
         (blocks, self.space.free_inodes.saturating_sub(self.inodes))
     }
 
-    /// Blocks to lease for something that may take so many.
-    pub(crate) const fn to_lease(&self, blocks: u64) -> u64 {
-        (blocks + SLACK_BLOCKS) * self.cluster_blocks
-    }
-
     /// The disk has changed.
     pub(crate) const fn note(&mut self, space: Space) {
         self.space = space;
-    }
-
-    fn blocks_per_page(&self) -> u64 {
-        (PAGE_BYTES / u64::from(self.space.block_bytes)).max(self.cluster_blocks)
     }
 
     /// Blocks that waiting changes may take.
     pub(crate) fn reserved_blocks(&self) -> u64 {
         let entries = 2 * self.name_bytes / u64::from(self.space.block_bytes);
         let directories = self.names.len() as u64 * BLOCKS_PER_DIRECTORY;
-        let content = self.pages * self.blocks_per_page();
-        let maps = self.pages / PAGES_PER_LEAF + self.files * BLOCKS_PER_FILE;
-        content + (self.blocks + entries + directories + maps) * self.cluster_blocks
+        let pages = self.pages.max(0).cast_unsigned();
+        let content = pages * self.sizes.blocks_per_page();
+        let maps = pages / PAGES_PER_LEAF + self.files * BLOCKS_PER_FILE;
+        content + (self.blocks + entries + directories + maps) * self.sizes.cluster_blocks
     }
 
     /// Whether there is room for `blocks` more, and for `inodes`.
     pub(crate) fn has(&self, blocks: u64, inodes: u64) -> bool {
-        let wanted = self.reserved_blocks() + (blocks + SLACK_BLOCKS) * self.cluster_blocks;
+        let wanted = self.reserved_blocks() + self.sizes.to_lease(blocks);
         wanted <= self.space.available_blocks && self.inodes + inodes <= self.space.free_inodes
     }
 
@@ -147,16 +170,7 @@ impl Room {
 
     /// Whether there is room for so many more pages of a file.
     pub(crate) fn has_for_pages(&self, pages: u64) -> bool {
-        self.has(self.most_blocks_for_pages(pages), 0)
-    }
-
-    /// Blocks to lease for so many pages of a file.
-    pub(crate) fn blocks_for_pages(&self, pages: u64) -> u64 {
-        self.to_lease(self.most_blocks_for_pages(pages))
-    }
-
-    fn most_blocks_for_pages(&self, pages: u64) -> u64 {
-        pages * self.blocks_per_page() + pages / PAGES_PER_LEAF + BLOCKS_PER_FILE + 1
+        self.has(self.sizes.most_blocks_for_pages(pages), 0)
     }
 
     /// Bytes of entries that wait for a directory.

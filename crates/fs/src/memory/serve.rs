@@ -2,6 +2,7 @@
 
 use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
+use floe_format::ext::inode::FileType;
 use floe_sync::Arc;
 
 use super::MemFs;
@@ -95,7 +96,12 @@ impl<L: Lower> Store for MemFs<L> {
             return Err(FsError::IsADirectory);
         }
         if !node.may_keep_content() {
-            return if node.unborn { Err(FsError::Invalid) } else { below(offset_bytes, into) };
+            return match node.kind {
+                // Something new has no content that the disk would know.
+                FileType::Regular if offset_bytes >= node.status.length.size() => Ok(0),
+                FileType::Regular => below(offset_bytes, into),
+                _ => Err(FsError::Invalid),
+            };
         }
         let (len, kept) = node.content.read(&node.status.length, offset_bytes, into, &below)?;
         own.kept_pages += kept;
@@ -118,7 +124,8 @@ impl<L: Lower> Store for MemFs<L> {
             Some(node) if node.may_keep_content() => {
                 node.content.seek(&node.status.length, offset_bytes, what, &below)
             }
-            Some(node) if node.unborn => Err(FsError::Invalid),
+            Some(node) if node.kind != FileType::Regular => Err(FsError::Invalid),
+            Some(node) if offset_bytes >= node.status.length.size() => Err(FsError::PastEnd),
             _ => below(offset_bytes, what),
         }
     }
@@ -130,7 +137,7 @@ impl<L: Lower> Store for MemFs<L> {
         if let Some(target) = node.and_then(|node| node.target.as_ref()) {
             return Ok(target.to_vec());
         }
-        if node.is_some_and(|node| node.unborn) {
+        if node.is_some_and(|node| node.kind != FileType::Symlink) {
             return Err(FsError::Invalid);
         }
         let _reading = self.reading_below();
@@ -145,7 +152,7 @@ impl<L: Lower> Store for MemFs<L> {
                 Ok(node.extended.get().map(|extended| extended.list()).unwrap_or_default())
             }
             // Something new that has any was asked for them, or passed.
-            Some(node) if node.unborn => Ok(Vec::new()),
+            Some(node) if node.is_own => Ok(Vec::new()),
             _ => {
                 let _reading = self.reading_below();
                 self.lower.extended_attributes(inode)
@@ -161,7 +168,7 @@ impl<L: Lower> Store for MemFs<L> {
                 let found = node.extended.get().and_then(|extended| extended.get(name));
                 Ok(found.map(<[u8]>::to_vec))
             }
-            Some(node) if node.unborn => Ok(None),
+            Some(node) if node.is_own => Ok(None),
             _ => {
                 let _reading = self.reading_below();
                 self.lower.extended_attribute(inode, name)
@@ -170,7 +177,7 @@ impl<L: Lower> Store for MemFs<L> {
     }
 
     fn space(&self) -> Space {
-        self.state_mut().room.shown()
+        self.state_mut().pending().room.shown()
     }
 
     fn block_bytes(&self) -> u32 {
