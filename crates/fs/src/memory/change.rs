@@ -9,6 +9,7 @@ use super::content::{Brought, Write};
 use super::lower::Lower;
 use super::names::{hold, record, stamp};
 use super::pages::PAGE_BYTES;
+use super::quotas::Quotas;
 use super::record::{Action, Record, Stamp};
 use super::room::Cost;
 use crate::op::{Applied, Op};
@@ -25,7 +26,9 @@ impl<L: Lower> Attempt<'_, L> {
         size_bytes: Option<u64>,
         change: &Change,
     ) -> Result<Applied, Stop> {
-        if change.flags.is_some() || change.project.is_some() {
+        let owner = change.uid.is_some() || change.gid.is_some();
+        let moves_usage = owner && self.fs.facts.quotas != Quotas::None;
+        if change.flags.is_some() || change.project.is_some() || moves_usage {
             return Err(Stop::Pass);
         }
         let node = self.node(inode)?;
@@ -45,22 +48,23 @@ impl<L: Lower> Attempt<'_, L> {
                 return Err(Stop::Pass);
             }
             // A cut block has to be zeroed behind the cut, a new size needs at most a map.
+            self.charge_blocks(node, self.state.sizes.blocks_for_pages(1))?;
             self.reserve_pages(1)?;
+        }
+        if let Some(size) = size_bytes {
+            let mut resized = node.content.lock();
+            let gone = node.content.resize(&node.status.length, size, &mut resized);
+            node.content.begin().touch(0, op.time);
+            self.own.pages_gone += gone;
+            self.note_content(inode);
+        }
+        if *change == Change::default() {
+            return Ok(Applied::default());
         }
         // Changes of names take effect on a directory's attributes, too, and its children on theirs.
         let mut locked = node.lock_names(inode);
         let mut held = hold(vec![(inode, node)]);
         let mut now = node.folded();
-        if let (Some(size), Some(held)) = (size_bytes, held.first_mut()) {
-            let resized = &mut held.guarded.resized;
-            self.own.pages_gone += node.content.resize(&node.status.length, size, resized);
-            (now.mtime, now.ctime) = (op.time, op.time);
-            self.note_content(inode);
-        }
-        if *change == Change::default() {
-            node.fold(&now);
-            return Ok(Applied::default());
-        }
         set(&mut now, change);
         now.ctime = op.time;
         let action = Action::Change { inode, change: *change };
@@ -96,7 +100,9 @@ impl<L: Lower> Attempt<'_, L> {
             return Err(Stop::Pass);
         }
         // As many as it can touch.
-        self.reserve_pages(bytes.len() as u64 / PAGE_BYTES + 2)?;
+        let most_pages = bytes.len() as u64 / PAGE_BYTES + 2;
+        self.charge_blocks(node, self.state.sizes.blocks_for_pages(most_pages))?;
+        self.reserve_pages(most_pages)?;
         let below = |at: u64, into: &mut [u8]| {
             let _reading = self.fs.reading_below();
             self.fs.lower.read(inode, at, into)
@@ -104,19 +110,19 @@ impl<L: Lower> Attempt<'_, L> {
         let length = &node.status.length;
         let write = Write { offset_bytes, bytes, grows: false, disk_bytes: node.disk_bytes() };
         let mut brought = Brought::default();
-        // A write inside the file takes no lock of the inode.
+        // A write inside the file locks its pages alone.
         let mut done = false;
         if end <= length.size() {
             (done, brought) = node.content.write(length, write, &below)?;
         }
         if !done {
-            let mut guarded = node.lock();
+            let mut resized = node.content.lock();
             let write = Write { grows: true, ..write };
             let (_, more) = node.content.write(length, write, &below)?;
             (brought.dirty, brought.kept) = (brought.dirty + more.dirty, brought.kept + more.kept);
             let (size, valid) = length.get();
             if end > size {
-                guarded.resized.resized = true;
+                resized.resized = true;
                 length.set(end, valid);
             }
         }
@@ -145,6 +151,7 @@ impl<L: Lower> Attempt<'_, L> {
         }
         let extended = match node.extended.get() {
             Some(extended) => extended,
+            None if node.is_own && value.is_none() => return Err(FsError::NoAttribute.into()),
             // Something new that has any passed.
             None if node.is_own => node.extended.get_or_init(Box::default),
             None => return Err(self.missing()),
@@ -152,7 +159,9 @@ impl<L: Lower> Attempt<'_, L> {
         let (owned, owned_value) = (name.into(), value.map(Into::into));
         let action = Action::SetAttribute { inode, name: owned, value: owned_value };
         let record = record(op, action);
-        self.reserve(&Cost::of(&record))?;
+        let cost = Cost::of(&record);
+        self.charge_blocks(node, cost.own_blocks())?;
+        self.reserve(&cost)?;
         let mut held = hold(vec![(inode, node)]);
         match (mode, extended.get(name).is_some()) {
             (SetMode::Create, true) => return Err(FsError::Exists.into()),

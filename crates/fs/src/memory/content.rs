@@ -1,13 +1,13 @@
 //! Content of a file in memory: what the disk has not got yet, and what was read or written lately.
 //!
 //! Readers copy [pages] without a lock. A write inside the file locks its pages, one at a time; a change of the size is made
-//! under the lock of the inode. Whoever changes the size does so before he looks for pages behind the new end, and whoever
+//! under the lock of the size. Whoever changes the size does so before he looks for pages behind the new end, and whoever
 //! brings a page looks at the size once he has its lock, so one of the two sees the other.
 //!
 //! [pages]: super::pages
 
-use floe_sync::OnceLock;
 use floe_sync::atomic::{Ordering, fence};
+use floe_sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::pages::{Locked, PAGE, PAGE_BYTES, Page, Pages};
 use super::status::Length;
@@ -25,15 +25,27 @@ pub(crate) type SeekBelow<'b> = &'b dyn Fn(u64, SeekFor) -> Result<u64, FsError>
 /// A byte comes from its page; else from the disk, if it lies below the valid bytes of [`Length`]; else it is zero. Bytes of
 /// pages behind the end of the file are zeroes.
 #[derive(Debug, Default)]
-pub(crate) struct Content(OnceLock<Box<Pages>>);
+#[repr(align(64))]
+pub(crate) struct Content {
+    pages: OnceLock<Box<Pages>>,
+    resized: Mutex<Resized>,
+}
 
-/// How the size changed since the last flush; the lock of the inode guards it.
+/// How the size changed since the last flush. Whoever changes the size has its lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Resized {
     /// The least size that the file had, if it was cut.
     pub(crate) cut: Option<u64>,
     /// The size differs from that of the last flush.
     pub(crate) resized: bool,
+    /// Size of the file on the disk when the flush under way, if there is one, is over.
+    pub(crate) stored_bytes: u64,
+}
+
+impl Resized {
+    pub(crate) const fn is_any(&self) -> bool {
+        self.resized || self.cut.is_some()
+    }
 }
 
 /// Pages that a call brought.
@@ -63,7 +75,7 @@ pub(crate) struct Flight {
 pub(crate) struct Write<'w> {
     pub(crate) offset_bytes: u64,
     pub(crate) bytes: &'w [u8],
-    /// The size may grow: the caller has the lock of the inode, and lets it grow behind the write.
+    /// The size may grow: the caller has the lock of the size, and lets it grow behind the write.
     pub(crate) grows: bool,
     /// Size of the file on the disk.
     pub(crate) disk_bytes: u64,
@@ -81,12 +93,7 @@ const fn part_of(start: u64, size_bytes: u64) -> usize {
     if rest < PAGE_BYTES { rest as usize } else { PAGE }
 }
 
-fn read_below(
-    valid_bytes: u64,
-    at: u64,
-    into: &mut [u8],
-    below: Below<'_>,
-) -> Result<(), FsError> {
+fn read_below(valid_bytes: u64, at: u64, into: &mut [u8], below: Below<'_>) -> Result<(), FsError> {
     let valid = valid_bytes.saturating_sub(at).min(into.len() as u64) as usize;
     let len = if valid == 0 { 0 } else { below(at, &mut into[..valid])? };
     into[len..].fill(0);
@@ -94,18 +101,30 @@ fn read_below(
 }
 
 impl Content {
+    /// The content of a file that has so many bytes on the disk.
+    pub(crate) fn new(stored_bytes: u64) -> Self {
+        let resized = Resized { stored_bytes, ..Resized::default() };
+        Self { pages: OnceLock::new(), resized: Mutex::new(resized) }
+    }
+
+    /// Locks the size. Behind the lock of the inode, before those of pages.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Resized> {
+        // A panic in a change ends all changes.
+        self.resized.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn pages(&self) -> Option<&Pages> {
-        self.0.get().map(|pages| &**pages)
+        self.pages.get().map(|pages| &**pages)
     }
 
     /// The pages of a file that is about to have some.
     pub(crate) fn begin(&self) -> &Pages {
-        self.0.get_or_init(Box::default)
+        self.pages.get_or_init(Box::default)
     }
 
     /// Whether it ever had pages, or is about to have some.
     pub(crate) fn has_begun(&self) -> bool {
-        self.0.get().is_some()
+        self.pages.get().is_some()
     }
 
     /// Whether the disk lacks pages.
@@ -300,8 +319,8 @@ impl Content {
         let mut page = [0; PAGE];
         let there = part_of(start, size);
         let within = (from - start) as usize;
-        let bytes = &write.bytes
-            [(from - write.offset_bytes) as usize..(to - write.offset_bytes) as usize];
+        let bytes =
+            &write.bytes[(from - write.offset_bytes) as usize..(to - write.offset_bytes) as usize];
         let base = locked.present().is_none();
         if base && (within > 0 || bytes.len() < there) {
             read_below(valid, start, &mut page[..there], below)?;
@@ -320,7 +339,7 @@ impl Content {
         Ok(true)
     }
 
-    /// Sets the size. The caller has the lock of the inode. Returns for how many pages no space is reserved any more.
+    /// Sets the size. The caller has its lock. Returns for how many pages no space is reserved any more.
     pub(crate) fn resize(&self, length: &Length, size_bytes: u64, resized: &mut Resized) -> u64 {
         let (before, valid) = length.get();
         resized.resized |= size_bytes != before;
@@ -356,7 +375,8 @@ impl Content {
         resized: &mut Resized,
         most_bytes: usize,
     ) -> Flight {
-        let (size_bytes, Resized { cut, .. }) = (length.size(), std::mem::take(resized));
+        let (size_bytes, cut) = (length.size(), resized.cut.take());
+        (resized.resized, resized.stored_bytes) = (false, size_bytes);
         let mut flight = Flight { cut, indices: Vec::new(), runs: Vec::new(), size_bytes };
         let Some(pages) = self.pages() else { return flight };
         let mut due: Vec<u64> =
@@ -411,10 +431,10 @@ impl Content {
 
     /// Gives back the memory of pages that the disk has; returns how many are left.
     pub(crate) fn drop_clean(&mut self) -> usize {
-        let Some(pages) = self.0.get_mut() else { return 0 };
+        let Some(pages) = self.pages.get_mut() else { return 0 };
         let left = pages.drop_clean();
         if left == 0 && pages.last_write().is_none() && !self.is_dirty() {
-            self.0.take();
+            self.pages.take();
         }
         left
     }

@@ -80,7 +80,7 @@ impl Pending {
             match &record.action {
                 // Whoever replaces a file wants the old content or the new one.
                 Action::Rename { moved, replaced: Some(_), .. } => {
-                    content_off(state, *moved, &mut batch);
+                    let _ = content_off(state, *moved, &mut batch);
                 }
                 Action::Create { reserved, .. } => drop(batch.born.insert(reserved.inode)),
                 _ => {}
@@ -91,9 +91,12 @@ impl Pending {
             batch.steps.push(Step::Record(record));
         }
         for inode in &choice.contents {
-            content_off(state, *inode, &mut batch);
+            if !content_off(state, *inode, &mut batch) {
+                self.note_content(state, *inode, 0);
+            }
         }
         batch.touched.extend(&batch.compared);
+        self.flying = true;
         let nodes = batch.touched.iter().filter_map(|inode| state.get(*inode));
         nodes.for_each(|node| node.set_in_flight(true));
         // Those that a change is not known to have reached the disk for.
@@ -107,6 +110,7 @@ impl Pending {
 
     /// The disk has a batch. Returns which inodes are gone for good.
     pub(super) fn land(&mut self, state: &State, batch: &Batch) -> Vec<InodeNr> {
+        self.flying = false;
         let mut gone = Vec::new();
         for step in &batch.steps {
             match step {
@@ -127,9 +131,9 @@ impl Pending {
                 }
                 Step::Content { inode, flight, .. } => {
                     let Some(node) = state.get(*inode) else { continue };
-                    let guarded = node.lock();
-                    let pages = node.content.landed(&node.status.length, &guarded.resized, flight);
-                    drop(guarded);
+                    let resized = node.content.lock();
+                    let pages = node.content.landed(&node.status.length, &resized, flight);
+                    drop(resized);
                     node.set_disk_bytes(flight.size_bytes);
                     self.note_content(state, *inode, -pages.cast_signed());
                 }
@@ -141,18 +145,20 @@ impl Pending {
     }
 }
 
-/// Lets a batch have the content of a file; nothing if its creation is not before it.
-fn content_off(state: &State, inode: InodeNr, batch: &mut Batch) {
-    let Some(node) = state.get(inode) else { return };
+/// Lets a batch have the content of a file; nothing if its creation is not before it, or if there is none.
+fn content_off(state: &State, inode: InodeNr, batch: &mut Batch) -> bool {
+    let Some(node) = state.get(inode) else { return false };
     if !node.is_dirty() || node.is_unborn() && !batch.born.contains(&inode) {
-        return;
+        return false;
     }
     let time = node.folded().ctime;
-    let mut guarded = node.lock();
-    let flight = node.content.take_off(&node.status.length, &mut guarded.resized, MOST_WRITTEN);
-    let stored_bytes = std::mem::replace(&mut guarded.stored_bytes, flight.size_bytes);
+    let mut resized = node.content.lock();
+    let stored_bytes = resized.stored_bytes;
+    let flight = node.content.take_off(&node.status.length, &mut resized, MOST_WRITTEN);
+    drop(resized);
     batch.touched.insert(inode);
     batch.steps.push(Step::Content { inode, time, stored_bytes, flight });
+    true
 }
 
 impl State {
@@ -237,9 +243,9 @@ impl<L: Lower> MemFs<L> {
     fn whole(&self, state: &State, pending: &mut Pending, inode: InodeNr) -> Option<Attributes> {
         let node = state.get(inode)?;
         let stripes = node.lock_names(inode);
-        let guarded = node.lock();
+        let guarded = (node.lock(), node.content.lock());
         let shown = node.shown();
-        let dirty = guarded.is_resized() || node.content.is_dirty();
+        let dirty = guarded.1.is_any() || node.content.is_dirty();
         self.gather_into(state, pending);
         drop((guarded, stripes));
         let whole = !pending.log.concerns(inode) && !node.is_unborn() && !dirty;
@@ -251,9 +257,9 @@ impl<L: Lower> MemFs<L> {
         let inode = before.inode;
         let Some(node) = state.get(inode) else { return };
         let stripes = node.lock_names(inode);
-        let guarded = node.lock();
+        let guarded = (node.lock(), node.content.lock());
         let shown = node.shown();
-        let dirty = guarded.is_resized() || node.content.is_dirty();
+        let dirty = guarded.1.is_any() || node.content.is_dirty();
         self.gather_into(state, pending);
         if shown != *before || dirty || node.is_in_flight() || pending.log.concerns(inode) {
             return;
@@ -378,8 +384,19 @@ impl<L: Lower> MemFs<L> {
 
     /// Lets the disk have some changes if many wait.
     pub(super) fn flush_some(&self) -> Result<(), FsError> {
-        while self.is_pressed(2) {
-            self.flush_oldest(&self.flushing())?;
+        self.flush_until(2)
+    }
+
+    /// Lets the disk have changes until not more than a part of what may wait does.
+    pub(super) fn flush_until(&self, part: u64) -> Result<(), FsError> {
+        while self.is_pressed(part) {
+            if !self.flush_oldest(&self.flushing())? {
+                // What slots have brought back makes the difference, if anything does.
+                drop(self.state_mut());
+                if !self.is_pressed(part) || !self.flush_oldest(&self.flushing())? {
+                    break;
+                }
+            }
             thread::yield_now();
         }
         Ok(())
@@ -392,8 +409,8 @@ impl<L: Lower> MemFs<L> {
             || content_bytes > self.limits.content_bytes / part
     }
 
-    /// Lets the disk have the oldest changes, or content, whichever presses.
-    pub(super) fn flush_oldest(&self, turn: &MutexGuard<'_, ()>) -> Result<(), FsError> {
+    /// Lets the disk have the oldest changes, or content, whichever presses; `false` if there are none.
+    pub(super) fn flush_oldest(&self, turn: &MutexGuard<'_, ()>) -> Result<bool, FsError> {
         self.flush_batch(turn, |state, pending| {
             let content_bytes = pending.room.pages.max(0).cast_unsigned() * PAGE_BYTES;
             if content_bytes <= self.limits.content_bytes / 2 {
@@ -403,7 +420,6 @@ impl<L: Lower> MemFs<L> {
             let contents = pending.some_contents(state, PAGES_PER_BATCH);
             let records = plan(&pending.log, contents.iter().copied());
             Choice { records, contents, ..Choice::default() }
-        })?;
-        Ok(())
+        })
     }
 }

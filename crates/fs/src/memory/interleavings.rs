@@ -265,7 +265,8 @@ fn attributes_have_the_last_value() {
                 ],
             );
             fs.sync().expect("nothing is lost");
-            let all = |store: &dyn Store| store.extended_attributes(inode).expect("they can be read");
+            let all =
+                |store: &dyn Store| store.extended_attributes(inode).expect("they can be read");
             assert_eq!(all(&*fs).len(), 2);
             assert_eq!(all(fs.lower()), all(&*fs));
         },

@@ -6,16 +6,17 @@ use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use floe_sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::apart::Apart;
 use super::attempt::Locked;
-use super::content::{Content, Resized};
+use super::content::Content;
 use super::extended::Extended;
 use super::lower::Facts;
-use super::pages::PAGE_BYTES;
+use super::pages::{PAGE_BYTES, pack, unpack};
 use super::record::Stamp;
 use super::status::Status;
 use super::stripes::Stripes;
 use crate::op::Op;
-use crate::{Attributes, Directory};
+use crate::{Attributes, Directory, Timestamp};
 
 /// Flags under which a change has no effects but the ones that memory knows.
 const SIMPLE: InodeFlags = InodeFlags::EXTENTS
@@ -24,7 +25,7 @@ const SIMPLE: InodeFlags = InodeFlags::EXTENTS
     .union(InodeFlags::HUGE_FILE);
 
 /// Mode bit of directories whose children get their group.
-const SETGID: u16 = 0o2000;
+pub(crate) const SETGID: u16 = 0o2000;
 /// Targets of links below this many bytes lie in the inode.
 const FAST_TARGET_BYTES: usize = 60;
 
@@ -53,7 +54,9 @@ pub(crate) struct Mnode {
     /// Content of a regular file.
     pub(crate) content: Content,
     /// Extended attributes, once somebody changed some.
-    pub(crate) extended: OnceLock<Box<Extended>>,
+    pub(crate) extended: Apart<OnceLock<Box<Extended>>>,
+    /// When a name of it moved last, packed; 0 for never since the times were set.
+    moved: Apart<AtomicU64>,
     /// The type, which never changes.
     pub(crate) kind: FileType,
     /// The flags, which change only while a thread is alone. Here once more, because most changes look at them.
@@ -104,18 +107,8 @@ struct Guard {
 /// What the lock of an inode guards, beside its attributes.
 #[derive(Debug)]
 pub(crate) struct Guarded {
-    /// How the size changed.
-    pub(crate) resized: Resized,
-    /// Size of the file on the disk when the flush under way, if there is one, is over.
-    pub(crate) stored_bytes: u64,
     /// The last change but those of names in a directory.
     pub(crate) last: Stamp,
-}
-
-impl Guarded {
-    pub(crate) const fn is_resized(&self) -> bool {
-        self.resized.resized || self.resized.cut.is_some()
-    }
 }
 
 impl Mnode {
@@ -126,8 +119,7 @@ impl Mnode {
 
     /// The same, with so many bytes on the disk that count.
     fn with(attributes: &Attributes, valid_bytes: u64) -> Self {
-        let (resized, last) = (Resized::default(), Stamp::default());
-        let guarded = Guarded { resized, stored_bytes: attributes.size_bytes, last };
+        let guarded = Guarded { last: Stamp::default() };
         Self {
             status: Status::new(attributes, valid_bytes),
             kind: attributes.kind,
@@ -138,8 +130,9 @@ impl Mnode {
                 in_flight: AtomicBool::new(false),
                 name_bytes: AtomicU64::new(0),
             },
-            content: Content::default(),
-            extended: OnceLock::new(),
+            content: Content::new(attributes.size_bytes),
+            extended: Apart::default(),
+            moved: Apart::default(),
             names: OnceLock::new(),
             target: None,
             disk_bytes: AtomicU64::new(attributes.size_bytes),
@@ -194,6 +187,7 @@ impl Mnode {
         // Programs set `mtime` to any time, which the next change of a name or of content replaces.
         let mtime = time.unwrap_or(base.mtime);
         let ctime = time.map_or(base.ctime, |time| base.ctime.max(time));
+        let ctime = unpack(self.moved.load(Ordering::Acquire)).map_or(ctime, |at| ctime.max(at));
         let gone = base.links == 0;
         let links = if gone { 0 } else { base.links.wrapping_add_signed(subdirectories) };
         Attributes { links, mtime, ctime, ..base }
@@ -207,7 +201,15 @@ impl Mnode {
                 stripes.forget_changes();
             }
             self.content.forget_times();
+            if self.moved.load(Ordering::Relaxed) != 0 {
+                self.moved.store(0, Ordering::Release);
+            }
         });
+    }
+
+    /// Notes that a name of it moved. Needs no lock.
+    pub(crate) fn note_move(&self, time: Timestamp) {
+        self.moved.fetch_max(pack(time), Ordering::AcqRel);
     }
 
     /// Replaces the attributes. The caller is alone.
@@ -219,7 +221,7 @@ impl Mnode {
 
     /// Whether the disk lacks anything of the content.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.lock().is_resized() || self.content.is_dirty()
+        self.content.lock().is_any() || self.content.is_dirty()
     }
 
     /// Locks all names of a directory, as far as memory has them.
@@ -320,8 +322,8 @@ impl Mnode {
             let stripes = Stripes::new(facts.hash, parent.inode, stamp);
             node.names = OnceLock::from(Names::Plain(stripes));
         }
-        let guarded = node.guarded();
-        (guarded.last, guarded.stored_bytes) = (stamp, 0);
+        node.guarded().last = stamp;
+        node.content = Content::new(0);
         node.set_disk_bytes(0);
         node.guarded.unborn = AtomicBool::new(true);
         let lists = OnceLock::from(Lists::default());

@@ -15,6 +15,7 @@
 //! apart from its changes). A flush is alone only where it drops inodes, so that others go on in memory meanwhile.
 
 mod absorb;
+mod apart;
 mod attempt;
 mod carry;
 mod change;
@@ -34,6 +35,7 @@ mod own;
 mod pages;
 mod pass;
 mod plan;
+mod quotas;
 mod record;
 mod rename;
 mod room;
@@ -50,6 +52,7 @@ use floe_format::InodeNr;
 use floe_sync::{Alone, Entered, Mutex, MutexGuard, OnceLock, PoisonError, Slots, thread};
 
 use crate::FsError;
+use apart::Apart;
 use extended::Extended;
 pub use losses::Handle;
 use losses::LateErrors;
@@ -58,6 +61,8 @@ use mnode::{Lists, Mnode, Names};
 pub use null_disk::NullDisk;
 use own::{Logged, Own, Pool};
 use pages::PAGE_BYTES;
+use quotas::Accounts;
+pub use quotas::Quotas;
 use record::Stamp;
 use room::{Room, Sizes};
 use stripes::Stripes;
@@ -103,24 +108,21 @@ pub struct MemFs<L> {
     lower: L,
     facts: Facts,
     limits: Limits,
-    flushing: Mutex<()>,
+    flushing: Apart<Mutex<()>>,
     state: Slots<State, Own>,
     logs: Slots<(), Logged>,
     below: Slots<(), ()>,
-    moving: Moving,
+    /// The lock of those who give a directory another parent, and the last such change.
+    moving: Apart<Mutex<Stamp>>,
 }
-
-/// The lock of those who give a directory another parent, and the last such change.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Moving(Mutex<Stamp>);
 
 /// What memory knows.
 #[derive(Debug)]
 struct State {
     nodes: Table<Mnode>,
-    pending: Mutex<Pending>,
+    pending: Apart<Mutex<Pending>>,
     pressure: Pressure,
+    accounts: Accounts,
     sizes: Sizes,
     pool: Pool,
     /// When the file system began, for stamps.
@@ -246,8 +248,9 @@ impl<L: Lower> MemFs<L> {
         let state = State {
             nodes: Table::default(),
             sizes: room.sizes,
-            pending: Mutex::new(Pending::new(room)),
+            pending: Apart(Mutex::new(Pending::new(room))),
             pressure: Pressure::default(),
+            accounts: Accounts::default(),
             pool: Pool::default(),
             began: Instant::now(),
             names: 0,
@@ -261,7 +264,7 @@ impl<L: Lower> MemFs<L> {
         alone.refill();
         (0..).zip(alone.parts().1).for_each(|(number, own)| own.number = number);
         drop(alone);
-        let (flushing, moving) = (Mutex::default(), Moving::default());
+        let (flushing, moving) = (Apart::default(), Apart::default());
         let (logs, below) = (Slots::default(), Slots::default());
         Self { lower, facts, limits, flushing, state, logs, below, moving }
     }
@@ -312,7 +315,7 @@ impl<L: Lower> MemFs<L> {
 
     /// Waits until no other thread gives a directory another parent.
     fn moving(&self) -> MutexGuard<'_, Stamp> {
-        self.moving.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.moving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn reading_below(&self) -> Entered<'_, (), ()> {
@@ -388,7 +391,7 @@ impl<L: Lower> MemFs<L> {
             self.lower.extended_attributes(inode)?
         };
         node.lists = OnceLock::from(Lists::of(&all));
-        node.extended = OnceLock::from(Box::new(Extended::of(&all)));
+        node.extended = Apart(OnceLock::from(Box::new(Extended::of(&all))));
         Ok(())
     }
 

@@ -9,12 +9,13 @@ use floe_sync::MutexGuard;
 
 use super::attempt::{Attempt, Locked, Stop};
 use super::lower::Lower;
-use super::mnode::{Guarded, Mnode};
+use super::mnode::{Guarded, Mnode, SETGID};
+use super::quotas::{Owner, Quotas};
 use super::record::{Action, BornKind, Record, Stamp};
 use super::room::Cost;
 use super::stripes::{Found, Stripes};
 use crate::op::{Applied, Op, Place};
-use crate::{FsError, Timestamp};
+use crate::{Attributes, FsError, Timestamp};
 
 /// Links above which the disk judges: a directory's may stop being counted, a file's are at most 65,000.
 const MOST_LINKS: u32 = 64_000;
@@ -68,6 +69,12 @@ pub(super) fn lose_name(node: &Mnode, time: Timestamp) -> bool {
     status.links == 0
 }
 
+/// The owner of something new in a directory.
+fn owner_of_new(op: &Op<'_>, parent: &Attributes) -> Owner {
+    let inherits = parent.permissions & SETGID != 0;
+    Owner([op.uid, if inherits { parent.gid } else { op.gid }, 0])
+}
+
 impl<'s, L: Lower> Attempt<'s, L> {
     pub(super) fn create(
         &mut self,
@@ -104,7 +111,10 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let action = Action::Create { place: place.into(), kind, permissions, umask, reserved };
         let record = record(op, action);
         let inode = reserved.inode;
-        if let Err(stop) = self.reserve(&Cost::of(&record)) {
+        let (cost, owner) = (Cost::of(&record), owner_of_new(op, &directory.status.who()));
+        let charged =
+            self.charge_new(owner, &cost).and_then(|()| self.reserve_name(directory, &cost));
+        if let Err(stop) = charged {
             self.own.numbers.put_back(reserved);
             return Err(stop);
         }
@@ -117,6 +127,10 @@ impl<'s, L: Lower> Attempt<'s, L> {
             self.own.numbers.put_back(reserved);
             let error = if gone { FsError::NotFound } else { FsError::Exists };
             return Err(error.into());
+        }
+        if self.fs.facts.quotas != Quotas::None && owner_of_new(op, &parent) != owner {
+            self.own.numbers.put_back(reserved);
+            return Err(Stop::Pass);
         }
         let stamp = stamp(self, &locked, &[], None);
         let facts = &self.fs.facts;
@@ -135,6 +149,12 @@ impl<'s, L: Lower> Attempt<'s, L> {
         self.note_name(place.directory, crowded);
         self.own.born += 1;
         Ok(Applied { created: Some(inode), nameless: None })
+    }
+
+    /// Reserves space for a change that gives a name in a directory.
+    pub(super) fn reserve_name(&mut self, directory: &Mnode, cost: &Cost) -> Result<(), Stop> {
+        self.charge_blocks(directory, cost.directory_blocks(self.fs.lower.block_bytes()))?;
+        self.reserve(cost)
     }
 
     pub(super) fn note_name(&mut self, directory: InodeNr, crowded: Option<bool>) {
@@ -174,7 +194,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
             return Err(FsError::Exists.into());
         }
         let record = record(op, Action::Link { inode, place: place.into() });
-        self.reserve(&Cost::of(&record))?;
+        self.reserve_name(directory, &Cost::of(&record))?;
         let stripe = at(names, place);
         let mut locked = Locked::lock(vec![(stripe, names)]);
         let mut held = hold(vec![(inode, node)]);
@@ -204,7 +224,11 @@ impl<'s, L: Lower> Attempt<'s, L> {
     }
 
     /// What a name leads to that is to be taken away.
-    pub(super) fn victim(&self, names: &Stripes, place: &Place<'_>) -> Result<(InodeNr, &'s Mnode), Stop> {
+    pub(super) fn victim(
+        &self,
+        names: &Stripes,
+        place: &Place<'_>,
+    ) -> Result<(InodeNr, &'s Mnode), Stop> {
         if !is_good_name(place.name) {
             return Err(Stop::Pass);
         }

@@ -451,6 +451,8 @@ impl Lower for NullDisk {
             has_crtime: true,
             cluster_blocks: 1,
             inodes_per_group: u32::MAX,
+            quotas: super::quotas::Quotas::None,
+            kept_blocks: 0,
             immediate: None,
         }
     }

@@ -5,6 +5,7 @@ use floe_sync::{Alone, Mutex, MutexGuard, PoisonError};
 
 use super::lower::Lower;
 use super::numbers::Numbers;
+use super::quotas::Leases;
 use super::record::{Record, Stamp};
 use super::room::{Cost, Room};
 use super::waiting::Pending;
@@ -36,6 +37,8 @@ pub(crate) struct Own {
     /// Pages that came and went, of those for which space is reserved.
     pub(crate) pages: u64,
     pub(crate) pages_gone: u64,
+    /// What owners may use, where limits count.
+    pub(crate) quota: Leases,
     /// Pages for which memory was taken.
     pub(crate) kept_pages: u64,
     /// Inodes that were created.
@@ -58,6 +61,7 @@ pub(crate) struct Logged {
 
 /// Space that no slot has leased.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub(crate) struct Pool(Mutex<Free>);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -138,10 +142,10 @@ impl Pending {
             self.take(state, &record);
             self.log.insert(stamp, record);
         }
-        for inode in changed {
-            self.unsettled.insert(inode);
-            self.note_content(state, inode, 0);
-        }
+        // Whether there is content indeed is found out by who flushes: here the caller may have its locks.
+        self.unsettled.extend(&changed);
+        self.dirty.extend(&changed);
+        self.room.files = self.dirty.len() as u64;
     }
 }
 

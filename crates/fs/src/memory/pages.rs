@@ -8,6 +8,7 @@
 use floe_sync::atomic::{AtomicU64, Ordering};
 use floe_sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::apart::Apart;
 use super::status::Version;
 use crate::Timestamp;
 
@@ -131,16 +132,11 @@ impl Dirt {
     }
 }
 
-/// A lock on a cache line of its own.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Apart(Mutex<Dirt>);
-
 /// The place of a page.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     page: OnceLock<Box<Page>>,
-    dirt: Apart,
+    dirt: Apart<Mutex<Dirt>>,
 }
 
 /// A slot that is locked.
@@ -155,7 +151,7 @@ impl Slot {
     }
 
     pub(crate) fn lock(&self) -> Locked<'_> {
-        let dirt = self.dirt.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let dirt = self.dirt.lock().unwrap_or_else(PoisonError::into_inner);
         Locked { slot: self, dirt }
     }
 }
@@ -231,12 +227,12 @@ impl Cell {
 const EARLIEST: i64 = 1 << 31;
 
 /// A time of ext4 in one word, in order, never 0: 34 bits of seconds, 30 of nanoseconds.
-fn pack(time: Timestamp) -> u64 {
+pub(crate) fn pack(time: Timestamp) -> u64 {
     let seconds = time.seconds.clamp(1 - EARLIEST, (1 << 34) - EARLIEST - 1) + EARLIEST;
     seconds.cast_unsigned() << 30 | u64::from(time.nanoseconds)
 }
 
-fn unpack(word: u64) -> Option<Timestamp> {
+pub(crate) fn unpack(word: u64) -> Option<Timestamp> {
     let seconds = (word >> 30).cast_signed() - EARLIEST;
     (word != 0).then_some(Timestamp { seconds, nanoseconds: word as u32 & ((1 << 30) - 1) })
 }
@@ -348,12 +344,7 @@ impl Pages {
     }
 }
 
-fn each_of(
-    leaf: &Leaf,
-    number: u64,
-    from: u64,
-    visit: &mut dyn FnMut(u64, &Slot) -> bool,
-) -> bool {
+fn each_of(leaf: &Leaf, number: u64, from: u64, visit: &mut dyn FnMut(u64, &Slot) -> bool) -> bool {
     let all = (number * SLOTS as u64..).zip(leaf);
     all.filter(|(index, _)| *index >= from).all(|(index, slot)| visit(index, slot))
 }
@@ -389,7 +380,7 @@ fn each_below(
 fn drop_of(leaf: &mut Leaf) -> usize {
     let mut left = 0;
     for slot in leaf {
-        let dirt = *slot.dirt.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let dirt = *slot.dirt.get_mut().unwrap_or_else(PoisonError::into_inner);
         if !dirt.counts() {
             slot.page.take();
         }

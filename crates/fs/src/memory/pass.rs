@@ -6,10 +6,11 @@ use floe_format::ext::inode::InodeFlags;
 use floe_sync::OnceLock;
 
 use super::absorb::{absorb, directories};
-use super::content::{Content, Resized};
+use super::content::Content;
 use super::losses::Losses;
 use super::lower::Lower;
 use super::mnode::{Mnode, Names};
+use super::quotas::{Owner, Quotas};
 use super::record::{Action, Record};
 use super::stripes::Found;
 use super::{Changing, MemFs, State};
@@ -25,11 +26,10 @@ const MOST_TURNS: u32 = 3;
 impl<L: Lower> MemFs<L> {
     /// Lets the disk make a change at once, behind all on which it depends.
     pub(super) fn pass(&self, op: &Op<'_>) -> Result<Applied, FsError> {
-        let whole = matches!(op.kind, OpKind::Rename { .. })
-            || {
-                let blocks = blocks_of(&op.kind, self.lower.block_bytes());
-                !self.state().pending().room.has(blocks, 1)
-            };
+        let whole = self.is_limited() || matches!(op.kind, OpKind::Rename { .. }) || {
+            let blocks = blocks_of(&op.kind, self.lower.block_bytes());
+            !self.state().pending().room.has(blocks, 1)
+        };
         let mut turns = 0;
         loop {
             if whole {
@@ -46,7 +46,12 @@ impl<L: Lower> MemFs<L> {
                 !state.pending().log.concerns(*inode)
                     && !state.get(*inode).is_some_and(Mnode::is_dirty)
             };
-            if concerned.iter().all(is_written) && (!whole || state.pending().log.len() == 0) {
+            let is_all = match (self.is_limited(), whole) {
+                (true, _) => state.pending().is_empty(),
+                (false, true) => state.pending().log.len() == 0,
+                (false, false) => true,
+            };
+            if concerned.iter().all(is_written) && is_all {
                 return self.make(&mut state, op, &concerned);
             }
             if turns >= MOST_TURNS {
@@ -66,6 +71,9 @@ impl<L: Lower> MemFs<L> {
         let _changing = self.changing_below();
         // Numbers that nobody took are free for this one, too.
         state.give_back(&self.lower);
+        // Limits are judged as the disk has them.
+        let (world, slots) = state.0.parts();
+        world.accounts.end_leases(slots);
         let moved = will_move(state, &op.kind);
         let done = self.lower.apply(op);
         if let Ok(applied) = &done {
@@ -73,6 +81,11 @@ impl<L: Lower> MemFs<L> {
         }
         let created = done.as_ref().ok().and_then(|applied| applied.created);
         for inode in concerned.iter().copied().chain(created) {
+            if self.facts.quotas != Quotas::None
+                && let Ok(found) = self.lower.attributes(inode)
+            {
+                state.accounts.note(Owner::of(&found));
+            }
             self.refresh(state, inode);
         }
         state.pending().room.note(self.lower.space());
@@ -144,8 +157,7 @@ impl<L: Lower> MemFs<L> {
         state.judge()?;
         if let Some(node) = state.nodes.get_mut(inode.0) {
             let pages = node.content.counted_pages();
-            node.content = Content::default();
-            node.guarded().resized = Resized::default();
+            node.content = Content::new(node.disk_bytes());
             state.pending().note_content(&state, inode, -pages.cast_signed());
         }
         let free = state.get(inode).is_some_and(|node| node.is_unborn() && !node.is_in_flight());
@@ -172,10 +184,7 @@ impl<L: Lower> MemFs<L> {
         if self.state().parts().1.is_full() {
             drop(self.state_mut());
         }
-        while self.is_pressed(1) {
-            self.flush_oldest(&self.flushing())?;
-        }
-        Ok(())
+        self.flush_until(1)
     }
 }
 

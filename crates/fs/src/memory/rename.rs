@@ -159,7 +159,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
             return Err(Stop::Pass);
         }
         let record = moved.record(op, way);
-        self.reserve(&Cost::of(&record))?;
+        self.reserve_name(self.node(to.directory)?, &Cost::of(&record))?;
         let (source, target) = (at(from_names, from), at(to_names, to));
         let mut stripes = vec![(source, from_names), (target, to_names)];
         let inner = replaced.and_then(|(inode, node)| Some((inode, node.stripes()?)));
@@ -168,11 +168,13 @@ impl<'s, L: Lower> Attempt<'s, L> {
             stripes.extend(inner.all().map(|stripe| ((inode, stripe), inner)));
         }
         let mut locked = Locked::lock(stripes);
-        let mut held = hold([(inode, node)].into_iter().chain(replaced).collect());
+        // A file that moves keeps its number of names, and those of its changes that count them need no order with this one.
+        let itself = is_directory.then_some((inode, node));
+        let mut held = hold(itself.into_iter().chain(replaced).collect());
         if !way.leads_to(&moved) || inner.is_some_and(|(_, inner)| !inner.is_empty()) {
             return Ok(None);
         }
-        let alive = held.iter().all(|held| !held.node.status.is_gone());
+        let alive = !node.status.is_gone() && held.iter().all(|held| !held.node.status.is_gone());
         if !alive || replaced.is_none() && !to_names.has_cookie(to.name) {
             return Err(Stop::Pass);
         }
@@ -194,9 +196,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         if let Some(stripes) = node.stripes().filter(|_| from.directory != to.directory) {
             stripes.set_parent(to.directory);
         }
-        let mut status = node.status.read();
-        status.ctime = op.time;
-        node.status.write(&status);
+        node.note_move(op.time);
         let gone = replaced.filter(|(_, node)| lose_name(node, op.time));
         held.iter_mut().for_each(|held| held.guarded.last = stamp);
         self.push(stamp, record);

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use floe_format::InodeNr;
 
-use super::pages::PAGE_BYTES;
 use super::lower::Facts;
+use super::pages::PAGE_BYTES;
 use super::record::{Action, BornKind, Record};
 use crate::store::Space;
 
@@ -47,6 +47,16 @@ impl Cost {
         Self { blocks, inodes, name: record.new_name() }
     }
 
+    /// Blocks besides those of the directory.
+    pub(crate) const fn own_blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Blocks of so many bytes that the directory takes where nothing else waits.
+    pub(crate) fn directory_blocks(&self, block_bytes: u32) -> u64 {
+        self.most_blocks(block_bytes) - self.blocks
+    }
+
     pub(crate) const fn inodes(&self) -> u64 {
         self.inodes
     }
@@ -63,12 +73,14 @@ impl Cost {
 pub(crate) struct Sizes {
     block_bytes: u32,
     cluster_blocks: u64,
+    kept_blocks: u64,
 }
 
 impl Sizes {
     pub(crate) fn of(space: &Space, facts: &Facts) -> Self {
         let cluster_blocks = u64::from(facts.cluster_blocks);
-        Self { block_bytes: space.block_bytes, cluster_blocks }
+        let (block_bytes, kept_blocks) = (space.block_bytes, facts.kept_blocks);
+        Self { block_bytes, cluster_blocks, kept_blocks }
     }
 
     /// Blocks to lease for something that may take so many.
@@ -125,9 +137,10 @@ impl Room {
     /// Room for the changes of a slot, which has leased nothing yet.
     pub(crate) fn empty(&self) -> Self {
         let space = Space { available_blocks: 0, free_inodes: 0, ..self.space };
+        let sizes = Sizes { kept_blocks: 0, ..self.sizes };
         let names = HashMap::new();
         let (blocks, inodes, name_bytes, pages, files) = (0, 0, 0, 0, 0);
-        Self { space, names, blocks, inodes, name_bytes, pages, files, ..*self }
+        Self { space, sizes, names, blocks, inodes, name_bytes, pages, files }
     }
 
     /// More space is leased.
@@ -138,7 +151,8 @@ impl Room {
 
     /// Blocks and inodes that are free and that no waiting change may take.
     pub(crate) fn left(&self) -> (u64, u64) {
-        let blocks = self.space.available_blocks.saturating_sub(self.reserved_blocks());
+        let kept = self.reserved_blocks() + self.sizes.kept_blocks;
+        let blocks = self.space.available_blocks.saturating_sub(kept);
         (blocks, self.space.free_inodes.saturating_sub(self.inodes))
     }
 
@@ -159,7 +173,8 @@ impl Room {
 
     /// Whether there is room for `blocks` more, and for `inodes`.
     pub(crate) fn has(&self, blocks: u64, inodes: u64) -> bool {
-        let wanted = self.reserved_blocks() + self.sizes.to_lease(blocks);
+        let kept = self.reserved_blocks() + self.sizes.kept_blocks;
+        let wanted = kept + self.sizes.to_lease(blocks);
         wanted <= self.space.available_blocks && self.inodes + inodes <= self.space.free_inodes
     }
 
@@ -241,6 +256,8 @@ mod tests {
             has_crtime: true,
             cluster_blocks: 1,
             inodes_per_group: 8192,
+            quotas: super::super::quotas::Quotas::None,
+            kept_blocks: 0,
             immediate: None,
         };
         let mut room = Room::new(space, &facts);

@@ -118,7 +118,7 @@ impl Length {
         self.get().0
     }
 
-    /// Sets both. The caller holds the lock of the inode, or is alone.
+    /// Sets both. The caller holds the lock of the size, or is alone.
     pub(crate) fn set(&self, size_bytes: u64, valid_bytes: u64) {
         self.0.write([size_bytes, valid_bytes, 0, 0, 0, 0, 0]);
     }

@@ -25,6 +25,8 @@ pub(crate) struct Pending {
     pub(crate) unsettled: BTreeSet<InodeNr>,
     /// Promised numbers that came and went.
     pub(crate) returned: Vec<InodeNr>,
+    /// A batch is on its way to the disk.
+    pub(crate) flying: bool,
 }
 
 /// How much waits, for all to see.
@@ -38,10 +40,9 @@ pub(crate) struct Pressure {
 impl Pressure {
     pub(crate) fn note(&self, pending: &Pending) {
         let pages = pending.room.pages.max(0).cast_unsigned();
-        for (word, value) in [
-            (&self.records, pending.log.len() as u64),
-            (&self.content_bytes, pages * PAGE_BYTES),
-        ] {
+        for (word, value) in
+            [(&self.records, pending.log.len() as u64), (&self.content_bytes, pages * PAGE_BYTES)]
+        {
             if word.load(Ordering::Relaxed) != value {
                 word.store(value, Ordering::Relaxed);
             }
@@ -57,7 +58,12 @@ impl Pressure {
 impl Pending {
     pub(crate) fn new(room: Room) -> Self {
         let (log, dirty) = (Log::default(), BTreeSet::new());
-        Self { log, room, dirty, unsettled: BTreeSet::new(), returned: Vec::new() }
+        Self { log, room, dirty, unsettled: BTreeSet::new(), returned: Vec::new(), flying: false }
+    }
+
+    /// Whether the disk has all changes and all content, but for times.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.log.len() == 0 && self.dirty.is_empty() && !self.flying
     }
 
     /// Reserves what a change may take.
