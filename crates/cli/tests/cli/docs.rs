@@ -21,7 +21,7 @@ fn tests_that_pages_name_exist() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut sources = String::new();
     let mut folders: Vec<_> =
-        ["crates", "fuzz", "xtask"].iter().map(|name| repository.join(name)).collect();
+        ["crates", "fuzz", "tools", "xtask"].iter().map(|name| repository.join(name)).collect();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             if entry.is_dir() && !entry.ends_with("target") {
