@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::tools::has_toolchain;
 use crate::{fuzz, tidy};
 
 /// Tests that explore thread interleavings with shuttle: those in modules of that name, because
@@ -55,16 +56,6 @@ pub(crate) fn run() -> Result<()> {
     fuzz::smoke(&built.join("floe-trials"))?;
     differential(&built)?;
     tests()
-}
-
-/// Whether rustup has a toolchain, and the given program in it, if any.
-pub(crate) fn has_toolchain(name: &str, program: &[&str]) -> bool {
-    let asked = if program.is_empty() { &["cargo"][..] } else { program };
-    let mut rustup = Command::new("rustup");
-    rustup.arg("run").arg(name).args(asked).arg("--version");
-    // Do not download a missing toolchain.
-    rustup.env("RUSTUP_AUTO_INSTALL", "0").stdout(Stdio::null()).stderr(Stdio::null());
-    rustup.status().is_ok_and(|status| status.success())
 }
 
 /// Builds with the MSRV in `Cargo.toml`, if that toolchain is installed. (Clippy's

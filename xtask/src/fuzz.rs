@@ -8,8 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 
-use crate::ci::has_toolchain;
-use crate::tools;
+use crate::tools::{self, has_toolchain};
 
 /// The fuzz targets.
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -2,7 +2,7 @@
 //! of the product, and each of those is built only when it is asked for.
 
 use std::ffi::OsString;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -11,7 +11,7 @@ pub(crate) struct Tool {
     /// Its package, and so the program's name.
     pub(crate) package: &'static str,
     about: &'static str,
-    commands: &'static [&'static str],
+    pub(crate) commands: &'static [&'static str],
 }
 
 /// All tools. A test of each one compares its commands with these.
@@ -80,4 +80,14 @@ pub(crate) fn run_in(package: &str, words: &[OsString]) -> Result<()> {
         .context("starting cargo")?;
     ensure!(status.success(), "{package} ended with {status}");
     Ok(())
+}
+
+/// Whether rustup has a toolchain, and the given program in it, if any.
+pub(crate) fn has_toolchain(name: &str, program: &[&str]) -> bool {
+    let asked = if program.is_empty() { &["cargo"][..] } else { program };
+    let mut rustup = Command::new("rustup");
+    rustup.arg("run").arg(name).args(asked).arg("--version");
+    // Do not download a missing toolchain.
+    rustup.env("RUSTUP_AUTO_INSTALL", "0").stdout(Stdio::null()).stderr(Stdio::null());
+    rustup.status().is_ok_and(|status| status.success())
 }

@@ -60,7 +60,7 @@ struct Recorded {
 }
 
 /// The images of `cargo xtask bench --inodes 1000000` with a warm cache on the machine of
-/// docs/benchmarks.md: the fastest of twenty and of eighteen runs, with other load on its two
+/// docs/measurements/threads.md: the fastest of twenty and of eighteen runs, with other load on its two
 /// cores.
 fn built_in() -> Vec<Recorded> {
     let recorded = |name: &str, inodes, directory_blocks, [pass_1, pass_2, other]: [f64; 3]| {

@@ -1,7 +1,8 @@
 //! The rules. Each states its reason; exceptions are listed with a reason and must be necessary.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::pages;
 use super::rooms::rooms;
 use super::tree::{Tree, all_code, code};
 
@@ -24,6 +25,10 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("structures", structures),
     ("lints", lints),
     ("promises", promises),
+    ("commands", pages::commands),
+    ("tests", pages::tests),
+    ("files", pages::files),
+    ("figures", pages::figures),
 ];
 
 /// Permitted violations of a rule, with reasons.
@@ -106,6 +111,16 @@ fn crate_of(path: &str) -> Option<&str> {
 fn is_product(path: &str) -> bool {
     let of_test = || crate_of(path).is_some_and(|name| FOR_TESTS.contains(&name));
     path.starts_with("crates/") && path.contains("/src/") && !of_test()
+}
+
+/// Lines of product code by crate, without tests, comments and empty lines.
+pub(super) fn product_lines(tree: &Tree) -> BTreeMap<&str, usize> {
+    let mut counts = BTreeMap::new();
+    for (path, text) in tree.rust().filter(|(path, _)| is_product(path)) {
+        let lines = code(text).filter(|(_, code)| !code.trim().is_empty()).count();
+        *counts.entry(crate_of(path).unwrap_or_default()).or_default() += lines;
+    }
+    counts
 }
 
 /// A crate uses only crates to its right in `cli -> report, fuse -> fs -> disk, repair -> check ->
@@ -528,7 +543,7 @@ mod tests {
         let tests = include_str!("rules.rs");
         let end = tests.find("/// Canaries").expect("this module");
         let of_rooms = include_str!("rooms.rs");
-        let tests = [&tests[end..], of_rooms].concat();
+        let tests = [&tests[end..], of_rooms, include_str!("pages.rs")].concat();
         for (name, _) in RULES {
             assert!(tests.contains(&format!("fn canary_{name}")), "{name}");
         }
@@ -555,6 +570,14 @@ mod tests {
         assert_eq!(faults("| it | `what_was_promised_once` |"), 1);
         assert_eq!(faults("| it | `cli: signals` |"), 1);
         assert_eq!(faults("| it | by itself |"), 1);
+    }
+
+    #[test]
+    fn lines_are_counted_without_tests_and_comments() {
+        let text = "//! Docs.\n\nfn f() {\n    // Why.\n}\n\n#[cfg(test)]\nmod tests {\n}\n";
+        let texts = ["crates/check/src/a.rs", "crates/check/tests/b.rs", "crates/testkit/src/c.rs"];
+        let tree = Tree::of(&texts.map(|path| (path, text)));
+        assert_eq!(product_lines(&tree).into_iter().collect::<Vec<_>>(), [("check", 2)]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use floe_ext4::journal::{self, Journal, JournalEvent, Seen};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::{Compat, Incompat};
 
-use crate::journal::JournalError;
+use super::JournalError;
 
 /// What recovery did.
 #[derive(Debug, Default)]
