@@ -241,6 +241,7 @@ type Leaf = [Slot; SLOTS];
 type Child = OnceLock<Box<Node>>;
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "most nodes are leaves, which need the room")]
 enum Node {
     Inner([Child; FAN]),
     Leaf(Leaf),

@@ -84,7 +84,7 @@ impl Sizes {
     }
 
     /// Blocks to lease for something that may take so many.
-    pub(crate) const fn to_lease(&self, blocks: u64) -> u64 {
+    pub(crate) const fn to_lease(self, blocks: u64) -> u64 {
         (blocks + SLACK_BLOCKS) * self.cluster_blocks
     }
 

@@ -223,7 +223,8 @@ fn changes_wait_over_quotas_and_regions() {
             live::mounted(&device, Limits::default(), |memory| Ok(tree(memory))).unwrap();
         let mut wanted = tree(&model);
         // Who owns the root mkfs chose, and native images have a directory of their own.
-        (again.remove(""), wanted.remove(""));
+        again.remove("");
+        wanted.remove("");
         again.retain(|path, _| !path.starts_with("/.cubes"));
         same(&again, &wanted).unwrap();
     }
