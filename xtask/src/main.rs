@@ -1,5 +1,6 @@
 //! Floe's development commands: `cargo xtask tidy | ci | images | bench | differential`.
 
+mod ageing;
 mod bench;
 mod boot;
 mod ci;
@@ -86,6 +87,8 @@ enum Chore {
     /// Install the Debian packages in a complete Debian and boot it with damage (needs root,
     /// debootstrap, a kernel)
     Boot(boot::Args),
+    /// Age file systems of several layouts alike, and replay the reads of checks on models of devices
+    Ageing(ageing::Args),
     /// Measure image builders: floe mkfs --from, mke2fs -d, genext2fs, tar onto a mount
     ImageBench(image_bench::Args),
     /// Destroy metadata and compare the files that floe salvage, e2fsck, photorec, ext4magic and
@@ -145,6 +148,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Differential(args) => differential::run(&args),
         Chore::Tuned(args) => tuned::run(&args),
         Chore::Bench(args) => bench::run(&args),
+        Chore::Ageing(args) => ageing::run(&args),
         Chore::ImageBench(args) => image_bench::run(&args),
         Chore::Eta(args) => eta::run(&args),
         Chore::Conflicts(args) => conflicts::run(&args),
