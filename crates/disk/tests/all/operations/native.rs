@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
 use floe_check::{CheckOptions, Problem, check};
 use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
-use floe_disk::ops::{Caller, NewInode};
+use floe_disk::ops::{Caller, NewInode, Step};
 use floe_disk::volume::{Volume, seal};
 use floe_ext4::files::Files;
 use floe_ext4::fs::FileSystem;
@@ -102,7 +102,9 @@ fn freed_metadata_is_reserved_again() {
                 volume.create(&mut tx, &caller, InodeNr::ROOT, name, &new).unwrap();
             } else {
                 let removed = volume.rmdir(&mut tx, &caller, InodeNr::ROOT, name).unwrap();
-                volume.finish_orphan(&mut tx, &device, &caller, removed.inode).unwrap();
+                let inode = removed.inode;
+                let step = volume.finish_orphan(&mut tx, &device, &caller, inode).unwrap();
+                assert_eq!(step, Step::Done);
             }
         }
         let epoch = volume.end_epoch();
