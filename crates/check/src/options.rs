@@ -36,6 +36,8 @@ pub struct CheckOptions<'a> {
     /// Whether inodes and directory blocks that are plainly in order are judged on a short path. Findings are
     /// the same without it; it always pays, and only the tests of that promise switch it off.
     pub shortcuts: bool,
+    /// Whether native file systems are swept lot by lot. Findings are the same without: it is off only where that is tested.
+    pub sweep: bool,
     /// How cross-checks are proved; findings are the same either way. `Auto` takes fingerprints from
     /// 2^29 clusters on, or if a memory budget has no room for exact accounting (`docs/fingerprint.md`).
     pub accounting: Accounting,
@@ -106,6 +108,7 @@ impl Default for CheckOptions<'_> {
             // The clock of a library's caller is not ours to read; 2038 is later than most damage.
             now_seconds: i64::from(i32::MAX),
             shortcuts: true,
+            sweep: true,
             accounting: Accounting::Auto,
             links: LinkChoice::Auto,
             memory_bytes: None,
