@@ -32,9 +32,19 @@ pub(crate) struct Args {
     /// collisions with metadata, maps that lead nowhere, bits of several inodes of one block
     #[arg(long)]
     aimed: bool,
-    /// Only these profiles (repeat, or separate by commas); by default all
+    /// Damage as a hostile examiner makes it: one fault in all objects of a kind, structures
+    /// exchanged or moved, all copies lost, ends of tables, false orphans
+    #[arg(long, conflicts_with = "aimed")]
+    hostile: bool,
+    /// Only these profiles (repeat, or separate by commas); by default all but the unusual ones
     #[arg(long, value_delimiter = ',')]
     profile: Vec<String>,
+    /// Unusual profiles: blocks of 64 KiB, nearly all features at once, a tiny last group, ...
+    #[arg(long, conflicts_with = "profile")]
+    unusual: bool,
+    /// Fill native images (`floe mkfs -t native --from`) with the files of the profiles
+    #[arg(long, requires = "repair", conflicts_with = "recipes")]
+    native: bool,
     /// Number of images checked concurrently
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -88,7 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(case) = &args.replay {
         return replay(case, &floe, args.keep, &names);
     }
-    let profiles = profiles(&args.profile)?;
+    let profiles = chosen(args)?;
     let begin = Instant::now();
     let cases = compare_all(args, &floe, &profiles, &names)?;
     let groups = group(cases);
@@ -123,12 +133,18 @@ pub(crate) fn built_floe() -> Result<PathBuf> {
         .context("floe is not built: cargo build -p floe, or name it with --floe")
 }
 
-/// The profiles with these names; all if there are no names.
+/// The profiles that the options choose.
+fn chosen(args: &Args) -> Result<Vec<Profile>> {
+    if args.unusual { Ok(Profile::UNUSUAL.to_vec()) } else { profiles(&args.profile) }
+}
+
+/// The profiles with these names; all but the unusual ones if there are no names.
 pub(crate) fn profiles(names: &[String]) -> Result<Vec<Profile>> {
     if names.is_empty() {
         return Ok(Profile::ALL.to_vec());
     }
-    let known = || Profile::ALL.iter().map(|profile| profile.name()).collect::<Vec<_>>().join(" ");
+    let all = || Profile::ALL.iter().chain(Profile::UNUSUAL);
+    let known = || all().map(|profile| profile.name()).collect::<Vec<_>>().join(" ");
     names
         .iter()
         .map(|name| {
@@ -151,7 +167,12 @@ fn for_all_seeds<T: Send>(
     profiles: &[Profile],
     work: &(dyn Fn(Profile, u64) -> Result<T> + Sync),
 ) -> Result<Vec<T>> {
-    let first = if args.aimed { damage::AIMED_FROM + args.from } else { args.from };
+    let first = args.from
+        + match (args.aimed, args.hostile) {
+            (true, _) => damage::AIMED_FROM,
+            (_, true) => damage::HOSTILE_FROM,
+            _ => 0,
+        };
     let next = AtomicU64::new(first);
     let done = AtomicUsize::new(0);
     let end = first + args.seeds;

@@ -88,6 +88,7 @@ fn superblock(edit: &SuperblockEdit) -> bool {
         | E::WriteTimeNow
         | E::MinExtraIsize(_)
         | E::WantExtraIsize(_)
+        | E::DefaultHash
         | E::NoReservedDescriptors
         | E::SetCompat(_)
         | E::SetIncompat(_)
@@ -135,6 +136,7 @@ fn journal(edit: &JournalEdit) -> bool {
     match edit {
         JournalEdit::Replay
         | JournalEdit::ZeroStaleFields
+        | JournalEdit::Version2
         | JournalEdit::Bounds { .. }
         | JournalEdit::ClearError
         | JournalEdit::Create
@@ -190,7 +192,8 @@ fn inode(edit: InodeEdit, problem: Option<&Problem>) -> bool {
         | E::EmptyInline
         | E::InlineDirectorySize
         | E::ValueSize { .. }
-        | E::ValueHere { .. } => false,
+        | E::ValueHere { .. }
+        | E::AttributeName { .. } => false,
     }
 }
 
