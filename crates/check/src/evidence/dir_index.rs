@@ -238,3 +238,23 @@ mod tests {
         assert!(DirIndex::made_by(&Pool::new(3), &[]).is_empty());
     }
 }
+
+#[cfg(test)]
+mod laws {
+    use super::*;
+
+    floe_exec::accumulator_laws!(
+        Parts,
+        1u32..9_000,
+        |all: &mut Parts, number: u32| {
+            let info = DirInfo { inode: InodeNr(number), size_blocks: 1 };
+            all.0.push(Part::of(&[info], number));
+        },
+        |all: Parts| {
+            let mut parts: Vec<_> =
+                all.0.into_iter().map(|part| (part.first, part.inodes)).collect();
+            parts.sort_unstable();
+            parts
+        }
+    );
+}

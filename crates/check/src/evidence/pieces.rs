@@ -130,3 +130,23 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod laws {
+    use super::*;
+
+    floe_exec::accumulator_laws!(
+        Made,
+        (0usize..9, 0usize..3),
+        |all: &mut Made, (first, list): (usize, usize)| {
+            all.0.push((first, list, [AtomicU32::new(first as u32)].into()));
+        },
+        |all: Made| {
+            let number = |cells: &[AtomicU32]| cells[0].load(Ordering::Relaxed);
+            let mut made: Vec<_> =
+                all.0.iter().map(|(first, list, cells)| (*first, *list, number(cells))).collect();
+            made.sort_unstable();
+            made
+        }
+    );
+}
