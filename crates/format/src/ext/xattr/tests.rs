@@ -224,7 +224,8 @@ fn names_are_mended_and_nothing_else_is_lost() {
         )
     };
     // The second entry begins behind one of 16 bytes and a name of 8.
-    let cases: [(u8, &[u8], Option<(u8, &[u8])>); 6] = [
+    type Named = (u8, &'static [u8]);
+    let cases: [(u8, &'static [u8], Option<Named>); 6] = [
         (1, b"abcd", Some((1, b"abcd"))),
         (1, b"ab\0d", Some((1, b"ab"))),
         (1, b"\0bcd", None),
