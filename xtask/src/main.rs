@@ -9,6 +9,7 @@ mod differential;
 mod engines;
 mod eta;
 mod faulty_device;
+mod fs_bench;
 mod fuzz;
 mod guest;
 mod image_bench;
@@ -116,6 +117,9 @@ enum Chore {
     MountDamage(mount_damage::Args),
     /// Let programs that others wrote use a mount (needs root; skips programs not installed)
     MountSuite(mount_suite::Args),
+    /// Measure loads on mounts by Linux, fuse2fs and Floe, and on the least that FUSE costs (needs
+    /// root, cc and fuse2fs)
+    FsBench(fs_bench::Args),
     /// End mounts in use by umount, signals and SIGKILL, and see whether anything is lost (needs root)
     MountEnds(mount_ends::Args),
     /// Run one program and print its time and memory (used by `bench`)
@@ -169,6 +173,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::LinkMemory(args) => link_memory::run(&args),
         Chore::Memory(args) => memory::run(&args),
         Chore::MountDamage(args) => mount_damage::run(&args),
+        Chore::FsBench(args) => fs_bench::run(&args),
         Chore::MountEnds(args) => mount_ends::run(&args),
         Chore::MountSuite(args) => mount_suite::run(&args),
         Chore::Measure(args) => measure::run(&args),

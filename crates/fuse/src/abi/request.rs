@@ -1,7 +1,9 @@
 //! Decoding of requests. Whatever bytes come, there is a request or a reason, and no panic.
 
 use super::change::Change;
-use super::messages::{ForgetOne, GetxattrIn, InHeader, InitIn, IoctlIn, LseekIn, ReadIn};
+use super::messages::{
+    ForgetOne, GetxattrIn, InHeader, InitIn, IoctlIn, LseekIn, ReadIn, ReleaseIn,
+};
 use super::opcode::Opcode;
 
 /// A request of the kernel.
@@ -43,7 +45,12 @@ pub enum Operation<'a> {
         flags: u32,
     },
     /// The last descriptor of an open file or directory is gone.
-    Release,
+    Release {
+        /// A directory.
+        directory: bool,
+        /// How it was opened: `O_*`.
+        flags: u32,
+    },
     /// A descriptor is closed.
     Flush {
         /// The number that the answer to [`Operation::Open`] gave the open file.
@@ -194,7 +201,10 @@ impl<'a> Arguments<'a> {
                 let GetxattrIn { size: flags } = GetxattrIn::decode(self.0.first_chunk()?);
                 Operation::Open { directory: opcode == Opcode::Opendir, flags }
             }
-            Opcode::Release | Opcode::Releasedir => Operation::Release,
+            Opcode::Release | Opcode::Releasedir => {
+                let ReleaseIn { flags, .. } = ReleaseIn::decode(self.0.first_chunk()?);
+                Operation::Release { directory: opcode == Opcode::Releasedir, flags }
+            }
             // Both messages begin with the number of the file.
             Opcode::Flush => Operation::Flush { file: u64::from_le_bytes(*self.0.first_chunk()?) },
             Opcode::Fsync | Opcode::Fsyncdir => {

@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use floe_fuse::Transport;
 use floe_fuse::mount::{MountPoint, unmount};
 use floe_sync::Arc;
 
@@ -47,6 +48,9 @@ pub(crate) struct Args {
     /// Log every request; stays in the foreground
     #[arg(long, short)]
     debug: bool,
+    /// Take requests by io_uring (`ring`), by /dev/fuse (`dev`), or by io_uring where root has enabled it and the kernel is 6.18 or newer (`auto`)
+    #[arg(long, value_name = "auto|ring|dev", value_parser = transport_of)]
+    transport: Option<Transport>,
     /// Serve requests with a single thread
     #[arg(long, short)]
     single_thread: bool,
@@ -59,6 +63,10 @@ pub(crate) struct Args {
     /// Run as the server, whose standard output the starting command reads
     #[arg(long, hide = true)]
     serve: bool,
+}
+
+fn transport_of(name: &str) -> Result<Transport, String> {
+    options::transport(name).ok_or_else(|| "must be auto, ring or dev".to_owned())
 }
 
 /// Translates the command line of `mount.floe`, which mount(8) runs (SOURCE DIRECTORY and options
