@@ -85,7 +85,11 @@ enum System {
     Linux(kernel::Mounted, Image),
     Floe(Mounted, Image),
     /// A server that runs until its mount ends.
-    Server { folder: TempDir, server: Child, _image: Option<Image> },
+    Server {
+        folder: TempDir,
+        server: Child,
+        _image: Option<Image>,
+    },
 }
 
 impl System {
@@ -121,12 +125,14 @@ impl System {
     }
 
     fn ceiling(args: &Args, name: &str, options: &str) -> Result<Self> {
-        let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/examples/ceiling");
+        let built =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/examples/ceiling");
         let program = args.ceiling.clone().unwrap_or(built);
         let folder = tool::scratch("floe-bench-")?;
         let mut command = Command::new(program);
         command.arg(folder.path()).args((name == "memory").then_some("--memory"));
-        command.args(options.split(',').filter(|word| *word != "rw").map(|word| format!("--{word}")));
+        command
+            .args(options.split(',').filter(|word| *word != "rw").map(|word| format!("--{word}")));
         let mut server = command.stdout(Stdio::piped()).spawn().context(
             "starting the ceiling (cargo build --release -p floe-fuse --example ceiling)",
         )?;

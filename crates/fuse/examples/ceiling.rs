@@ -11,8 +11,9 @@ use std::path::Path;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_fs::{
-    Applied, Attribute, Attributes, Change, Directory, FileSystem, FsError, Limits, Listed, MemFs, NewInode,
-    NewKind, NullDisk, Op, OpKind, Place, RenameMode, SeekFor, Space, Store, Timestamp, now,
+    Applied, Attribute, Attributes, Change, Directory, FileSystem, FsError, Limits, Listed, MemFs,
+    NewInode, NewKind, NullDisk, Op, OpKind, Place, RenameMode, SeekFor, Space, Store, Timestamp,
+    now,
 };
 use floe_fuse::mount::{MountOptions, MountPoint, mount};
 use floe_fuse::{ServeOptions, Transport, serve};
@@ -22,7 +23,9 @@ use floe_sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 fn main() -> io::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let Some(place) = words.first() else {
-        return Err(io::Error::other("usage: ceiling DIR [--memory] [--no-writeback] [--open-fast]"));
+        return Err(io::Error::other(
+            "usage: ceiling DIR [--memory] [--no-writeback] [--open-fast]",
+        ));
     };
     let has = |word: &str| words.iter().any(|given| given == word);
     let options = ServeOptions {
@@ -171,7 +174,12 @@ impl Tables {
         nodes.get(&inode.0).cloned().ok_or(FsError::NotFound)
     }
 
-    fn create(&self, op: &Op<'_>, place: Place<'_>, new: &NewInode<'_>) -> Result<InodeNr, FsError> {
+    fn create(
+        &self,
+        op: &Op<'_>,
+        place: Place<'_>,
+        new: &NewInode<'_>,
+    ) -> Result<InodeNr, FsError> {
         let inode = InodeNr(self.next.fetch_add(1, Ordering::Relaxed));
         let above = self.node(place.directory)?;
         let mut above = lock(&above);
@@ -304,7 +312,9 @@ impl Store for Tables {
                 let created = Some(self.create(op, place, &new)?);
                 return Ok(Applied { created, nameless: None });
             }
-            OpKind::Unlink(place) | OpKind::RemoveDirectory(place) => return self.remove(op, place),
+            OpKind::Unlink(place) | OpKind::RemoveDirectory(place) => {
+                return self.remove(op, place);
+            }
             OpKind::Rename { from, to, mode: RenameMode::Replace } => {
                 return self.rename(op, from, to);
             }

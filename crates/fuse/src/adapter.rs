@@ -117,23 +117,14 @@ impl<S: Store> Adapter<'_, S> {
                 self.change(inode, by, change, buffer)?
             }
             Operation::Lookup { name } => self.look_up(inode, name)?,
-            Operation::Getattr => {
-                let (file, keep) = self.shown(&fs.attributes(inode)?);
-                Answer::Bytes(abi::attributes(&file, fs.block_bytes(), keep))
-            }
+            Operation::Getattr { opened } => self.stat(inode, opened)?,
             Operation::Statx => {
                 let (file, keep) = self.shown(&fs.attributes(inode)?);
                 Answer::Bytes(abi::extended_stat(&file, fs.block_bytes(), keep))
             }
             Operation::Readlink => Answer::Bytes(fs.target(inode)?),
             Operation::Read { offset_bytes, len_bytes } => {
-                let most = len_bytes.min(MOST_ANSWER_BYTES) as usize;
-                if buffer.len() < most {
-                    buffer.resize(most, 0);
-                }
-                let len = fs.read(inode, offset_bytes, &mut buffer[..most])?;
-                self.metrics.add_read(len);
-                Answer::Buffer(len)
+                self.read(inode, offset_bytes, len_bytes, buffer)?
             }
             Operation::Readdir { cookie, len_bytes, plus } => {
                 self.list(inode, cookie, len_bytes, plus)?
@@ -149,28 +140,14 @@ impl<S: Store> Adapter<'_, S> {
                 sized(fs.extended_attribute(inode, name)?, len_bytes)
             }
             Operation::Listxattr { len_bytes } => {
-                let mut names = fs.extended_attribute_names(inode)?;
-                // As Linux: only root sees that there are any.
-                names.retain(|name| header.uid == 0 || !name.starts_with(b"trusted."));
-                let list = names.into_iter().flat_map(|name| [name, vec![0]].concat());
-                sized(list.collect(), len_bytes)
+                sized(self.attribute_names(inode, header.uid)?, len_bytes)
             }
             Operation::Access { mask } => {
                 let want = Want::from_bits_truncate((mask & 7) as u16);
                 fs.access(&Caller::Judged, inode, want)?;
                 Answer::Bytes(Vec::new())
             }
-            Operation::Lseek { offset_bytes, whence } => {
-                let what = match whence {
-                    SEEK_DATA => SeekFor::Data,
-                    SEEK_HOLE => SeekFor::Hole,
-                    _ => return Err(FsError::Invalid),
-                };
-                if self.writeback && self.writers.has(inode) && !self.write_back(inode) {
-                    return Ok(Answer::Error(Errno::BUSY));
-                }
-                Answer::Bytes(fs.seek(inode, offset_bytes, what)?.to_le_bytes().to_vec())
-            }
+            Operation::Lseek { offset_bytes, whence } => self.seek(inode, offset_bytes, whence)?,
             Operation::Ioctl { ref request, data } => {
                 self.ioctl(inode, (header.uid, header.gid), request, data)?
             }
@@ -195,6 +172,52 @@ impl<S: Store> Adapter<'_, S> {
                 Answer::Error(Errno::NOSYS)
             }
         })
+    }
+
+    fn stat(&self, inode: InodeNr, opened: bool) -> Result<Answer, FsError> {
+        // The kernel asks before it takes more for a file: here a program that writes on and on learns that nothing of it
+        // is kept.
+        if let Some(errno) = opened.then(|| self.writers.take_failure(inode)).flatten() {
+            return Ok(Answer::Error(errno));
+        }
+        let (file, keep) = self.shown(&self.fs.attributes(inode)?);
+        Ok(Answer::Bytes(abi::attributes(&file, self.fs.block_bytes(), keep)))
+    }
+
+    fn read(
+        &self,
+        inode: InodeNr,
+        offset_bytes: u64,
+        len_bytes: u32,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Answer, FsError> {
+        let most = len_bytes.min(MOST_ANSWER_BYTES) as usize;
+        if buffer.len() < most {
+            buffer.resize(most, 0);
+        }
+        let len = self.fs.read(inode, offset_bytes, &mut buffer[..most])?;
+        self.metrics.add_read(len);
+        Ok(Answer::Buffer(len))
+    }
+
+    fn attribute_names(&self, inode: InodeNr, uid: u32) -> Result<Vec<u8>, FsError> {
+        let mut names = self.fs.extended_attribute_names(inode)?;
+        // As Linux: only root sees that there are any.
+        names.retain(|name| uid == 0 || !name.starts_with(b"trusted."));
+        Ok(names.into_iter().flat_map(|name| [name, vec![0]].concat()).collect())
+    }
+
+    fn seek(&self, inode: InodeNr, offset_bytes: u64, whence: u32) -> Result<Answer, FsError> {
+        let what = match whence {
+            SEEK_DATA => SeekFor::Data,
+            SEEK_HOLE => SeekFor::Hole,
+            _ => return Err(FsError::Invalid),
+        };
+        if self.writeback && self.writers.has(inode) && !self.write_back(inode) {
+            return Ok(Answer::Error(Errno::BUSY));
+        }
+        let found = self.fs.seek(inode, offset_bytes, what)?;
+        Ok(Answer::Bytes(found.to_le_bytes().to_vec()))
     }
 
     fn look_up(&self, inode: InodeNr, name: &[u8]) -> Result<Answer, FsError> {
@@ -321,7 +344,8 @@ impl<S: Store> Adapter<'_, S> {
         let (process, threads) = (std::process::id(), self.options.threads);
         let mode = if self.fs.is_read_only() { "read-only" } else { "read-write" };
         let version = env!("CARGO_PKG_VERSION");
-        let (transport, writes) = (self.carrier.transport(), if self.writeback { "write-back" } else { "write-through" });
+        let (transport, writes) =
+            (self.carrier.transport(), if self.writeback { "write-back" } else { "write-through" });
         format!("version: {version}\nprocess: {process}\nthreads: {threads}\nmode: {mode}\ntransport: {transport}\nkernel cache: {writes}\n").into()
     }
 

@@ -139,11 +139,7 @@ impl Carrier for DevFuse {
     }
 
     fn control(&self) -> Box<dyn Channel + '_> {
-        Box::new(DeviceChannel {
-            shared: &self.device,
-            own: None,
-            buffer: vec![0; REQUEST_BYTES],
-        })
+        Box::new(DeviceChannel { shared: &self.device, own: None, buffer: vec![0; REQUEST_BYTES] })
     }
 
     fn channels(&self, taken: InitFlags, threads: usize) -> Vec<Box<dyn Channel + '_>> {

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use crate::abi::{self, Change, SetattrFields, SetattrIn, WriteFlags};
 use crate::adapter::{Adapter, Answer, MOST_ANSWER_BYTES};
+use crate::errno::errno;
 
 /// How often, and how long each time, a change without space waits for the space of deleted files.
 const MOST_WAITS: u32 = 80;
@@ -70,10 +71,7 @@ impl<S: Store> Adapter<'_, S> {
                 OpKind::Rename { from, to, mode: rename_mode(flags)? }
             }
             Change::Setattr(ref fields) => {
-                let (size_bytes, mut change) = fields_of(fields);
-                if loses_ids(fields) {
-                    change.permissions = self.without_ids(inode, by, change.permissions)?;
-                }
+                let (size_bytes, change) = self.new_fields(inode, by, fields)?;
                 OpKind::Change { inode, size_bytes, change }
             }
             Change::Write { offset_bytes, bytes, flags } => {
@@ -98,8 +96,28 @@ impl<S: Store> Adapter<'_, S> {
             Change::Unserved(_) => return Ok(Answer::Error(Errno::NOSYS)),
         };
         let (uid, gid) = self.on_behalf_of(inode, by, change)?;
-        let new = self.apply(&Op { uid, gid, time: time_of(change), kind })?;
+        let applied = self.apply(&Op { uid, gid, time: time_of(change), kind });
+        if let (Err(error), Change::Write { flags, .. }) = (&applied, change)
+            && flags.contains(WriteFlags::CACHE)
+        {
+            self.writers.fail(inode, errno(error));
+        }
+        let new = applied?;
         self.answer_of(inode, change, new.as_ref())
+    }
+
+    /// The new size and the other fields that the kernel asks for, and what follows from them.
+    fn new_fields(
+        &self,
+        inode: InodeNr,
+        by: (u32, u32),
+        asked: &SetattrIn,
+    ) -> Result<(Option<u64>, Fields), FsError> {
+        let (size_bytes, mut change) = fields_of(asked);
+        if loses_ids(asked) {
+            change.permissions = self.without_ids(inode, by, change.permissions)?;
+        }
+        Ok((size_bytes, change))
     }
 
     /// Copies bytes from one file to another, or to another place of the same file. May copy fewer than asked for.
@@ -125,7 +143,8 @@ impl<S: Store> Adapter<'_, S> {
         let (mut done, all) = (0, len_bytes.min(MOST_COPY_BYTES));
         while done < all {
             let most = (all - done).min(u64::from(MOST_ANSWER_BYTES)) as usize;
-            let len = self.fs.read(inode, offset_bytes.saturating_add(done), &mut buffer[..most])?;
+            let len =
+                self.fs.read(inode, offset_bytes.saturating_add(done), &mut buffer[..most])?;
             let kind = OpKind::Write {
                 inode: to,
                 offset_bytes: to_bytes + done,

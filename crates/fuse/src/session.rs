@@ -10,7 +10,7 @@ use floe_sync::{Condvar, Mutex, PoisonError, thread};
 use rustix::io::Errno;
 
 use crate::abi::{InHeader, InitFlags, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, Operation};
-use crate::abi::{OutHeader, Request};
+use crate::abi::{OutHeader, Request, ask_again};
 use crate::adapter::{Adapter, Answer, WritingBack};
 use crate::carrier::{Carrier, Channel, MOST_DATA_BYTES};
 use crate::metrics::Metrics;
@@ -68,8 +68,8 @@ pub struct ServeOptions {
 
 impl Default for ServeOptions {
     fn default() -> Self {
-        let threads =
-            floe_sync::available_parallelism().map_or(1, |count| count.get().clamp(LEAST_THREADS, 16));
+        let threads = floe_sync::available_parallelism()
+            .map_or(1, |count| count.get().clamp(LEAST_THREADS, 16));
         Self {
             threads,
             keep: Duration::MAX,
@@ -125,7 +125,14 @@ pub fn serve<C: Carrier, S: Store>(
         let others: Vec<_> =
             channels.map(|mut channel| scope.spawn(move || server.run(&mut *channel))).collect();
         if !fs.is_read_only() {
-            scope.spawn(|| commit_now_and_then(fs, options.commit_every, &over, log));
+            let tell = || {
+                for inode in writers.take_untold() {
+                    // One that the kernel does not know has nobody who writes.
+                    let _ = carrier.notify(&ask_again(inode));
+                }
+            };
+            let over = &over;
+            scope.spawn(move || commit_now_and_then(fs, options.commit_every, over, log, tell));
         }
         let mut result = own.map_or(Ok(()), |mut channel| server.run(&mut *channel));
         for other in others {
@@ -163,15 +170,17 @@ impl Over {
     }
 }
 
-/// Makes changes durable at intervals, until serving is over.
+/// Makes changes durable at intervals, until serving is over, and does `also` in between.
 fn commit_now_and_then<S: Store>(
     fs: &FileSystem<S>,
     interval: Duration,
     over: &Over,
     log: &(dyn Fn(&str) + Sync),
+    also: impl Fn(),
 ) {
     let mut since = Duration::ZERO;
     while !over.wait(interval.min(TEND_EVERY)) {
+        also();
         since += interval.min(TEND_EVERY);
         let done = if since < interval { fs.tend() } else { fs.sync() };
         if since >= interval {
@@ -282,12 +291,7 @@ fn negotiate(channel: &mut dyn Channel, wanted: InitFlags) -> io::Result<Option<
     Ok(None)
 }
 
-fn send(
-    channel: &mut dyn Channel,
-    unique: u64,
-    answer: &Answer,
-    buffer: &[u8],
-) -> io::Result<()> {
+fn send(channel: &mut dyn Channel, unique: u64, answer: &Answer, buffer: &[u8]) -> io::Result<()> {
     let (error, body) = match answer {
         Answer::Bytes(bytes) => (0, bytes.as_slice()),
         Answer::Buffer(len) => (0, buffer.get(..*len).unwrap_or_default()),

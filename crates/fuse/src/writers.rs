@@ -6,13 +6,23 @@ use std::collections::HashMap;
 use floe_format::InodeNr;
 use floe_sync::{Mutex, MutexGuard, PoisonError};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 /// Files that are open for writing, and how often.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
     counts: Mutex<HashMap<InodeNr, u64>>,
+    failures: Mutex<Failures>,
     /// Opens are not reported, so any file may be.
     pub(crate) unknown: bool,
+}
+
+/// Errors of what the kernel wrote back.
+#[derive(Debug, Default)]
+struct Failures {
+    of_files: HashMap<InodeNr, Errno>,
+    /// Files about which the kernel is to ask.
+    untold: Vec<InodeNr>,
 }
 
 /// Whether a file that is opened so can be written.
@@ -40,9 +50,33 @@ impl Writers {
                 *count -= 1;
                 if *count == 0 {
                     counts.remove(&inode);
+                    drop(counts);
+                    self.failures().of_files.remove(&inode);
                 }
             }
         }
+    }
+
+    fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something that the kernel wrote back was refused. The kernel tells who closes the file or makes it durable; whoever
+    /// goes on writing would never learn of it.
+    pub(crate) fn fail(&self, inode: InodeNr, errno: Errno) {
+        let mut failures = self.failures();
+        failures.of_files.insert(inode, errno);
+        failures.untold.push(inode);
+    }
+
+    /// The error of a file, once.
+    pub(crate) fn take_failure(&self, inode: InodeNr) -> Option<Errno> {
+        self.failures().of_files.remove(&inode)
+    }
+
+    /// Files about which the kernel is to ask before it takes more for them.
+    pub(crate) fn take_untold(&self) -> Vec<InodeNr> {
+        std::mem::take(&mut self.failures().untold)
     }
 
     /// Whether somebody may write a file.
@@ -68,6 +102,10 @@ mod tests {
         assert!(writers.has(file));
         writers.close(file, both);
         assert!(!writers.has(file));
+        writers.fail(file, Errno::NOSPC);
+        assert_eq!(writers.take_untold(), [file]);
+        assert_eq!(writers.take_failure(file), Some(Errno::NOSPC));
+        assert_eq!((writers.take_failure(file), writers.take_untold().len()), (None, 0));
         // Was never opened.
         writers.close(file, both);
         assert!(!writers.has(file));

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
+use std::time::Duration;
+
 use floe_check::{CheckOptions, view};
 use floe_fs::{FileSystem, Image, Limits, MemFs, NullDisk, Store};
 use floe_fuse::abi::Opcode;
@@ -57,10 +59,8 @@ fn served<S: Store>(
     let log = |_: &str| {};
     floe_sync::thread::scope(|scope| {
         let server = scope.spawn(|| serve(&carrier, fs, options, &log, || {}));
-        let offer: Vec<u8> = [7, 45, 131_072, u32::MAX]
-            .iter()
-            .flat_map(|word: &u32| word.to_le_bytes())
-            .collect();
+        let offer: Vec<u8> =
+            [7, 45, 131_072, u32::MAX].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
         carrier.ask(request(Opcode::Init, 1, 0, &[&offer[..], &[0xff; 48]].concat()));
         let (error, unique, taken) = answer(&carrier);
         assert_eq!((error, unique, taken.len()), (0, 1, 64));
@@ -97,7 +97,8 @@ fn words(words: &[u64]) -> Vec<u8> {
 /// Creates a file that is open for writing; its node.
 fn create(kernel: &MemoryCarrier, name: &str, mode: u32) -> u64 {
     const READ_WRITE: u32 = 2;
-    let head: Vec<u8> = [READ_WRITE, mode, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let head: Vec<u8> =
+        [READ_WRITE, mode, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
     let entry = must(kernel, Opcode::Create, 1, &[&head[..], name.as_bytes(), b"\0"].concat());
     u64::from_le_bytes(entry[..8].try_into().unwrap())
 }
@@ -151,6 +152,27 @@ fn what_the_kernel_keeps_is_agreed_and_asked_for_before_holes_are_told() {
         must(kernel, Opcode::Flush, file, &[0; 24]);
         write(kernel, file, 0, b"bytes", 0);
         must(kernel, Opcode::Lseek, file, &words(&[0, 0, 4]));
+    });
+}
+
+#[test]
+fn whoever_writes_on_learns_that_nothing_is_kept() {
+    let options =
+        ServeOptions { commit_every: Duration::from_millis(1), ..ServeOptions::default() };
+    served(&in_memory(), &options, |kernel, _| {
+        let file = create(kernel, "file", 0o644);
+        // Longer than any file.
+        let head = words(&[0, u64::MAX >> 1, 1 | 1 << 32, 0, 0]);
+        kernel.ask(request(Opcode::Write, 2, file, &[&head[..], b"x"].concat()));
+        let refused = answer(kernel);
+        assert_eq!((refused.0, refused.1), (-Errno::FBIG.raw_os_error(), 2));
+        let told = answer(kernel);
+        assert_eq!(told, (2, 0, words(&[file, u64::MAX, 0])), "the kernel is to ask");
+        must(kernel, Opcode::Getattr, file, &[0; 16]);
+        let opened = words(&[1, 0]);
+        kernel.ask(request(Opcode::Getattr, 3, file, &opened));
+        assert_eq!(answer(kernel).0, -Errno::FBIG.raw_os_error());
+        must(kernel, Opcode::Getattr, file, &opened);
     });
 }
 

@@ -557,7 +557,8 @@ fn root_sees_its_attributes_and_has_the_reserved_blocks() {
         return;
     }
     let Some(image) = image("ext4") else { return };
-    let ours = Ours::new(image.path(), &[]);
+    // So that each write says what it meets, and on whose behalf it came.
+    let ours = Ours::new(image.path(), &["-o", "nowriteback_cache"]);
     let file = ours.path().join("file");
     fs::write(&file, b"").unwrap();
     let mut set = Command::new("setfattr");

@@ -91,10 +91,21 @@ pub fn opened(file: u64) -> Vec<u8> {
     [&file.to_le_bytes()[..], &KEEP_CACHE.to_le_bytes(), &[0; 4]].concat()
 }
 
-/// A message that lets the kernel write back and drop what it keeps of a file's content (`FUSE_NOTIFY_INVAL_INODE`).
+/// A message that lets the kernel write back and drop what it keeps of a file's content.
 pub(crate) fn write_back(inode: InodeNr) -> Vec<u8> {
+    invalidate(inode, 0)
+}
+
+/// A message that lets the kernel ask for a file's attributes when it needs them next.
+pub(crate) fn ask_again(inode: InodeNr) -> Vec<u8> {
+    // No range of its content.
+    invalidate(inode, u64::MAX)
+}
+
+/// `FUSE_NOTIFY_INVAL_INODE`.
+fn invalidate(inode: InodeNr, from_byte: u64) -> Vec<u8> {
     const INVALIDATE_INODE: u32 = 2;
-    let body = [node_of(inode), 0, 0];
+    let body = [node_of(inode), from_byte, 0];
     let mut head = [0; OutHeader::SIZE];
     let len = (OutHeader::SIZE + size_of_val(&body)) as u32;
     OutHeader { len, error: INVALIDATE_INODE, unique: 0 }.encode_into(&mut head);

@@ -6,6 +6,9 @@ use super::messages::{
 };
 use super::opcode::Opcode;
 
+/// A request for attributes says which open file it is about (`FUSE_GETATTR_FH`).
+const GETATTR_FH: u32 = 1;
+
 /// A request of the kernel.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
@@ -32,7 +35,10 @@ pub enum Operation<'a> {
     /// A caller does not want its answer any more: there is nothing to answer.
     Interrupt,
     /// stat.
-    Getattr,
+    Getattr {
+        /// By whom has the file open, or writes to it.
+        opened: bool,
+    },
     /// stat with the time of creation.
     Statx,
     /// The target of a link.
@@ -193,7 +199,11 @@ impl<'a> Arguments<'a> {
             }
             Opcode::BatchForget => Operation::Forget(self.batch()?),
             Opcode::Interrupt => Operation::Interrupt,
-            Opcode::Getattr => Operation::Getattr,
+            // `fuse_getattr_in` begins with its flags, as `fuse_getxattr_in` does with its size.
+            Opcode::Getattr => {
+                let GetxattrIn { size: flags } = GetxattrIn::decode(self.0.first_chunk()?);
+                Operation::Getattr { opened: flags & GETATTR_FH != 0 }
+            }
             Opcode::Statx => Operation::Statx,
             Opcode::Readlink => Operation::Readlink,
             // `fuse_open_in` begins with its flags, as `fuse_getxattr_in` does with its size.

@@ -221,7 +221,8 @@ impl Options {
             ("writeback_cache", None) => self.write_through = false,
             ("nowriteback_cache", None) => self.write_through = true,
             ("transport", Some(value)) => {
-                self.transport = transport(value).ok_or_else(|| bad(name, &"must be auto, ring or dev"))?;
+                self.transport =
+                    transport(value).ok_or_else(|| bad(name, &"must be auto, ring or dev"))?;
             }
             ("open", Some("fast")) => self.open_fast = true,
             ("open", Some("safe")) => self.open_fast = false,
