@@ -37,7 +37,7 @@ impl Writers {
 
     /// A file was opened with these flags.
     pub(crate) fn open(&self, inode: InodeNr, flags: u32) {
-        if writes(flags) {
+        if writes(flags) && !self.unknown {
             *self.counts().entry(inode).or_default() += 1;
         }
     }
