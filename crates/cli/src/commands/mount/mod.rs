@@ -9,10 +9,11 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use floe_fuse::Transport;
 use floe_fuse::mount::{MountPoint, unmount};
+use floe_fuse::{METRICS, STATUS, Transport};
 use floe_sync::Arc;
 
+use crate::commands::umount::attribute;
 use crate::exit::Outcome;
 use crate::input::device::Source;
 use crate::input::files::InputPath;
@@ -152,5 +153,16 @@ fn unmount_on_signals(place: &MountPoint, log: &Arc<Log>) -> Result<()> {
         if let Err(error) = gone {
             log.line(&format!("cannot unmount {}: {error}", directory.display()));
         }
+    })
+}
+
+/// SIGUSR1 logs how the mount is served and what it has done, as `floe status` shows it.
+fn log_status_on_signal(place: &MountPoint, log: &Arc<Log>) -> Result<()> {
+    let (place, log) = (place.clone(), Arc::clone(log));
+    signals::on_user_signal(move || {
+        let MountPoint::Directory(directory) = &place else { return };
+        let all = [STATUS, METRICS].map(|name| attribute(directory, name).unwrap_or_default());
+        let lines: Vec<&str> = all.iter().flat_map(|text| text.lines()).collect();
+        log.line(&lines.join("; "));
     })
 }

@@ -20,7 +20,7 @@ use floe_sync::Arc;
 
 use super::daemon::{self, Log};
 use super::options::Options;
-use super::{Args, notify, unmount_on_signals};
+use super::{Args, log_status_on_signal, notify, unmount_on_signals};
 use crate::input::device::InUse;
 use crate::terminal::failure;
 
@@ -200,6 +200,7 @@ impl Args {
             daemon::leave_session()?;
         }
         unmount_on_signals(&place, &log)?;
+        log_status_on_signal(&place, &log)?;
         let ready = || {
             notify::ready();
             if self.serve
