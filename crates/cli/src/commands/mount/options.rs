@@ -55,6 +55,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "minixdf",
     "user_xattr",
     "acl",
+    "noacl",
     "block_validity",
     "noblock_validity",
     "auto_da_alloc",
