@@ -72,6 +72,7 @@ fn a_full_disk_is_told_to_writers_of_the_kernels_cache() {
     file.sync_all().unwrap();
     file.write_all(&vec![2; 40 << 20]).unwrap();
     assert_eq!(errno(file.sync_all()), Some(Errno::NOSPC));
+    drop(file);
     let mut file = File::create(ours.path().join("b")).unwrap();
     let piece = vec![3; 1 << 20];
     // Far more than the kernel keeps for a file system of this kind.
