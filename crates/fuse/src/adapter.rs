@@ -16,7 +16,7 @@ use crate::abi::{self, DirectoryReply, InHeader, IoctlIn, Operation};
 use crate::carrier::Carrier;
 use crate::errno::{errno, is_fault};
 use crate::metrics::{METRICS, Metrics, Now};
-use crate::session::ServeOptions;
+use crate::options::ServeOptions;
 use crate::writers::{Writers, writes};
 
 /// Bytes of an answer at most; the kernel never asks for more than was agreed.

@@ -12,6 +12,7 @@ mod change;
 mod errno;
 mod metrics;
 pub mod mount;
+mod options;
 #[cfg(feature = "io-uring")]
 mod ring;
 mod session;
@@ -20,4 +21,5 @@ mod writers;
 pub use adapter::STATUS;
 pub use carrier::{Carrier, Channel, DevFuse, MemoryCarrier, Transport};
 pub use metrics::{METRICS, prometheus};
-pub use session::{ServeOptions, serve};
+pub use options::ServeOptions;
+pub use session::serve;

@@ -14,16 +14,11 @@ use crate::abi::{OutHeader, Request, ask_again};
 use crate::adapter::{Adapter, Answer, WritingBack};
 use crate::carrier::{Carrier, Channel, MOST_DATA_BYTES};
 use crate::metrics::Metrics;
+use crate::options::ServeOptions;
 use crate::writers::Writers;
 
 /// Requests that nobody waits for, at most; the kernel's own default of 12 slows reading ahead.
 const MOST_BACKGROUND: u16 = 64;
-
-/// Threads that answer, at least: some may wait for the disk or for the kernel.
-const LEAST_THREADS: usize = 4;
-
-/// As Linux's `commit=`.
-const COMMIT_EVERY: Duration = Duration::from_secs(5);
 
 /// What the server takes of what the kernel offers. Not taken: what needs a server of another kind
 /// (passthrough, splice, DAX, submounts), locks, which the kernel keeps by itself, and id-mapped mounts
@@ -47,39 +42,6 @@ const TAKEN: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::EXPLICIT_INVAL_DATA)
     .union(InitFlags::HANDLE_KILLPRIV_V2)
     .union(InitFlags::INIT_EXT);
-
-/// How a file system is served.
-#[derive(Clone, Copy, Debug)]
-pub struct ServeOptions {
-    /// Threads that answer, at least 1.
-    pub threads: usize,
-    /// How long the kernel may keep names and attributes.
-    pub keep: Duration,
-    /// How often all changes are made durable without anybody asking for it.
-    pub commit_every: Duration,
-    /// Every request gets a line in the log.
-    pub debug: bool,
-    /// The kernel keeps what programs write to files, until they are closed or made durable, or for half a minute.
-    pub writeback: bool,
-    /// Files are used without opening them: faster, but one that was immutable when it was opened can be written, and
-    /// programs that close a file are told nothing of changes that are lost.
-    pub open_fast: bool,
-}
-
-impl Default for ServeOptions {
-    fn default() -> Self {
-        let threads = floe_sync::available_parallelism()
-            .map_or(1, |count| count.get().clamp(LEAST_THREADS, 16));
-        Self {
-            threads,
-            keep: Duration::MAX,
-            commit_every: COMMIT_EVERY,
-            debug: false,
-            writeback: true,
-            open_fast: false,
-        }
-    }
-}
 
 /// Serves until the file system is unmounted. `log` gets a line for every request that fails because the image is
 /// damaged or cannot be read, with `ready` called once the kernel has been answered for the first time.

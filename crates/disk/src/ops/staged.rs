@@ -11,7 +11,8 @@ use floe_format::features::{Compat, RoCompat};
 use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
 
 use super::quota::Weight;
-use super::{Caller, OpError, Orphans};
+use super::{Caller, OpError};
+use crate::orphans::Orphans;
 use crate::space::Pool;
 use crate::volume::{Volume, seconds_of, settle_native};
 
