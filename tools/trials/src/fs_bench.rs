@@ -82,7 +82,10 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// A mounted file system.
 enum System {
     Folder(TempDir),
-    Linux(kernel::Mounted, Image),
+    Linux {
+        mounted: kernel::Mounted,
+        _image: Image,
+    },
     Floe(Mounted, Image),
     /// A server that runs until its mount ends.
     Server {
@@ -104,7 +107,8 @@ impl System {
             "tmpfs" => Ok(Self::Folder(tempfile::tempdir_in("/dev/shm")?)),
             "ext4" => {
                 let image = image()?;
-                Ok(Self::Linux(kernel::Mounted::new(image.path(), options)?, image))
+                let mounted = kernel::Mounted::new(image.path(), options)?;
+                Ok(Self::Linux { mounted, _image: image })
             }
             "floe" => {
                 let (image, floe) = (image()?, args.floe.clone().map_or_else(built_floe, Ok)?);
@@ -144,7 +148,7 @@ impl System {
     fn path(&self) -> &Path {
         match self {
             Self::Folder(folder) | Self::Server { folder, .. } => folder.path(),
-            Self::Linux(mounted, _) => mounted.path(),
+            Self::Linux { mounted, .. } => mounted.path(),
             Self::Floe(mounted, _) => mounted.path(),
         }
     }
@@ -153,7 +157,7 @@ impl System {
     fn end(self) -> Result<()> {
         match self {
             Self::Folder(folder) => Ok(folder.close()?),
-            Self::Linux(mounted, _) => mounted.unmount(),
+            Self::Linux { mounted, .. } => mounted.unmount(),
             Self::Floe(mounted, image) => {
                 mounted.unmount()?;
                 let verdict = floe_testkit::oracle::e2fsck(&image)?;
