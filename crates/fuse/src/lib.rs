@@ -9,6 +9,7 @@ pub mod abi;
 mod adapter;
 mod carrier;
 mod change;
+mod device;
 mod errno;
 mod metrics;
 pub mod mount;
@@ -19,7 +20,8 @@ mod session;
 mod writers;
 
 pub use adapter::STATUS;
-pub use carrier::{Carrier, Channel, DevFuse, MemoryCarrier, Transport};
+pub use carrier::{Carrier, Channel, MemoryCarrier};
+pub use device::{DevFuse, Transport};
 pub use metrics::{METRICS, prometheus};
 pub use options::ServeOptions;
 pub use session::serve;

@@ -17,7 +17,7 @@ use rustix::net::{
 };
 use rustix::process::{getgid, getuid};
 
-use crate::carrier::{DevFuse, Transport};
+use crate::device::{DevFuse, Transport};
 
 /// How the kernel mounts.
 #[derive(Clone, Debug)]
