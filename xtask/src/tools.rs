@@ -38,6 +38,7 @@ pub(crate) const TOOLS: [Tool; 3] = [
         package: "floe-bench",
         about: "Measurements, and what they make: a tuned program, screenshots",
         commands: &[
+            "ageing",
             "bench",
             "conflicts",
             "engines",

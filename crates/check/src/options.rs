@@ -35,6 +35,8 @@ pub struct CheckOptions<'a> {
     /// Whether inodes and directory blocks that are plainly in order are judged on a short path.
     /// Findings are the same without: it is off only where that is tested.
     pub shortcuts: bool,
+    /// Whether native file systems are swept lot by lot. Findings are the same without: it is off only where that is tested.
+    pub sweep: bool,
     /// How cross-checks are proved. Findings are the same either way.
     pub accounting: Accounting,
     /// Chooses the structure that counts links. Findings are the same.
@@ -100,6 +102,7 @@ impl Default for CheckOptions<'_> {
             // The clock of a library's caller is not ours to read; 2038 is later than most damage.
             now_seconds: i64::from(i32::MAX),
             shortcuts: true,
+            sweep: true,
             accounting: Accounting::Auto,
             links: LinkChoice::Auto,
             memory_bytes: None,

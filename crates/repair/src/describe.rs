@@ -60,9 +60,7 @@ impl Edit {
                 )
             }
             Self::Orphans(OrphanEdit::Empty) => format!("the orphan list {was} cleared"),
-            Self::RecreateResizeInode => {
-                format!("the resize inode {was} recreated")
-            }
+            Self::RecreateResizeInode => format!("the resize inode {was} recreated"),
             Self::BadBlocks { blocks, replace } => bad_blocks(blocks.len(), *replace, tense),
             Self::NotBad { block } => format!("{block} {was} removed from the bad block list"),
             Self::Inode { edit, .. } => inode(*edit, tense),
@@ -79,6 +77,7 @@ impl Edit {
                 format!("multiply-claimed blocks {were} cloned")
             }
             Self::Reservation { edit, .. } => reservation(*edit, tense),
+            Self::Backpointers => format!("the names of inodes {were} stored in them again"),
             Self::Directory { logical, edit, .. } => {
                 format!("{logical}: {}", directory(*edit, tense))
             }

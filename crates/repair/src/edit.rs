@@ -199,6 +199,8 @@ pub enum Edit {
         /// The change.
         edit: ReservationEdit,
     },
+    /// Stores the names of all inodes of a native file system in them.
+    Backpointers,
     /// Rewrites a quota file with the counted usage.
     QuotaFile {
         /// `user`, `group` or `project`.
@@ -521,6 +523,7 @@ impl Edit {
             | Self::Totals
             | Self::QuotaFile { .. }
             | Self::OrphanFile(_)
+            | Self::Backpointers
             | Self::Reservation { edit: ReservationEdit::Fill, .. }
             | Self::Backups => Phase::Counts,
         }

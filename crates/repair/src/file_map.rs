@@ -244,6 +244,7 @@ impl FileMap {
             let form = NodeForm {
                 block_size,
                 inode_seed: stage.checksummed().then(|| stage.inode_seed(image)),
+                owner_hint: if stage.is_native() { image.number.0 } else { 0 },
             };
             extent_tree::build(&self.runs, form, &self.nodes)
         } else {

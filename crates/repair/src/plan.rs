@@ -558,6 +558,7 @@ pub fn plan(problem: &Problem) -> Plan {
         P::ReservationFileMissing { group, .. } => reservation(group, ReservationEdit::Create),
         P::ReservationFileWrong { group, .. } => reservation(group, ReservationEdit::Empty),
         P::RegionNotReserved { group, .. } => reservation(group, ReservationEdit::Fill),
+        P::BackpointersWrong { .. } => one(Edit::Backpointers),
         P::RecoveryPending { .. } | P::OrphansPending { .. } => Plan::Remark,
         P::JournalErrorRecorded { .. } => journal(JournalEdit::ClearError),
         P::TimestampNanosecondsBad { .. } => Plan::Remark,

@@ -71,6 +71,7 @@ pub(crate) fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
         | Edit::GroupMaps { .. }
         | Edit::Totals
         | Edit::QuotaFile { .. }
+        | Edit::Backpointers
         | Edit::Backups => true,
     }
 }

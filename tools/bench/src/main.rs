@@ -1,5 +1,6 @@
 //! Measurements of Floe, and what they make: `cargo xtask bench`, `memory`, `scaling` and others.
 
+mod ageing;
 mod bench;
 mod conflicts;
 mod engines;
@@ -29,6 +30,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Chore {
+    /// Age file systems of several layouts alike, and replay the reads of checks on models of devices
+    Ageing(ageing::Args),
     /// Measure Floe, e2fsck and the roofline on large images
     Bench(bench::Args),
     /// Count pairs of commutative calls that touch the same memory (needs cc and ar)
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
 
 fn run(chore: Chore) -> Result<()> {
     match chore {
+        Chore::Ageing(args) => ageing::run(&args),
         Chore::Bench(args) => bench::run(&args),
         Chore::Conflicts(args) => conflicts::run(&args),
         Chore::Engines(args) => engines::run(&args),

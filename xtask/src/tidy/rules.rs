@@ -93,7 +93,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     // Tools. What no tool does with the parts of Floe, it does with the program.
     ("vm", &["workload", "testkit", "check", "format"]),
     ("trials", &["vm", "workload", "testkit", "archive", "check", "format"]),
-    ("bench", &["workload", "testkit", "check", "exec", "blockdev", "format"]),
+    // `ageing` fills file systems by the operations of the mount.
+    ("bench", &["workload", "testkit", "disk", "check", "ext4", "exec", "blockdev", "format"]),
     // Runs the tools, so that tidy and ci are built without any crate of the product.
     ("xtask", &[]),
 ];

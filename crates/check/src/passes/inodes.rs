@@ -150,6 +150,9 @@ pub(crate) fn scan_part(
             rows.facts[at as usize] = Facts::default().with_bad();
             return;
         };
+        if let Some(backpointers) = &volume.backpointers {
+            backpointers.note_inode(number, raw);
+        }
         if let (Some(rules), Ok(raw)) = (plain.filter(|_| context.checksum_ok), raw.try_into())
             && let Some(inode) = rules.judge(number, raw, &mut evidence.buffers.region)
         {

@@ -11,7 +11,7 @@ use floe_format::{GroupNr, InodeNr};
 use super::attribute_blocks;
 use super::clock::Clock;
 use super::registry::{PASSES, Pass};
-use super::{refine_shard, shard};
+use super::{refine_shard, shard, swept};
 use crate::checkpoint::{Closer, Header, PartEvidence, Session, Share, merge_parts};
 use crate::checks;
 use crate::checks::context::directory::{DirCx, DirEvidence};
@@ -36,6 +36,7 @@ use crate::passes::{inodes, recovery};
 use crate::problem::Findings;
 use crate::report::Report;
 use crate::scan::inode_tables::table_parts;
+use crate::scan::sweep::Sweep;
 use crate::volume::Volume;
 use crate::volume::journal::JournalState;
 use crate::volume::open::{Opened, open};
@@ -60,6 +61,13 @@ pub(super) fn on_recovered<T>(
 ) -> Result<T, CheckError> {
     let mut clock = Clock::start("open", options);
     memory::must_hold_descriptors(device, options.into(), false)?;
+    let is_check = matches!(start(0), Start::Check(_));
+    let sweep = is_check.then(|| swept::sweep_of(device, options)).flatten();
+    let swept_bytes = sweep.as_ref().map_or(0, Sweep::held_bytes);
+    let device: &dyn ReadBlocks = match &sweep {
+        Some(sweep) => sweep,
+        None => device,
+    };
     let opened = open(device, options)?;
     clock.end("open");
     let recovery = recovery::recover(device, &opened, options);
@@ -70,12 +78,14 @@ pub(super) fn on_recovered<T>(
             let opened = open(&overlay, options)?;
             let (state, found) = (recovery.state, recovery.found);
             let (held_bytes, _) = overlay.held_bytes();
-            let start = start(held_bytes);
-            Ok(finish(passes(&overlay, opened, state, found, options, start, clock)?))
+            let start = start(held_bytes + swept_bytes);
+            let sweep = sweep.as_ref();
+            Ok(finish(passes(&overlay, opened, state, found, options, (start, sweep), clock)?))
         }
         None => {
             let (state, found) = (recovery.state, recovery.found);
-            Ok(finish(passes(device, opened, state, found, options, start(0), clock)?))
+            let start = (start(swept_bytes), sweep.as_ref());
+            Ok(finish(passes(device, opened, state, found, options, start, clock)?))
         }
     }
 }
@@ -142,6 +152,7 @@ pub fn examine_again<'d>(
     let options = CheckOptions { checkpoint: None, parts: None, ..*options };
     let clock = Clock::start(work::FIRST_OF_ROUND, &options);
     let start = Start::Repair(since);
+    let start = (start, None);
     let made = passes(device, opened, JournalState::Clean, found, &options, start, clock)?;
     Ok(made.into_examination())
 }
@@ -160,6 +171,11 @@ pub(super) enum Start {
 }
 
 impl Start {
+    /// Whether everything is read.
+    const fn is_whole(&self) -> bool {
+        matches!(self, Self::Check(_) | Self::Repair(None))
+    }
+
     /// The passes to run, in order.
     const fn passes(&self) -> &'static [Pass] {
         match self {
@@ -194,7 +210,7 @@ fn passes<'d, 'p>(
     journal: JournalState,
     mut found: Findings,
     options: &CheckOptions<'_>,
-    start: Start,
+    (start, sweep): (Start, Option<&'d Sweep<'d>>),
     mut clock: Clock<'p>,
 ) -> Result<Made<'d, 'p>, CheckError> {
     let (mut key, options) = options.with_key();
@@ -246,6 +262,7 @@ fn passes<'d, 'p>(
     }
     volume.orphans = orphans;
     choose(&mut volume, &plan, &load, options);
+    swept::compare_names(&mut volume, &budget, !written && start.is_whole());
     // Shards and merges do only a part of what the descriptors promise.
     if !matches!(start, Start::Shard(..)) && clock.options.parts.is_none() {
         clock.plan(&volume, overlaps(&volume, clock.options, &budget).is_some());
@@ -262,12 +279,10 @@ fn passes<'d, 'p>(
         start,
         session: session.as_mut(),
         key,
+        sweep,
         clock: &mut clock,
     };
-    for (at, pass) in passes.iter().enumerate() {
-        (pass.run)(&mut volume, &mut setting, &mut scan)?;
-        setting.clock.end_before(pass.name, passes.get(at + 1).map(|next| next.name));
-    }
+    swept::run_passes(passes, &mut volume, &mut setting, &mut scan)?;
     Ok(Made { volume, scan, header, journal, clock, plan })
 }
 
@@ -288,6 +303,8 @@ pub(super) struct Setting<'r, 'p, 'k> {
     pub(super) session: Option<&'r mut Session<'k>>,
     /// The key of the sums.
     key: [u8; 16],
+    /// The device of a native file system whose lots are swept.
+    pub(super) sweep: Option<&'r Sweep<'r>>,
     pub(super) clock: &'r mut Clock<'p>,
 }
 
@@ -341,6 +358,8 @@ pub(super) struct Scan {
     pub(super) index: DirIndex,
     pub(super) entries: DirEvidence,
     pub(super) tree: DirTree,
+    /// The first inode whose backpointer is not that of its name, and how many there are.
+    pub(super) other_names: Option<(InodeNr, u64)>,
     pub(super) clusters_used: u64,
     pub(super) paths: BTreeMap<InodeNr, Vec<u8>>,
     pub(super) rescanned_groups: Option<u32>,

@@ -2090,4 +2090,10 @@ problems! {
         "{inode}, the reservation file of the lot of {group}, lacks {blocks} blocks of the metadata region"
         means "Other programs may put data into these blocks."
         repair "Add the free blocks of the region to the file.";
+    0x070305 "backpointers-wrong" BackpointersWrong { inode: InodeNr, inodes: u64 }
+        Cosmetic Remark preen Inode
+        "{inodes} inodes name another place than the directories that name them; {inode} is the first"
+        means "Linux does not know the backpointers of native file systems, so they are out of date after a file was \
+             renamed by it. They serve only to find the place of a file whose directory is lost."
+        repair "Store the name of each inode in it again.";
 }

@@ -13,9 +13,12 @@ use floe_format::crc::Seed;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::Superblock;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
+use floe_format::native::identity::Identity;
+use floe_format::native::lot::DESC_SIZE;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 use floe_sync::Arc;
 
+use crate::evidence::backpointers::Backpointers;
 use crate::evidence::bits;
 use crate::evidence::choice::LinkStructure;
 use crate::evidence::fingerprint::Tables;
@@ -69,6 +72,9 @@ pub struct Volume<'d> {
     pub links: LinkStructure,
     /// The random numbers of the sums, where there are sums.
     pub tables: Option<Arc<Tables>>,
+    /// Compares names with what inodes say, until the directories were read; `None` but in native file systems that are
+    /// read as a whole.
+    pub backpointers: Option<Backpointers>,
 }
 
 /// Whether a block lies past the end of a device of so many bytes, at least in part.
@@ -104,6 +110,7 @@ impl<'d> Volume<'d> {
             keeps_whole_groups: false,
             links: LinkStructure::default(),
             tables: None,
+            backpointers: None,
         };
         (volume, found)
     }
@@ -128,6 +135,11 @@ impl<'d> Volume<'d> {
     #[inline]
     pub fn features(&self) -> &Features {
         &self.geometry.features
+    }
+
+    /// Whether Floe made the file system as a native one (`docs/native.md`).
+    pub fn is_native(&self) -> bool {
+        self.geometry.desc_size == DESC_SIZE && Identity::of(&self.superblock).is_some()
     }
 
     /// Whether a compat feature is set.

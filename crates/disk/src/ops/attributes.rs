@@ -328,7 +328,8 @@ impl Op<'_> {
         };
         let seed = self.volume.fs.seed();
         let new: Vec<NewXattr<'_>> = all.iter().map(Stored::as_new).collect();
-        write_block(self.tx.zeroed(block)?, &new, seed, block).map_err(|_| OpError::NoRoom)
+        let hint = if self.volume.fs.is_native() { inode.number } else { InodeNr(0) };
+        write_block(self.tx.zeroed(block)?, &new, seed, block, hint).map_err(|_| OpError::NoRoom)
     }
 
     /// Inodes that use a block of attributes.

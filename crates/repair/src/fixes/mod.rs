@@ -8,6 +8,7 @@ use crate::edit::{Edit, InodeEdit, MapEdit, TreeEdit};
 use crate::failure::Failure;
 use crate::stage::Stage;
 
+mod backpointers;
 mod bad_blocks;
 mod bitmaps;
 mod connectivity;
@@ -133,6 +134,10 @@ fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
         Edit::GroupMaps { group } => bitmaps::write(stage, *group),
         Edit::Totals => bitmaps::write_totals(stage),
         Edit::Reservation { group, edit } => reservations::apply(stage, *group, *edit),
+        Edit::Backpointers => {
+            backpointers::mend(stage);
+            Ok(())
+        }
         Edit::QuotaFile { kind } => quota::rewrite(stage, kind),
         Edit::OrphanFile(edit) => orphan_file::apply(stage, *edit),
         Edit::Backups => {

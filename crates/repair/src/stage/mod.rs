@@ -8,6 +8,8 @@ use std::cell::Cell;
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_check::Examination;
 use floe_format::crc::Seed;
+use floe_format::native::identity::Identity;
+use floe_format::native::lot::DESC_SIZE;
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
 use crate::failure::Failure;
@@ -81,6 +83,11 @@ impl<'a> Stage<'a> {
             now_seconds,
             random,
         }
+    }
+
+    /// Whether Floe made the file system as a native one.
+    pub fn is_native(&self) -> bool {
+        self.geometry.desc_size == DESC_SIZE && Identity::of(self.superblock()).is_some()
     }
 
     /// The lost+found directory, if there is a usable one.

@@ -27,10 +27,11 @@ pub use reads::{directory_reads, take_maps};
 pub use weights::{DIRECTORY_BLOCK_TIME, INODE_TIME};
 
 /// The phases of a check, in order, as in [`crate::report::PhaseTime`]; `write` is that of a repair.
-pub const PHASES: [&str; 11] = [
+pub const PHASES: [&str; 12] = [
     "open",
     "journal",
     "superblock",
+    "lots",
     "inodes",
     "shared blocks",
     "directories",

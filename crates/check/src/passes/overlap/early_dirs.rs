@@ -169,6 +169,9 @@ impl EarlyDirs {
             None => false,
         };
         self.room.asked = asked;
+        if let Some(backpointers) = cx.volume.backpointers.as_ref().filter(|_| is_plain) {
+            backpointers.note_block(block.dir, bytes);
+        }
         is_plain
     }
 
@@ -202,6 +205,9 @@ impl EarlyDirs {
             if delayed.is_proved(cx) {
                 delayed.note(cx, &mut evidence);
             } else {
+                if let Some(backpointers) = &cx.volume.backpointers {
+                    backpointers.spoil();
+                }
                 left.push(delayed.block);
             }
         }

@@ -151,6 +151,8 @@ pub(super) struct Options {
     pub(super) open_fast: bool,
     /// How requests come.
     pub(super) transport: Transport,
+    /// Metadata are put together at the beginning of groups.
+    pub(super) colocate: bool,
     /// Quotas whose limits count.
     pub(super) quotas: Vec<QuotaKind>,
     /// Reaction to damaged metadata; by default the superblock's.
@@ -227,6 +229,8 @@ impl Options {
             }
             ("open", Some("fast")) => self.open_fast = true,
             ("open", Some("safe")) => self.open_fast = false,
+            ("colocate", None) => self.colocate = true,
+            ("nocolocate", None) => self.colocate = false,
             ("errors", Some(value)) => {
                 self.on_error = Some(match value {
                     "continue" => OnError::Continue,

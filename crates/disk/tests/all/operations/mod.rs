@@ -1,5 +1,6 @@
 //! Random operations on volumes of every profile, judged by e2fsck, by a small reader and by the kernel.
 
+mod colocate;
 mod content;
 mod damage;
 mod known;
@@ -8,6 +9,7 @@ mod lists;
 mod model;
 mod native;
 mod refusals;
+mod sweep;
 
 use floe_blockdev::MemDevice;
 use floe_testkit::{Image, Profile, build, kernel, oracle, tool, tree};
