@@ -21,6 +21,7 @@ pub(crate) const TOOLS: [Tool; 3] = [
         about: "Trials beside e2fsck and other programs, with random damage and random load",
         commands: &[
             "differential",
+            "fs-bench",
             "images",
             "mount-damage",
             "mount-ends",

@@ -17,7 +17,7 @@ const MOST_NAME_BYTES: usize = 255;
 /// A name that a directory was listed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed<'a> {
-    /// What it names.
+    /// The inode that it names.
     pub inode: InodeNr,
     /// The type that the entry states; `None` where entries have none.
     pub kind: Option<FileType>,
@@ -56,7 +56,7 @@ impl<S: Store> FileSystem<S> {
         Self { store, gate: Slots::default() }
     }
 
-    /// What keeps the file system.
+    /// The store that holds the file system.
     pub const fn store(&self) -> &S {
         &self.store
     }

@@ -89,6 +89,7 @@ fn superblock(edit: &SuperblockEdit) -> bool {
         | E::WriteTimeNow
         | E::MinExtraIsize(_)
         | E::WantExtraIsize(_)
+        | E::DefaultHash
         | E::NoReservedDescriptors
         | E::SetCompat(_)
         | E::SetIncompat(_)
@@ -136,6 +137,7 @@ fn journal(edit: &JournalEdit) -> bool {
     match edit {
         JournalEdit::Replay
         | JournalEdit::ZeroStaleFields
+        | JournalEdit::Version2
         | JournalEdit::Bounds { .. }
         | JournalEdit::ClearError
         | JournalEdit::Create
@@ -191,7 +193,8 @@ fn inode(edit: InodeEdit, problem: Option<&Problem>) -> bool {
         | E::EmptyInline
         | E::InlineDirectorySize
         | E::ValueSize { .. }
-        | E::ValueHere { .. } => false,
+        | E::ValueHere { .. }
+        | E::AttributeName { .. } => false,
     }
 }
 

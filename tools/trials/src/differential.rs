@@ -32,9 +32,19 @@ pub(crate) struct Args {
     /// collisions with metadata, maps that lead nowhere, bits of several inodes of one block
     #[arg(long)]
     aimed: bool,
-    /// Only these profiles (repeat, or separate by commas); by default all
+    /// Damage as a hostile examiner makes it: one fault in all objects of a kind, structures
+    /// exchanged or moved, all copies lost, ends of tables, false orphans
+    #[arg(long, conflicts_with = "aimed")]
+    hostile: bool,
+    /// Only these profiles (repeat, or separate by commas); by default all but the unusual ones
     #[arg(long, value_delimiter = ',')]
     profile: Vec<String>,
+    /// Unusual profiles: blocks of 64 KiB, nearly all features at once, a tiny last group, ...
+    #[arg(long, conflicts_with = "profile")]
+    unusual: bool,
+    /// Fill native images (`floe mkfs -t native --from`) with the files of the profiles
+    #[arg(long, requires = "repair", conflicts_with = "recipes")]
+    native: bool,
     /// Number of images checked concurrently
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -88,7 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(case) = &args.replay {
         return replay(case, &floe, args.keep, &names);
     }
-    let profiles = Profile::named(&args.profile)?;
+    let profiles = chosen(args)?;
     let begin = Instant::now();
     let cases = compare_all(args, &floe, &profiles, &names)?;
     let groups = group(cases);
@@ -112,6 +122,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// The profiles that the options choose.
+fn chosen(args: &Args) -> Result<Vec<Profile>> {
+    if args.unusual { Ok(Profile::UNUSUAL.to_vec()) } else { Profile::named(&args.profile) }
+}
+
 fn compare_all(args: &Args, floe: &Path, profiles: &[Profile], names: &Names) -> Result<Vec<Case>> {
     let cases = for_all_seeds(args, profiles, &|profile, seed| {
         compare(profile, seed, &|code| names.contains_key(&code), &|image| ask(floe, image))
@@ -125,7 +140,12 @@ fn for_all_seeds<T: Send>(
     profiles: &[Profile],
     work: &(dyn Fn(Profile, u64) -> Result<T> + Sync),
 ) -> Result<Vec<T>> {
-    let first = if args.aimed { damage::AIMED_FROM + args.from } else { args.from };
+    let first = args.from
+        + match (args.aimed, args.hostile) {
+            (true, _) => damage::AIMED_FROM,
+            (_, true) => damage::HOSTILE_FROM,
+            _ => 0,
+        };
     let next = AtomicU64::new(first);
     let done = AtomicUsize::new(0);
     let end = first + args.seeds;

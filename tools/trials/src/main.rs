@@ -2,6 +2,7 @@
 //! `mount-suite` and others.
 
 mod differential;
+mod fs_bench;
 mod fuzz_seeds;
 mod images;
 mod mount_damage;
@@ -27,6 +28,9 @@ struct Args {
 enum Chore {
     /// Compare Floe with e2fsck on randomly damaged images
     Differential(differential::Args),
+    /// Measure loads on mounts by Linux, fuse2fs and Floe, and on the least that FUSE costs (needs
+    /// root, cc and fuse2fs)
+    FsBench(fs_bench::Args),
     /// Write the base images of the tests to a folder, optionally damaged
     Images(images::Args),
     /// Let a load use mounts of damaged images, and see whether they spread the damage (needs root)
@@ -59,6 +63,7 @@ fn main() -> ExitCode {
 fn run(chore: Chore) -> Result<()> {
     match chore {
         Chore::Differential(args) => differential::run(&args),
+        Chore::FsBench(args) => fs_bench::run(&args),
         Chore::Images(args) => images::run(&args),
         Chore::MountDamage(args) => mount_damage::run(&args),
         Chore::MountEnds(args) => mount_ends::run(&args),

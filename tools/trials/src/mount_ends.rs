@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 300)]
     most_ms: u64,
     /// Mount options of a run; repeat for several runs
-    #[arg(long, short, default_values = ["rw", "rw,delalloc"])]
+    #[arg(long, short, default_values = ["rw", "rw,nodelalloc,nowriteback_cache"])]
     options: Vec<String>,
     /// First seed
     #[arg(long, default_value_t = 0)]

@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1024)]
     size_mib: u64,
     /// Mount options of a run; repeat for several runs
-    #[arg(long, short, default_values = ["rw", "rw,delalloc"])]
+    #[arg(long, short, default_values = ["rw", "rw,nodelalloc,nowriteback_cache"])]
     options: Vec<String>,
     /// Print the output of suites that pass, too
     #[arg(long)]

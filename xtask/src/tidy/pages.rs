@@ -55,7 +55,7 @@ pub(super) fn tests(tree: &Tree) -> Vec<String> {
     faults
 }
 
-/// What the arguments of `cargo test` name that is not there.
+/// Faults of the arguments of `cargo test`: packages, programs and tests that do not exist.
 fn missing_tests(tree: &Tree, call: &str) -> Vec<String> {
     let mut words = call.split_whitespace();
     let (mut folders, mut programs, mut filters) = (Vec::new(), Vec::new(), Vec::new());

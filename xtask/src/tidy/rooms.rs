@@ -432,7 +432,7 @@ mod tests {
             let faults = faults_of(&[uses, (&other, "use super::ops::a;\n")]);
             assert_eq!(faults, [format!("{folder}/src: a circle of ops, volume")]);
             let hidden = "use crate::{\n    ops,\n    volume,\n};\n";
-            assert_eq!(faults_of(&[(&one, ""), (&other, hidden)]).len(), 1);
+            assert_eq!(faults_of(&[uses, (&other, hidden)]).len(), 1);
         }
     }
 

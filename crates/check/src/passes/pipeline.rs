@@ -41,13 +41,13 @@ use crate::volume::Volume;
 use crate::volume::journal::JournalState;
 use crate::volume::open::{Opened, open};
 
-/// Time between two looks at the cores, where other programs need some.
+/// Interval at which the use of the cores is sampled, if they are shared with other programs.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Checks the file system on `device`. Nothing is written.
 ///
 /// # Errors
-/// See [`CheckError`]: nothing could be looked at, or it must not be.
+/// [`CheckError`]: the file system cannot be read, or must not be checked.
 pub fn check(device: &dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Report, CheckError> {
     on_recovered(device, options, Start::Check, |made| made.into_examination().report)
 }
@@ -90,7 +90,7 @@ pub(super) fn on_recovered<T>(
     }
 }
 
-/// A check, and what it learned on the way: what a repair needs besides the findings.
+/// The result of a check with the evidence that a repair needs besides the findings.
 pub struct Examination<'d> {
     /// The findings, with totals and costs.
     pub report: Report,
@@ -108,19 +108,18 @@ pub struct Examination<'d> {
     pub tree: DirTree,
     /// Evidence from directory entries.
     pub entries: DirEvidence,
-    /// Extended attributes: who uses which block, how often values in inodes are used.
+    /// Extended attributes: the users of each attribute block, and the number of uses of each value inode.
     pub attributes: AttributeEvidence,
     /// Space and inodes used by each user, group and project.
     pub quota: QuotaUsage,
     /// How many parts of inode tables were read, if the rest was taken over from an earlier examination;
-    /// `None` if everything was looked at.
+    /// `None` if all were.
     pub rescanned_parts: Option<u32>,
     /// Evidence that a later examination can take over.
     pub(crate) kept: Option<Kept>,
 }
 
-/// Checks a file system whose journal was looked at before: what recovery would replay is in place
-/// on `device`, as far as it can be.
+/// Checks a file system whose journal was replayed into `device` before, as far as it could be.
 ///
 /// # Errors
 /// As [`check`].
@@ -133,12 +132,12 @@ pub fn examine<'d>(
     examine_again(device, opened, found, options, None)
 }
 
-/// As [`examine`]; of inodes that were not edited `since` an earlier examination, what it found is taken
-/// over where that is certain to be the same: [`Examination::rescanned_parts`] tells.
+/// As [`examine`], but takes over the findings of an earlier examination for inodes that were not edited
+/// `since`, where they are certain to be the same ([`Examination::rescanned_parts`]).
 ///
-/// All evidence is kept, as a repair needs it. Only where a budget has no room for that
-/// ([`Plan::for_repair`]) sums are taken: then [`Volume::scope`] and [`Volume::claim_scope`] of the
-/// examination say of which groups it was.
+/// Keeps all evidence, because a repair needs it. If the memory budget has no room for that
+/// ([`Plan::for_repair`]), it uses fingerprints, and [`Volume::scope`] and [`Volume::claim_scope`] name the
+/// groups whose evidence was kept.
 ///
 /// # Errors
 /// As [`check`].
@@ -159,14 +158,14 @@ pub fn examine_again<'d>(
 
 /// The starting point of an examination.
 pub(super) enum Start {
-    /// Nothing, and nothing is kept for another one. So many bytes of memory are taken already, by what
-    /// stands between the check and the disk.
+    /// Starts from nothing and keeps nothing for a later examination. The value is the number of bytes that
+    /// devices between the check and the disk have taken already.
     Check(u64),
     /// The same, of one shard of a check.
     Shard(u64, Share),
     /// The same, of one shard of a refinement.
     Refine(u64, Share),
-    /// Perhaps what an earlier one kept.
+    /// Starts from the evidence that an earlier examination kept, if there is any.
     Repair(Option<Since>),
 }
 
@@ -190,7 +189,7 @@ impl Start {
 pub(super) struct Made<'d, 'p> {
     pub(super) volume: Volume<'d>,
     pub(super) scan: Scan,
-    /// Identifies the check, where its evidence is written down.
+    /// Identifies the check, if its evidence is written to a file.
     pub(super) header: Option<Header>,
     journal: JournalState,
     clock: Clock<'p>,
@@ -237,7 +236,7 @@ fn passes<'d, 'p>(
     let pool = Pool::new(plan.way.threads).dealing(options.dealing);
     let pool = pool.watched(options.progress).sharing(share.as_ref());
     let budget = Budget { load, plan, groups_per_sweep: options.groups_per_sweep };
-    // A check that writes its evidence to a file keeps its method, by sums or object by object.
+    // A check that writes its evidence to a file keeps its accounting, so that the parts can be merged.
     let settled = CheckOptions { accounting: plan.way.accounting(), ..*options };
     let is_shard = matches!(start, Start::Shard(..));
     let written = is_shard || options.checkpoint.is_some() || options.parts.is_some();
@@ -263,7 +262,7 @@ fn passes<'d, 'p>(
     volume.orphans = orphans;
     choose(&mut volume, &plan, &load, options);
     swept::compare_names(&mut volume, &budget, !written && start.is_whole());
-    // Shards and merges do only a part of what the descriptors promise.
+    // Shards and merges do only a part of the work that the descriptors predict.
     if !matches!(start, Start::Shard(..)) && clock.options.parts.is_none() {
         clock.plan(&volume, overlaps(&volume, clock.options, &budget).is_some());
     }
@@ -317,7 +316,7 @@ impl Setting<'_, '_, '_> {
         }
     }
 
-    /// The share of a shard of either kind; everything if it is none.
+    /// The groups of a shard of either kind; all groups if this is no shard.
     pub(super) const fn share(&self) -> Share {
         match self.start {
             Start::Shard(_, share) | Start::Refine(_, share) => share,
@@ -326,7 +325,7 @@ impl Setting<'_, '_, '_> {
     }
 }
 
-/// Sets up the sums, if there are any: of which groups evidence is kept all the same.
+/// Sets up fingerprints, if they are used, and chooses the groups whose evidence is kept all the same.
 pub(super) fn begin_sums(volume: &mut Volume<'_>, setting: &Setting<'_, '_, '_>) {
     if setting.budget.plan.way.sums {
         volume.tables = Some(Tables::new(&volume.geometry, setting.key));
@@ -335,7 +334,7 @@ pub(super) fn begin_sums(volume: &mut Volume<'_>, setting: &Setting<'_, '_, '_>)
     }
 }
 
-/// The groups that hold reserved inodes, which are no plain case.
+/// The groups that hold reserved inodes, which need checks of their own.
 fn of_reserved(volume: &Volume<'_>) -> Scope {
     let geometry = &volume.geometry;
     let reserved = geometry.first_inode.0.div_ceil(geometry.inodes_per_group.max(1));

@@ -226,7 +226,7 @@ fn run_directories(
     setting: &mut Setting<'_, '_, '_>,
     scan: &mut Scan,
 ) -> Result<(), CheckError> {
-    scan.index = DirIndex::new(&scan.inodes.dirs.infos);
+    scan.index = DirIndex::made_by(setting.pool, &scan.inodes.dirs.infos);
     let early = take(&mut scan.early);
     let session = setting.session.as_deref_mut();
     scan.entries = match scan.merged.as_mut().filter(|_| volume.tables.is_some()) {

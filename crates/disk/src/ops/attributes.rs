@@ -19,7 +19,7 @@ use crate::volume::Volume;
 
 const DAMAGED: OpError = OpError::Refused(Refusal::Damaged("an inode's attributes"));
 
-/// What to do about an attribute that is there, or is not.
+/// Whether an attribute must, may or must not exist before it is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetMode {
     /// It is created or replaced.

@@ -1,4 +1,4 @@
-//! What can be done to a [`Volume`](crate::volume::Volume): everything that a file system server asks of the disk.
+//! The operations on a [`Volume`](crate::volume::Volume): everything that a file system server asks of the disk.
 //!
 //! Every operation is a method of `Volume` that changes blocks of a transaction ([`Tx`](floe_ext4::tx::Tx)), as a whole or,
 //! where it fails, not at all. Who calls, and when, says a [`Caller`]. Rights (permission bits, sticky directories) are the

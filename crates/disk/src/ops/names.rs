@@ -10,7 +10,7 @@ use super::staged::Op;
 use super::{Caller, OpError};
 use crate::volume::Volume;
 
-/// What a name leads to.
+/// The target of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named {
     /// The inode.

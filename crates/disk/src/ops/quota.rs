@@ -21,7 +21,7 @@ use crate::volume::Volume;
 
 const DAMAGED: OpError = OpError::Refused(floe_ext4::tx::Refusal::Damaged("a quota file"));
 
-/// What an inode uses, and on whose account.
+/// The usage of an inode, and its owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Weight {
     /// User, group and project, in the order of [`QuotaKind::ALL`].

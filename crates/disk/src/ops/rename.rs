@@ -11,7 +11,7 @@ use super::staged::Op;
 use super::{Caller, OpError};
 use crate::volume::Volume;
 
-/// What becomes of a name that is taken.
+/// The treatment of a name that is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameMode {
     /// It is replaced.
@@ -25,10 +25,10 @@ pub enum RenameMode {
     Whiteout,
 }
 
-/// What came of a rename.
+/// The result of a rename.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Renamed {
-    /// What lost the name that was taken.
+    /// The inode that lost the name.
     pub replaced: Option<Removed>,
 }
 

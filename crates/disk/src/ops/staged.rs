@@ -202,7 +202,7 @@ impl Op<'_> {
         // Never more than there are inodes, whose number has 32 bits.
         let free_inodes = u32::try_from(room.free_inodes).unwrap_or(u32::MAX);
         let no_orphans = self.volume.orphans.file_is_empty();
-        // What was not clean before was not checked meanwhile: as Linux does, leave it to the next check.
+        // A file system that was not clean before was not checked meanwhile: leave it so, as Linux does.
         let was_clean = self.volume.was_clean;
         // A lot with a damaged bitmap was passed over.
         let space = &self.volume.fs.space;

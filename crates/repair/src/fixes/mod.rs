@@ -36,7 +36,7 @@ mod xattrs;
 pub(crate) use group_desc::misplaced_tables;
 pub(crate) use mmp::clean as clean_mmp;
 pub(crate) use superblock::{first_meta_bg, time};
-pub(crate) use xattrs::mended_value;
+pub(crate) use xattrs::{flipped_attribute_block, mended_value};
 
 /// Result of an edit, and notes for the report.
 pub type Made = (Result<(), Failure>, Vec<String>);

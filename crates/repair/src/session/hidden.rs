@@ -150,7 +150,7 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
         Edit::Map { .. } | Edit::RebuildExtents { .. } | Edit::RebuildDirectory { .. } => true,
         // Copies go to blocks that nothing uses and no bitmap marks.
         Edit::CloneShared { .. } => true,
-        Edit::AttributeBlock { edit, .. } => *edit == AttributeBlockEdit::Checksum,
+        Edit::AttributeBlock { edit, .. } => !matches!(edit, AttributeBlockEdit::References(_)),
         // The content of an unreadable block is not given up either.
         Edit::Directory { edit, .. } => {
             *edit != DirectoryEdit::Empty
@@ -188,6 +188,7 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
                 | SuperblockEdit::WriteTimeNow
                 | SuperblockEdit::MinExtraIsize(_)
                 | SuperblockEdit::WantExtraIsize(_)
+                | SuperblockEdit::DefaultHash
                 | SuperblockEdit::SetCompat(_)
                 | SuperblockEdit::SetIncompat(_)
                 | SuperblockEdit::SetRoCompat(_)

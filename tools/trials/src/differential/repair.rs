@@ -6,14 +6,16 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use floe_testkit::compare::{Fault, Judgement, ReadBy, Terms, judge};
+use floe_testkit::damage::{self, Damage};
 use floe_testkit::problems::Recipes;
 use floe_testkit::tool::{self, Outcome};
-use floe_testkit::{Image, Profile, build, damage};
+use floe_testkit::{Image, Profile, build};
 
 use super::third::Third;
-use super::{Args, Names, built_floe, for_all_seeds, name_of, names, parse_case};
+use super::{Args, Names, built_floe, chosen, for_all_seeds, name_of, names, parse_case};
 
 mod mixture;
+mod native;
 
 /// Time limit in seconds, after which the program counts as hung.
 const LIMIT_SECONDS: u32 = 60;
@@ -51,6 +53,18 @@ pub(super) struct Case {
     no_measure: Option<String>,
 }
 
+/// The undamaged image of a profile.
+fn base(args: &Args, profile: Profile) -> Result<Image> {
+    if args.native { native::base(args, profile) } else { build::base(profile) }
+}
+
+/// The damaged image of a seed.
+fn damaged(args: &Args, profile: Profile, seed: u64) -> Result<(Image, Damage)> {
+    let image = base(args, profile)?;
+    let damage = damage::damage(&image, seed)?;
+    Ok((image, damage))
+}
+
 /// Judges the repair of an image derived from the base image of `profile`.
 fn judge_image(
     args: &Args,
@@ -59,7 +73,7 @@ fn judge_image(
     image: &Image,
 ) -> Result<Judgement> {
     let read_by = if args.kernel { ReadBy::Kernel } else { ReadBy::Testkit };
-    let original = build::base(profile)?;
+    let original = base(args, profile)?;
     let terms = Terms { read_by, original: Some(&original) };
     judge(image, &terms, &|path| program.repair(path))
 }
@@ -74,7 +88,7 @@ fn judge_one(
     if let Some(parts) = args.recipes {
         return mixture::judge_one(args, program, (recipes, linux), parts, seed);
     }
-    let (image, damage) = damage::damaged_image(profile, seed)?;
+    let (image, damage) = damaged(args, profile, seed)?;
     let judgement = judge_image(args, program, profile, &image)?;
     let Judgement { faults, no_measure, ours, done, .. } = judgement;
     if done {
@@ -93,7 +107,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if let Some(case) = &args.replay {
         return replay(args, case, &program, &names);
     }
-    let profiles = Profile::named(&args.profile)?;
+    let profiles = if args.native { native::profiles(args)? } else { chosen(args)? };
     let begin = Instant::now();
     let recipes = Recipes::new();
     let linux = if args.linux { Third::find(&profiles)? } else { Third::none() };
@@ -178,7 +192,7 @@ fn rank(fault: &Fault) -> u8 {
 
 fn replay(args: &Args, case: &str, program: &Program, names: &Names) -> Result<()> {
     let (profile, seed) = parse_case(case)?;
-    let (image, damage) = damage::damaged_image(profile, seed)?;
+    let (image, damage) = damaged(args, profile, seed)?;
     println!("{profile}: {damage}");
     let mut judgement = judge_image(args, program, profile, &image)?;
     if args.linux && judgement.done {

@@ -9,6 +9,7 @@
 pub mod encryption;
 pub mod in_block;
 mod in_inode;
+mod names;
 pub mod value_inode;
 
 use floe_format::ext::xattr::{MAGIC, XattrArea};
