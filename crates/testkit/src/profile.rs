@@ -158,9 +158,6 @@ profiles! {
     NoFiletype "no-filetype" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^filetype"],
     /// A last group of 55 blocks.
     SmallLast "small-last" 8 ["-t", "ext4", "-b", "1024", "-g", "2712"],
-    /// Inline directories and files of nearly a kilobyte.
-    InlineLarge "inline-large" 24
-        ["-t", "ext4", "-b", "4096", "-g", "2048", "-I", "1024", "-N", "512", "-O", "inline_data"],
     /// A copy of the superblock and all descriptors in every group.
     NoSparse "no-sparse" 8 ["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "^sparse_super,^resize_inode"],
     /// Meta block groups with clusters, and block maps.
