@@ -3,19 +3,28 @@
 use std::time::{Duration, Instant};
 
 use floe_format::InodeNr;
-use floe_format::ext::inode::InodeFlags;
+use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::layout::le32_at;
 use floe_fs::{Attributes, Caller, FileSystem, FsError, Handle, SeekFor, Store, Want};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use floe_sync::atomic::{AtomicUsize, Ordering};
+use floe_sync::{Mutex, PoisonError};
+
 use crate::abi::{self, DirectoryReply, InHeader, IoctlIn, Operation};
+use crate::carrier::Carrier;
 use crate::errno::{errno, is_fault};
 use crate::metrics::{METRICS, Metrics, Now};
-use crate::session::ServeOptions;
+use crate::options::ServeOptions;
+use crate::writers::{Writers, writes};
 
 /// Bytes of an answer at most; the kernel never asks for more than was agreed.
-const MOST_ANSWER_BYTES: u32 = 1 << 20;
+pub(crate) const MOST_ANSWER_BYTES: u32 = 1 << 20;
+/// Sectors of a file whose content the kernel may keep: those of a page.
+const SECTORS_AT_LEAST: u64 = 8;
+/// Threads that serve the requests of a core, at least, where there are several.
+const THREADS_AT_LEAST: usize = 3;
 /// `SEEK_DATA` of lseek.
 const SEEK_DATA: u32 = 3;
 /// `SEEK_HOLE` of lseek.
@@ -41,6 +50,8 @@ pub const STATUS: &[u8] = b"floe.status";
 pub(crate) enum Answer {
     /// What was asked for.
     Bytes(Vec<u8>),
+    /// So many bytes at the start of the thread's buffer.
+    Buffer(usize),
     /// Why not.
     Error(Errno),
 }
@@ -55,6 +66,18 @@ pub(crate) struct Adapter<'s, S> {
     /// Nothing could be changed from the start.
     pub(crate) began_read_only: bool,
     pub(crate) metrics: &'s Metrics,
+    pub(crate) writers: &'s Writers,
+    /// The kernel keeps what is written.
+    pub(crate) writeback: bool,
+    pub(crate) carrier: &'s dyn Carrier,
+    pub(crate) writing_back: &'s WritingBack,
+}
+
+/// Threads that let the kernel write back.
+#[derive(Debug, Default)]
+pub(crate) struct WritingBack {
+    count: AtomicUsize,
+    turn: Mutex<()>,
 }
 
 impl<S: Store> Adapter<'_, S> {
@@ -64,8 +87,9 @@ impl<S: Store> Adapter<'_, S> {
         inode: InodeNr,
         header: &InHeader,
         operation: &Operation<'_>,
+        buffer: &mut Vec<u8>,
     ) -> Answer {
-        match self.call(inode, header, operation) {
+        match self.call(inode, header, operation, buffer) {
             Ok(answer) => answer,
             Err(error) => {
                 if is_fault(&error) {
@@ -84,28 +108,23 @@ impl<S: Store> Adapter<'_, S> {
         inode: InodeNr,
         header: &InHeader,
         operation: &Operation<'_>,
+        buffer: &mut Vec<u8>,
     ) -> Result<Answer, FsError> {
-        let (fs, keep) = (self.fs, self.options.keep);
-        let block_bytes = || fs.block_bytes();
+        let fs = self.fs;
         Ok(match *operation {
             Operation::Change(ref change) => {
                 let by = (header.uid, header.gid);
-                self.change(inode, by, change)?
+                self.change(inode, by, change, buffer)?
             }
             Operation::Lookup { name } => self.look_up(inode, name)?,
-            Operation::Getattr => {
-                Answer::Bytes(abi::attributes(&fs.attributes(inode)?, block_bytes(), keep))
-            }
+            Operation::Getattr { opened } => self.stat(inode, opened)?,
             Operation::Statx => {
-                Answer::Bytes(abi::extended_stat(&fs.attributes(inode)?, block_bytes(), keep))
+                let (file, keep) = self.shown(&fs.attributes(inode)?);
+                Answer::Bytes(abi::extended_stat(&file, fs.block_bytes(), keep))
             }
             Operation::Readlink => Answer::Bytes(fs.target(inode)?),
             Operation::Read { offset_bytes, len_bytes } => {
-                let mut bytes = vec![0; len_bytes.min(MOST_ANSWER_BYTES) as usize];
-                let len = fs.read(inode, offset_bytes, &mut bytes)?;
-                bytes.truncate(len);
-                self.metrics.add_read(len);
-                Answer::Bytes(bytes)
+                self.read(inode, offset_bytes, len_bytes, buffer)?
             }
             Operation::Readdir { cookie, len_bytes, plus } => {
                 self.list(inode, cookie, len_bytes, plus)?
@@ -121,40 +140,84 @@ impl<S: Store> Adapter<'_, S> {
                 sized(fs.extended_attribute(inode, name)?, len_bytes)
             }
             Operation::Listxattr { len_bytes } => {
-                let mut names = fs.extended_attribute_names(inode)?;
-                // As Linux: only root sees that there are any.
-                names.retain(|name| header.uid == 0 || !name.starts_with(b"trusted."));
-                let list = names.into_iter().flat_map(|name| [name, vec![0]].concat());
-                sized(list.collect(), len_bytes)
+                sized(self.attribute_names(inode, header.uid)?, len_bytes)
             }
             Operation::Access { mask } => {
                 let want = Want::from_bits_truncate((mask & 7) as u16);
                 fs.access(&Caller::Judged, inode, want)?;
                 Answer::Bytes(Vec::new())
             }
-            Operation::Lseek { offset_bytes, whence } => {
-                let what = match whence {
-                    SEEK_DATA => SeekFor::Data,
-                    SEEK_HOLE => SeekFor::Hole,
-                    _ => return Err(FsError::Invalid),
-                };
-                Answer::Bytes(fs.seek(inode, offset_bytes, what)?.to_le_bytes().to_vec())
-            }
+            Operation::Lseek { offset_bytes, whence } => self.seek(inode, offset_bytes, whence)?,
             Operation::Ioctl { ref request, data } => {
                 self.ioctl(inode, (header.uid, header.gid), request, data)?
             }
-            Operation::Release => Answer::Bytes(Vec::new()),
+            Operation::Release { directory, flags } => {
+                if !directory {
+                    self.writers.close(inode, flags);
+                }
+                Answer::Bytes(Vec::new())
+            }
+            // Errors of writing back are the kernel's to report then; it does not ask again.
+            Operation::Flush { .. } if self.writeback => Answer::Error(Errno::NOSYS),
             Operation::Flush { file } => done(fs.close(inode, Handle(file)))?,
             Operation::Sync | Operation::Destroy => done(fs.sync())?,
             Operation::SyncInode { file } => done(self.sync_inode(inode, Handle(file)))?,
             // Nothing need be opened: the kernel does not ask again.
             Operation::Open { .. } if self.began_read_only => Answer::Error(Errno::NOSYS),
-            Operation::Open { directory, flags } => self.open(inode, directory, flags)?,
+            Operation::Open { directory: true, .. } => Answer::Error(Errno::NOSYS),
+            Operation::Open { .. } if self.options.open_fast => Answer::Error(Errno::NOSYS),
+            Operation::Open { directory: false, flags } => self.open(inode, flags)?,
             Operation::Forget(ref all) => self.forget(all)?,
             Operation::Init(_) | Operation::Interrupt | Operation::Unknown(_) => {
                 Answer::Error(Errno::NOSYS)
             }
         })
+    }
+
+    fn stat(&self, inode: InodeNr, opened: bool) -> Result<Answer, FsError> {
+        // The kernel asks before it takes more for a file: here a program that writes on and on learns that nothing of it
+        // is kept.
+        if let Some(errno) = opened.then(|| self.writers.take_failure(inode)).flatten() {
+            return Ok(Answer::Error(errno));
+        }
+        let (file, keep) = self.shown(&self.fs.attributes(inode)?);
+        Ok(Answer::Bytes(abi::attributes(&file, self.fs.block_bytes(), keep)))
+    }
+
+    fn read(
+        &self,
+        inode: InodeNr,
+        offset_bytes: u64,
+        len_bytes: u32,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Answer, FsError> {
+        let most = len_bytes.min(MOST_ANSWER_BYTES) as usize;
+        if buffer.len() < most {
+            buffer.resize(most, 0);
+        }
+        let len = self.fs.read(inode, offset_bytes, &mut buffer[..most])?;
+        self.metrics.add_read(len);
+        Ok(Answer::Buffer(len))
+    }
+
+    fn attribute_names(&self, inode: InodeNr, uid: u32) -> Result<Vec<u8>, FsError> {
+        let mut names = self.fs.extended_attribute_names(inode)?;
+        // As Linux: only root sees that there are any.
+        names.retain(|name| uid == 0 || !name.starts_with(b"trusted."));
+        Ok(names.into_iter().flat_map(|name| [name, vec![0]].concat()).collect())
+    }
+
+    fn seek(&self, inode: InodeNr, offset_bytes: u64, whence: u32) -> Result<Answer, FsError> {
+        let what = match whence {
+            SEEK_DATA => SeekFor::Data,
+            SEEK_HOLE => SeekFor::Hole,
+            _ => return Err(FsError::Invalid),
+        };
+        if self.writeback && self.writers.has(inode) && !self.write_back(inode) {
+            return Ok(Answer::Error(Errno::BUSY));
+        }
+        let found = self.fs.seek(inode, offset_bytes, what)?;
+        Ok(Answer::Bytes(found.to_le_bytes().to_vec()))
     }
 
     fn look_up(&self, inode: InodeNr, name: &[u8]) -> Result<Answer, FsError> {
@@ -176,25 +239,53 @@ impl<S: Store> Adapter<'_, S> {
 
     /// The entry of a file, if there is one.
     pub(crate) fn entry(&self, file: Option<&Attributes>, keep_name: Duration) -> Vec<u8> {
-        abi::entry(file, self.fs.block_bytes(), self.options.keep, keep_name)
+        let shown = file.map(|file| self.shown(file));
+        let keep = shown.map_or(self.options.keep, |(_, keep)| keep);
+        let file = shown.as_ref().map(|(file, _)| file);
+        abi::entry(file, self.fs.block_bytes(), keep, keep_name)
     }
 
-    fn open(&self, inode: InodeNr, directory: bool, flags: u32) -> Result<Answer, FsError> {
-        const WRITING: u32 = OFlags::WRONLY.bits() | OFlags::RDWR.bits();
+    /// Attributes as the kernel gets them, and how long it may keep them. While it keeps what is written to a file, the
+    /// file may look as if it had no blocks, which programs take for a single hole. So it is asked for anew each time, and a
+    /// file that somebody writes has some.
+    pub(crate) fn shown(&self, file: &Attributes) -> (Attributes, Duration) {
+        if !self.writeback || file.kind != FileType::Regular || file.sectors > 0 {
+            return (*file, self.options.keep);
+        }
+        let sectors = if self.writers.has(file.inode) { SECTORS_AT_LEAST } else { 0 };
+        (Attributes { sectors, ..*file }, Duration::ZERO)
+    }
+
+    /// Lets the kernel write back what it keeps of a file. The writes come to other threads, while this one waits; `false` if
+    /// too few would be left for them.
+    fn write_back(&self, inode: InodeNr) -> bool {
+        let most = self.options.threads.min(THREADS_AT_LEAST) - 1;
+        let enters = self.writing_back.count.fetch_add(1, Ordering::Relaxed) < most;
+        if enters {
+            let _turn = self.writing_back.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            // An inode that the kernel does not know has nothing to write.
+            let _ = self.carrier.notify(&abi::write_back(inode));
+        }
+        self.writing_back.count.fetch_sub(1, Ordering::Relaxed);
+        enters
+    }
+
+    fn open(&self, inode: InodeNr, flags: u32) -> Result<Answer, FsError> {
         let file = self.fs.attributes(inode)?;
-        let writes = flags & WRITING != 0;
+        let writes = writes(flags);
         if writes && self.fs.is_read_only() {
             return Err(FsError::ReadOnly);
         }
         let appends = flags & OFlags::APPEND.bits() != 0 && flags & OFlags::TRUNC.bits() == 0;
-        if file.flags.contains(InodeFlags::ENCRYPT) && !directory {
+        if file.flags.contains(InodeFlags::ENCRYPT) {
             return Err(FsError::NoKey);
         }
         let fixed = file.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY);
         if writes && (fixed || file.flags.contains(InodeFlags::APPEND) && !appends) {
             return Err(FsError::NotPermitted);
         }
-        Ok(Answer::Bytes(abi::opened(self.fs.open().0, directory)))
+        self.writers.open(inode, flags);
+        Ok(Answer::Bytes(abi::opened(self.fs.open().0)))
     }
 
     fn list(
@@ -235,7 +326,9 @@ impl<S: Store> Adapter<'_, S> {
 
     fn sync_inode(&self, inode: InodeNr, file: Handle) -> Result<(), FsError> {
         let begin = Instant::now();
-        let synced = self.fs.sync_inode(inode, Some(file));
+        // 0 where files or directories are not opened.
+        let file = Some(file).filter(|file| file.0 > 0);
+        let synced = self.fs.sync_inode(inode, file);
         self.metrics.add_sync(begin.elapsed());
         synced
     }
@@ -251,7 +344,9 @@ impl<S: Store> Adapter<'_, S> {
         let (process, threads) = (std::process::id(), self.options.threads);
         let mode = if self.fs.is_read_only() { "read-only" } else { "read-write" };
         let version = env!("CARGO_PKG_VERSION");
-        format!("version: {version}\nprocess: {process}\nthreads: {threads}\nmode: {mode}\n").into()
+        let (transport, writes) =
+            (self.carrier.transport(), if self.writeback { "write-back" } else { "write-through" });
+        format!("version: {version}\nprocess: {process}\nthreads: {threads}\nmode: {mode}\ntransport: {transport}\nkernel cache: {writes}\n").into()
     }
 
     fn ioctl(

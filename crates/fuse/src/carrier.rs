@@ -1,62 +1,54 @@
 //! What carries messages between the kernel, or a test, and the dispatcher.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 
 use floe_sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use rustix::io::Errno;
 
-/// What carries messages. Shared by the threads that serve.
+use crate::abi::InitFlags;
+
+/// Bytes of a write or read at most.
+pub(crate) const MOST_DATA_BYTES: u32 = 1 << 20;
+/// Bytes of the largest request: data, and a page for what stands before them.
+pub(crate) const REQUEST_BYTES: usize = MOST_DATA_BYTES as usize + 4096;
+
+/// What carries messages between the kernel and the threads that serve.
 pub trait Carrier: Send + Sync {
-    /// Waits for a request and stores it in `into`; returns its length, or `None` once the file system is
-    /// unmounted.
+    /// What the carrier asks of the kernel, if `threads` are to answer at a time.
+    fn wants(&self, _threads: usize) -> InitFlags {
+        InitFlags::empty()
+    }
+
+    /// The channel for the first request, by which kernel and server agree on `FUSE_INIT`.
+    fn control(&self) -> Box<dyn Channel + '_>;
+
+    /// The channels for all others, once `taken` was agreed: each is served by a thread of its own. `threads` is how many
+    /// are to answer at a time.
+    fn channels(&self, taken: InitFlags, threads: usize) -> Vec<Box<dyn Channel + '_>>;
+
+    /// Sends a message to the kernel that no request asked for.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    fn notify(&self, message: &[u8]) -> io::Result<()>;
+
+    /// How messages are carried, in a few words.
+    fn transport(&self) -> String;
+}
+
+/// A way by which requests come to one thread, and answers go.
+pub trait Channel: Send {
+    /// Waits for a request; `None` once the file system is unmounted.
     ///
     /// # Errors
     /// The connection is broken.
-    fn receive(&self, into: &mut [u8]) -> io::Result<Option<usize>>;
+    fn receive(&mut self) -> io::Result<Option<&[u8]>>;
 
-    /// Sends an answer in two parts, at once. Nothing is sent to a caller that was interrupted.
+    /// Sends the answer to the last request, in two parts. Nothing is sent to a caller that was interrupted.
     ///
     /// # Errors
     /// The kernel refuses the answer.
-    fn send(&self, head: &[u8], body: &[u8]) -> io::Result<()>;
-}
-
-/// The kernel, by a descriptor of `/dev/fuse`. All threads share the descriptor: the system call that would
-/// give each its own is not to be had without `unsafe`.
-#[derive(Debug)]
-pub struct DevFuse(File);
-
-impl DevFuse {
-    /// The connection of a mounted file system.
-    pub fn new(descriptor: OwnedFd) -> Self {
-        Self(File::from(descriptor))
-    }
-}
-
-impl Carrier for DevFuse {
-    fn receive(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        loop {
-            match rustix::io::read(&self.0, &mut *into) {
-                Ok(len) => return Ok(Some(len)),
-                // The request was interrupted before anybody read it.
-                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
-                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-    }
-
-    fn send(&self, head: &[u8], body: &[u8]) -> io::Result<()> {
-        let parts = [io::IoSlice::new(head), io::IoSlice::new(body)];
-        match rustix::io::writev(&self.0, &parts) {
-            // The caller is gone, or the mount.
-            Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
-    }
+    fn send(&mut self, head: &[u8], body: &[u8]) -> io::Result<()>;
 }
 
 /// A carrier in memory, for tests: requests are put in, answers are taken out.
@@ -103,24 +95,50 @@ impl MemoryCarrier {
 }
 
 impl Carrier for MemoryCarrier {
-    fn receive(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        let mut queues = self.queues();
+    fn control(&self) -> Box<dyn Channel + '_> {
+        Box::new(MemoryChannel { carrier: self, request: Vec::new() })
+    }
+
+    fn channels(&self, _: InitFlags, threads: usize) -> Vec<Box<dyn Channel + '_>> {
+        (0..threads).map(|_| self.control()).collect()
+    }
+
+    fn notify(&self, message: &[u8]) -> io::Result<()> {
+        self.queues().answers.push_back(message.to_vec());
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn transport(&self) -> String {
+        "memory".to_owned()
+    }
+}
+
+/// Requests from memory, for one thread.
+#[derive(Debug)]
+struct MemoryChannel<'c> {
+    carrier: &'c MemoryCarrier,
+    request: Vec<u8>,
+}
+
+impl Channel for MemoryChannel<'_> {
+    fn receive(&mut self) -> io::Result<Option<&[u8]>> {
+        let mut queues = self.carrier.queues();
         loop {
             if let Some(request) = queues.requests.pop_front() {
-                let place = into.get_mut(..request.len()).ok_or(Errno::INVAL)?;
-                place.copy_from_slice(&request);
-                return Ok(Some(request.len()));
+                self.request = request;
+                return Ok(Some(&self.request));
             }
             if queues.unmounted {
                 return Ok(None);
             }
-            queues = self.changed.wait(queues).unwrap_or_else(PoisonError::into_inner);
+            queues = self.carrier.changed.wait(queues).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn send(&self, head: &[u8], body: &[u8]) -> io::Result<()> {
-        self.queues().answers.push_back([head, body].concat());
-        self.changed.notify_all();
+    fn send(&mut self, head: &[u8], body: &[u8]) -> io::Result<()> {
+        self.carrier.queues().answers.push_back([head, body].concat());
+        self.carrier.changed.notify_all();
         Ok(())
     }
 }

@@ -12,12 +12,19 @@ use floe_sync::thread;
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::abi::{self, Change, SetattrFields, SetattrIn};
-use crate::adapter::{Adapter, Answer};
+use crate::abi::{self, Change, SetattrFields, SetattrIn, WriteFlags};
+use crate::adapter::{Adapter, Answer, MOST_ANSWER_BYTES};
+use crate::errno::errno;
 
 /// How often, and how long each time, a change without space waits for the space of deleted files.
 const MOST_WAITS: u32 = 80;
 const WAIT: Duration = Duration::from_millis(5);
+/// Bytes that one request copies at most, so that no thread is busy for long.
+const MOST_COPY_BYTES: u64 = 64 << 20;
+/// Bits of permissions.
+const SET_USER_ID: u16 = 0o4000;
+const SET_GROUP_ID: u16 = 0o2000;
+const GROUP_EXECUTES: u16 = 0o0010;
 
 impl<S: Store> Adapter<'_, S> {
     /// The answer to a change of an inode, or of a name in a directory, on behalf of a user and group.
@@ -26,6 +33,7 @@ impl<S: Store> Adapter<'_, S> {
         inode: InodeNr,
         by: (u32, u32),
         change: &Change<'_>,
+        buffer: &mut Vec<u8>,
     ) -> Result<Answer, FsError> {
         if self.fs.is_read_only() {
             return Err(FsError::ReadOnly);
@@ -44,7 +52,7 @@ impl<S: Store> Adapter<'_, S> {
                 let new = NewInode::symlink(target);
                 OpKind::Create { place: place(name), new }
             }
-            Change::Create { name, mode, umask } => {
+            Change::Create { name, mode, umask, .. } => {
                 let new = new(NewKind::Regular, mode, umask);
                 match name {
                     Some(name) => OpKind::Create { place: place(name), new },
@@ -63,24 +71,97 @@ impl<S: Store> Adapter<'_, S> {
                 OpKind::Rename { from, to, mode: rename_mode(flags)? }
             }
             Change::Setattr(ref fields) => {
-                let (size_bytes, change) = fields_of(fields);
+                let (size_bytes, change) = self.new_fields(inode, by, fields)?;
                 OpKind::Change { inode, size_bytes, change }
             }
-            Change::Write { offset_bytes, bytes } => OpKind::Write { inode, offset_bytes, bytes },
+            Change::Write { offset_bytes, bytes, flags } => {
+                if flags.contains(WriteFlags::KILL_SUIDGID) {
+                    self.lose_ids(inode, by)?;
+                }
+                OpKind::Write { inode, offset_bytes, bytes }
+            }
             Change::Setxattr { name, value, flags } => {
                 OpKind::SetAttribute { inode, name, value, mode: set_mode(flags) }
             }
             Change::Removexattr { name } => OpKind::RemoveAttribute { inode, name },
             Change::Fallocate { offset_bytes, len_bytes, mode } => {
                 let end = offset_bytes.checked_add(len_bytes).ok_or(FsError::TooLarge)?;
+                if by.0 != 0 {
+                    self.lose_ids(inode, by)?;
+                }
                 OpKind::Range { inode, mode: range_mode(mode)?, bytes: offset_bytes..end }
             }
+            Change::Copy { .. } => return self.copy(inode, by, change, buffer),
             // The kernel does without.
             Change::Unserved(_) => return Ok(Answer::Error(Errno::NOSYS)),
         };
-        let (uid, gid) = by;
-        let new = self.apply(&Op { uid, gid, time: now(), kind })?;
+        let (uid, gid) = self.on_behalf_of(inode, by, change)?;
+        let applied = self.apply(&Op { uid, gid, time: time_of(change), kind });
+        if let (Err(error), Change::Write { flags, .. }) = (&applied, change)
+            && flags.contains(WriteFlags::CACHE)
+        {
+            self.writers.fail(inode, errno(error));
+        }
+        let new = applied?;
         self.answer_of(inode, change, new.as_ref())
+    }
+
+    /// The new size and the other fields that the kernel asks for, and what follows from them.
+    fn new_fields(
+        &self,
+        inode: InodeNr,
+        by: (u32, u32),
+        asked: &SetattrIn,
+    ) -> Result<(Option<u64>, Fields), FsError> {
+        let (size_bytes, mut change) = fields_of(asked);
+        if loses_ids(asked) {
+            change.permissions = self.without_ids(inode, by, change.permissions)?;
+        }
+        Ok((size_bytes, change))
+    }
+
+    /// Copies bytes from one file to another, or to another place of the same file. May copy fewer than asked for.
+    fn copy(
+        &self,
+        inode: InodeNr,
+        by: (u32, u32),
+        change: &Change<'_>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Answer, FsError> {
+        let Change::Copy { offset_bytes, to, to_bytes, len_bytes, wide } = *change else {
+            return Err(FsError::Invalid);
+        };
+        let to = abi::inode_of(to).ok_or(FsError::NotFound)?;
+        to_bytes.checked_add(len_bytes).ok_or(FsError::TooLarge)?;
+        if by.0 != 0 {
+            self.lose_ids(to, by)?;
+        }
+        if buffer.len() < MOST_ANSWER_BYTES as usize {
+            buffer.resize(MOST_ANSWER_BYTES as usize, 0);
+        }
+        let (uid, gid) = by;
+        let (mut done, all) = (0, len_bytes.min(MOST_COPY_BYTES));
+        while done < all {
+            let most = (all - done).min(u64::from(MOST_ANSWER_BYTES)) as usize;
+            let len =
+                self.fs.read(inode, offset_bytes.saturating_add(done), &mut buffer[..most])?;
+            let kind = OpKind::Write {
+                inode: to,
+                offset_bytes: to_bytes + done,
+                bytes: buffer.get(..len).unwrap_or_default(),
+            };
+            if len == 0 {
+                break;
+            }
+            match self.apply(&Op { uid, gid, time: now(), kind }) {
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+                Ok(_) => done += len as u64,
+            }
+        }
+        self.metrics.add_written(done as usize);
+        let answer = if wide { done.to_le_bytes().to_vec() } else { abi::written(done as u32) };
+        Ok(Answer::Bytes(answer))
     }
 
     /// Makes a change. The kernel lets go of a deleted file a moment after its unlink has returned, so a change
@@ -112,21 +193,73 @@ impl<S: Store> Adapter<'_, S> {
                 abi::written(bytes.len() as u32)
             }
             Change::Setattr(_) => {
-                let file = self.fs.attributes(inode)?;
-                abi::attributes(&file, self.fs.block_bytes(), self.options.keep)
+                let (file, keep) = self.shown(&self.fs.attributes(inode)?);
+                abi::attributes(&file, self.fs.block_bytes(), keep)
             }
             _ if new.is_some() => {
                 let folds = self.fs.folds(inode)?;
                 let keep_name = if folds { Duration::ZERO } else { self.options.keep };
+                if let (Change::Create { flags, .. }, Some(new)) = (change, new) {
+                    self.writers.open(new.inode, *flags);
+                }
                 let mut bytes = self.entry(new, keep_name);
                 if let Change::Create { .. } = change {
-                    bytes.extend(abi::opened(self.fs.open().0, false));
+                    bytes.extend(abi::opened(self.fs.open().0));
                 }
                 bytes
             }
             _ => Vec::new(),
         };
         Ok(Answer::Bytes(bytes))
+    }
+
+    /// On whose behalf a change is made. What the kernel writes back has no user any more, and comes as root's, who may use
+    /// the last blocks and pass limits: so it counts as the file's owner's.
+    fn on_behalf_of(
+        &self,
+        inode: InodeNr,
+        by: (u32, u32),
+        change: &Change<'_>,
+    ) -> Result<(u32, u32), FsError> {
+        match change {
+            Change::Write { flags, .. } if flags.contains(WriteFlags::CACHE) => {
+                let file = self.fs.attributes(inode)?;
+                Ok((file.uid, file.gid))
+            }
+            _ => Ok(by),
+        }
+    }
+
+    /// Permissions that a file keeps when its content or owner changes: without set-user-ID, and without set-group-ID if the
+    /// group may execute it, or if the caller is not of the group. `None` if all stay.
+    fn without_ids(
+        &self,
+        inode: InodeNr,
+        (uid, gid): (u32, u32),
+        new: Option<u16>,
+    ) -> Result<Option<u16>, FsError> {
+        let file = self.fs.attributes(inode)?;
+        let before = new.unwrap_or(file.permissions);
+        if file.kind == FileType::Directory {
+            return Ok(new);
+        }
+        let mut after = before & !SET_USER_ID;
+        if before & GROUP_EXECUTES != 0 || uid != 0 && gid != file.gid {
+            after &= !SET_GROUP_ID;
+        }
+        Ok(if after == before { new } else { Some(after) })
+    }
+
+    /// Takes set-user-ID and set-group-ID from a file that is written.
+    fn lose_ids(&self, inode: InodeNr, by: (u32, u32)) -> Result<(), FsError> {
+        let permissions = self.without_ids(inode, by, None)?;
+        if permissions.is_none() {
+            return Ok(());
+        }
+        let change = Fields { permissions, ..Fields::default() };
+        let kind = OpKind::Change { inode, size_bytes: None, change };
+        let (uid, gid) = by;
+        self.fs.apply(&Op { uid, gid, time: now(), kind }).map(|_| ())
     }
 
     /// `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR`: flags that programs may set, and the project.
@@ -195,6 +328,26 @@ fn set_mode(flags: u32) -> SetMode {
         SetMode::Replace
     } else {
         SetMode::Any
+    }
+}
+
+/// Whether set-user-ID and set-group-ID go: with a new owner or group, and where the kernel says so.
+fn loses_ids(asked: &SetattrIn) -> bool {
+    let valid = SetattrFields::from_bits_truncate(asked.valid);
+    let owned = SetattrFields::UID.union(SetattrFields::GID);
+    valid.intersects(owned) && !valid.contains(SetattrFields::MODE)
+        || valid.contains(SetattrFields::KILL_SUIDGID)
+}
+
+/// When a change is made: now, or when the kernel has made it, which keeps the times of what it keeps.
+fn time_of(change: &Change<'_>) -> Timestamp {
+    match change {
+        Change::Setattr(asked)
+            if SetattrFields::from_bits_truncate(asked.valid).contains(SetattrFields::CTIME) =>
+        {
+            Timestamp { seconds: asked.ctime.cast_signed(), nanoseconds: asked.ctimensec }
+        }
+        _ => now(),
     }
 }
 

@@ -2,18 +2,26 @@
 //!
 //! [`mount`] mounts and gives a [`Carrier`]; [`serve`] answers what comes over it until the unmount. The
 //! kernel judges permissions (`default_permissions`), and keeps names, attributes and data as long as nothing
-//! changes. Carriers are [`DevFuse`], whose threads read `/dev/fuse`, and [`MemoryCarrier`] for tests.
+//! changes. Carriers are [`DevFuse`], whose threads read
+//! `/dev/fuse` or use io_uring, and [`MemoryCarrier`] for tests.
 
 pub mod abi;
 mod adapter;
 mod carrier;
 mod change;
+mod device;
 mod errno;
 mod metrics;
 pub mod mount;
+mod options;
+#[cfg(feature = "io-uring")]
+mod ring;
 mod session;
+mod writers;
 
 pub use adapter::STATUS;
-pub use carrier::{Carrier, DevFuse, MemoryCarrier};
+pub use carrier::{Carrier, Channel, MemoryCarrier};
+pub use device::{DevFuse, Transport};
 pub use metrics::{METRICS, prometheus};
-pub use session::{ServeOptions, serve};
+pub use options::ServeOptions;
+pub use session::serve;

@@ -17,7 +17,7 @@ use rustix::net::{
 };
 use rustix::process::{getgid, getuid};
 
-use crate::carrier::DevFuse;
+use crate::device::{DevFuse, Transport};
 
 /// How the kernel mounts.
 #[derive(Clone, Debug)]
@@ -38,6 +38,10 @@ pub struct MountOptions {
     pub no_exec: bool,
     /// Reading changes no access times.
     pub no_atime: bool,
+    /// The kernel judges who may do what.
+    pub judged: bool,
+    /// How requests come.
+    pub transport: Transport,
 }
 
 /// Why a file system could not be mounted.
@@ -100,7 +104,8 @@ pub fn mount(place: &MountPoint, options: &MountOptions) -> Result<DevFuse, Moun
         MountPoint::Descriptor(path) => {
             let refused =
                 |source: Errno| MountError::Refused { place: path.clone(), source: source.into() };
-            open_device(path).map(DevFuse::new).map_err(refused)
+            let device = open_device(path).map_err(refused)?;
+            Ok(DevFuse::new(device, options.transport))
         }
         MountPoint::Directory(path) if getuid().is_root() => mount_as_root(path, options),
         MountPoint::Directory(path) => mount_by_helper(path, options),
@@ -121,12 +126,15 @@ fn mount_as_root(place: &Path, options: &MountOptions) -> Result<DevFuse, MountE
         metadata.mode()
     });
     let mut data = format!(
-        "fd={},rootmode={:o},user_id={},group_id={},default_permissions",
+        "fd={},rootmode={:o},user_id={},group_id={}",
         device.as_raw_fd(),
         root_mode.map_err(refused)?,
         getuid().as_raw(),
         getgid().as_raw()
     );
+    if options.judged {
+        data.push_str(",default_permissions");
+    }
     if options.allow_other {
         data.push_str(",allow_other");
     }
@@ -146,7 +154,7 @@ fn mount_as_root(place: &Path, options: &MountOptions) -> Result<DevFuse, MountE
     let mounted =
         rustix::mount::mount(&options.fsname, place, kind.as_str(), flags, data.as_c_str());
     mounted.map_err(|errno| refused(errno.into()))?;
-    Ok(DevFuse::new(device))
+    Ok(DevFuse::new(device, options.transport))
 }
 
 /// Mounts through `fusermount3`, which is root: it opens the device, mounts, and passes the descriptor over a
@@ -169,7 +177,7 @@ fn mount_by_helper(place: &Path, options: &MountOptions) -> Result<DevFuse, Moun
     let received = receive_descriptor(&ours);
     let status = child.wait().map_err(MountError::NoHelper)?;
     match received {
-        Ok(Some(device)) if status.success() => Ok(DevFuse::new(device)),
+        Ok(Some(device)) if status.success() => Ok(DevFuse::new(device, options.transport)),
         Err(errno) => Err(refused(errno)),
         Ok(_) => Err(MountError::HelperRefused(place.to_owned())),
     }
@@ -177,8 +185,9 @@ fn mount_by_helper(place: &Path, options: &MountOptions) -> Result<DevFuse, Moun
 
 /// Options as `fusermount3` takes them. Commas and backslashes in the name are escaped.
 fn helper_options(options: &MountOptions) -> OsString {
-    let mut list = vec![b"default_permissions".to_vec()];
-    let mut add = |wanted: bool, text: &str| list.extend(wanted.then(|| text.into()));
+    let mut list = Vec::new();
+    let mut add = |wanted: bool, text: &str| list.extend(wanted.then(|| text.as_bytes().to_vec()));
+    add(options.judged, "default_permissions");
     add(true, if options.read_only { "ro" } else { "rw" });
     add(options.allow_other, "allow_other");
     add(options.no_exec, "noexec");
@@ -254,6 +263,8 @@ mod tests {
             no_devices: true,
             no_exec: false,
             no_atime: false,
+            judged: true,
+            transport: Transport::Auto,
         };
         let text = helper_options(&options);
         assert_eq!(text, "default_permissions,ro,subtype=floe,fsname=/a\\,b\\\\c");

@@ -10,20 +10,15 @@ use floe_sync::{Condvar, Mutex, PoisonError, thread};
 use rustix::io::Errno;
 
 use crate::abi::{InHeader, InitFlags, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, Operation};
-use crate::abi::{OutHeader, Request};
-use crate::adapter::{Adapter, Answer};
-use crate::carrier::Carrier;
+use crate::abi::{OutHeader, Request, ask_again};
+use crate::adapter::{Adapter, Answer, WritingBack};
+use crate::carrier::{Carrier, Channel, MOST_DATA_BYTES};
 use crate::metrics::Metrics;
+use crate::options::ServeOptions;
+use crate::writers::Writers;
 
-/// Bytes of a write or read at most.
-const MOST_DATA_BYTES: u32 = 1 << 20;
-/// Bytes of the largest request: data, and a page for what stands before them.
-const REQUEST_BYTES: usize = MOST_DATA_BYTES as usize + 4096;
 /// Requests that nobody waits for, at most; the kernel's own default of 12 slows reading ahead.
 const MOST_BACKGROUND: u16 = 64;
-
-/// As Linux's `commit=`.
-const COMMIT_EVERY: Duration = Duration::from_secs(5);
 
 /// What the server takes of what the kernel offers. Not taken: what needs a server of another kind
 /// (passthrough, splice, DAX, submounts), locks, which the kernel keeps by itself, and id-mapped mounts
@@ -45,28 +40,8 @@ const TAKEN: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::CACHE_SYMLINKS)
     .union(InitFlags::NO_OPENDIR_SUPPORT)
     .union(InitFlags::EXPLICIT_INVAL_DATA)
+    .union(InitFlags::HANDLE_KILLPRIV_V2)
     .union(InitFlags::INIT_EXT);
-
-/// How a file system is served.
-#[derive(Clone, Copy, Debug)]
-pub struct ServeOptions {
-    /// Threads that answer, at least 1.
-    pub threads: usize,
-    /// How long the kernel may keep names and attributes.
-    pub keep: Duration,
-    /// How often all changes are made durable without anybody asking for it.
-    pub commit_every: Duration,
-    /// Every request gets a line in the log.
-    pub debug: bool,
-}
-
-impl Default for ServeOptions {
-    fn default() -> Self {
-        let threads =
-            floe_sync::available_parallelism().map_or(1, |count| count.get().clamp(2, 16));
-        Self { threads, keep: Duration::MAX, commit_every: COMMIT_EVERY, debug: false }
-    }
-}
 
 /// Serves until the file system is unmounted. `log` gets a line for every request that fails because the image is
 /// damaged or cannot be read, with `ready` called once the kernel has been answered for the first time.
@@ -81,21 +56,47 @@ pub fn serve<C: Carrier, S: Store>(
     ready: impl FnOnce(),
 ) -> io::Result<()> {
     let began_read_only = fs.is_read_only();
-    let metrics = Metrics::default();
-    let adapter = Adapter { fs, options, log, began_read_only, metrics: &metrics };
-    let server = Server { carrier, adapter, log, over: AtomicBool::new(false) };
-    if !server.negotiate()? {
-        return Ok(());
-    }
+    let (metrics, mut writers) = (Metrics::default(), Writers::default());
+    // While one thread waits for the kernel to write back, another one must take that.
+    let writeback = options.writeback && !began_read_only && options.threads > 1;
+    let mut wanted = TAKEN | carrier.wants(options.threads);
+    wanted.set(InitFlags::WRITEBACK_CACHE, writeback);
+    let Some(taken) = negotiate(&mut *carrier.control(), wanted)? else { return Ok(()) };
+    let writeback = taken.contains(InitFlags::WRITEBACK_CACHE);
+    writers.unknown = options.open_fast;
+    let (metrics, writers) = (&metrics, &writers);
+    let writing_back = WritingBack::default();
+    let adapter = Adapter {
+        fs,
+        options,
+        log,
+        began_read_only,
+        metrics,
+        writers,
+        writeback,
+        carrier,
+        writing_back: &writing_back,
+    };
+    let server = Server { adapter, log, over: AtomicBool::new(false) };
     ready();
     let over = Over::default();
     thread::scope(|scope| {
+        let mut channels = carrier.channels(taken, options.threads.max(1)).into_iter();
+        let own = channels.next();
+        let server = &server;
         let others: Vec<_> =
-            (1..options.threads.max(1)).map(|_| scope.spawn(|| server.run())).collect();
+            channels.map(|mut channel| scope.spawn(move || server.run(&mut *channel))).collect();
         if !fs.is_read_only() {
-            scope.spawn(|| commit_now_and_then(fs, options.commit_every, &over, log));
+            let tell = || {
+                for inode in writers.take_untold() {
+                    // One that the kernel does not know has nobody who writes.
+                    let _ = carrier.notify(&ask_again(inode));
+                }
+            };
+            let over = &over;
+            scope.spawn(move || commit_now_and_then(fs, options.commit_every, over, log, tell));
         }
-        let mut result = server.run();
+        let mut result = own.map_or(Ok(()), |mut channel| server.run(&mut *channel));
         for other in others {
             let ended = other.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
             result = result.and(ended);
@@ -131,15 +132,17 @@ impl Over {
     }
 }
 
-/// Makes changes durable at intervals, until serving is over.
+/// Makes changes durable at intervals, until serving is over, and does `also` in between.
 fn commit_now_and_then<S: Store>(
     fs: &FileSystem<S>,
     interval: Duration,
     over: &Over,
     log: &(dyn Fn(&str) + Sync),
+    also: impl Fn(),
 ) {
     let mut since = Duration::ZERO;
     while !over.wait(interval.min(TEND_EVERY)) {
+        also();
         since += interval.min(TEND_EVERY);
         let done = if since < interval { fs.tend() } else { fs.sync() };
         if since >= interval {
@@ -154,59 +157,33 @@ fn commit_now_and_then<S: Store>(
     }
 }
 
-struct Server<'s, C, S> {
-    carrier: &'s C,
+struct Server<'s, S> {
     adapter: Adapter<'s, S>,
     log: &'s (dyn Fn(&str) + Sync),
     /// The kernel sent its last request.
     over: AtomicBool,
 }
 
-impl<C: Carrier, S: Store> Server<'_, C, S> {
-    /// Answers requests until the kernel has offered what this server takes; `false` if it went away.
-    fn negotiate(&self) -> io::Result<bool> {
-        let mut buffer = vec![0; REQUEST_BYTES];
-        while let Some(len) = self.carrier.receive(&mut buffer)? {
-            let message = buffer.get(..len).unwrap_or_default();
-            let Ok(Request { header, operation: Operation::Init(offer) }) =
-                Request::decode(message)
-            else {
-                self.refuse(message, Errno::IO)?;
-                continue;
-            };
-            if offer.major < MAJOR || offer.major == MAJOR && offer.minor < OLDEST_MINOR {
-                self.send(header.unique, &Answer::Error(Errno::PROTO))?;
-                let found = format!("{}.{}", offer.major, offer.minor);
-                let text =
-                    format!("the kernel's FUSE protocol {found} is older than 7.31 (Linux 5.4)");
-                return Err(io::Error::other(text));
-            }
-            let answer = accept(&offer);
-            self.send(header.unique, &Answer::Bytes(answer.to_vec()))?;
-            // A kernel with another major version asks again with ours.
-            if offer.major == MAJOR {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
+impl<S: Store> Server<'_, S> {
     /// Answers requests until the file system is unmounted.
-    fn run(&self) -> io::Result<()> {
-        let mut buffer = vec![0; REQUEST_BYTES];
-        while let Some(len) = self.carrier.receive(&mut buffer)? {
-            let message = buffer.get(..len).unwrap_or_default();
-            match Request::decode(message) {
+    fn run(&self, channel: &mut dyn Channel) -> io::Result<()> {
+        let mut buffer = Vec::new();
+        while let Some(message) = channel.receive()? {
+            let answer = match Request::decode(message) {
                 Ok(Request { header, operation }) => {
                     if self.adapter.options.debug {
                         (self.log)(&format!("{header:?} {operation:?}"));
                     }
-                    self.handle(&header, &operation)?;
+                    let answer = self.handle(&header, &operation, &mut buffer);
+                    answer.map(|answer| (header.unique, answer))
                 }
                 Err(malformed) => {
                     (self.log)(&malformed.to_string());
-                    self.refuse(message, Errno::INVAL)?;
+                    malformed.unique().map(|unique| (unique, Answer::Error(Errno::INVAL)))
                 }
+            };
+            if let Some((unique, answer)) = answer {
+                send(channel, unique, &answer, &buffer)?;
             }
             if self.over.load(Ordering::Relaxed) {
                 break;
@@ -215,56 +192,90 @@ impl<C: Carrier, S: Store> Server<'_, C, S> {
         Ok(())
     }
 
-    fn handle(&self, header: &InHeader, operation: &Operation<'_>) -> io::Result<()> {
+    /// The answer to a request; `None` if nobody waits for one.
+    fn handle(
+        &self,
+        header: &InHeader,
+        operation: &Operation<'_>,
+        buffer: &mut Vec<u8>,
+    ) -> Option<Answer> {
         self.adapter.metrics.add_request(header.opcode);
         match operation {
-            Operation::Interrupt => return Ok(()),
+            Operation::Interrupt => return None,
             // The adapter logs what goes wrong; nobody waits for an answer.
             Operation::Forget(_) => {
-                self.adapter.answer(InodeNr::ROOT, header, operation);
-                return Ok(());
+                self.adapter.answer(InodeNr::ROOT, header, operation, buffer);
+                return None;
             }
             // Only block devices get this request; everywhere else the connection just ends.
             Operation::Destroy => self.over.store(true, Ordering::Relaxed),
             _ => {}
         }
-        let answer = match crate::abi::inode_of(header.node) {
-            Some(inode) => self.adapter.answer(inode, header, operation),
+        Some(match crate::abi::inode_of(header.node) {
+            Some(inode) => self.adapter.answer(inode, header, operation, buffer),
             // Requests about the whole file system carry no inode.
-            None if header.node == 0 => self.adapter.answer(InodeNr::ROOT, header, operation),
+            None if header.node == 0 => {
+                self.adapter.answer(InodeNr::ROOT, header, operation, buffer)
+            }
             None => Answer::Error(Errno::STALE),
-        };
-        self.send(header.unique, &answer)
-    }
-
-    /// Answers a message that is no request, or comes at the wrong time, if it says whom to answer.
-    fn refuse(&self, message: &[u8], errno: Errno) -> io::Result<()> {
-        let unique = match Request::decode(message) {
-            Ok(request) => Some(request.header.unique),
-            Err(malformed) => malformed.unique(),
-        };
-        unique.map_or(Ok(()), |unique| self.send(unique, &Answer::Error(errno)))
-    }
-
-    fn send(&self, unique: u64, answer: &Answer) -> io::Result<()> {
-        let (error, body) = match answer {
-            Answer::Bytes(bytes) => (0, bytes.as_slice()),
-            Answer::Error(errno) => (errno.raw_os_error().wrapping_neg(), &[][..]),
-        };
-        // At most a megabyte and a header.
-        let len = (OutHeader::SIZE + body.len()) as u32;
-        let mut head = [0; OutHeader::SIZE];
-        OutHeader { len, error: error.cast_unsigned(), unique }.encode_into(&mut head);
-        self.carrier.send(&head, body)
+        })
     }
 }
 
-/// The answer to the kernel's offer.
-fn accept(offer: &InitIn) -> [u8; InitOut::SIZE] {
+/// Answers requests until the kernel has offered what this server takes; `None` if it went away. Returns what was agreed.
+fn negotiate(channel: &mut dyn Channel, wanted: InitFlags) -> io::Result<Option<InitFlags>> {
+    while let Some(message) = channel.receive()? {
+        let decoded = Request::decode(message);
+        let Ok(Request { header, operation: Operation::Init(offer) }) = decoded else {
+            let unique = match decoded {
+                Ok(request) => Some(request.header.unique),
+                Err(malformed) => malformed.unique(),
+            };
+            if let Some(unique) = unique {
+                send(channel, unique, &Answer::Error(Errno::IO), &[])?;
+            }
+            continue;
+        };
+        if offer.major < MAJOR || offer.major == MAJOR && offer.minor < OLDEST_MINOR {
+            send(channel, header.unique, &Answer::Error(Errno::PROTO), &[])?;
+            let found = format!("{}.{}", offer.major, offer.minor);
+            let text = format!("the kernel's FUSE protocol {found} is older than 7.31 (Linux 5.4)");
+            return Err(io::Error::other(text));
+        }
+        let taken = taken(&offer, wanted);
+        let answer = accept(&offer, taken).to_vec();
+        send(channel, header.unique, &Answer::Bytes(answer), &[])?;
+        // A kernel with another major version asks again with ours.
+        if offer.major == MAJOR {
+            return Ok(Some(taken));
+        }
+    }
+    Ok(None)
+}
+
+fn send(channel: &mut dyn Channel, unique: u64, answer: &Answer, buffer: &[u8]) -> io::Result<()> {
+    let (error, body) = match answer {
+        Answer::Bytes(bytes) => (0, bytes.as_slice()),
+        Answer::Buffer(len) => (0, buffer.get(..*len).unwrap_or_default()),
+        Answer::Error(errno) => (errno.raw_os_error().wrapping_neg(), &[][..]),
+    };
+    // At most a megabyte and a header.
+    let len = (OutHeader::SIZE + body.len()) as u32;
+    let mut head = [0; OutHeader::SIZE];
+    OutHeader { len, error: error.cast_unsigned(), unique }.encode_into(&mut head);
+    channel.send(&head, body)
+}
+
+/// What is taken of the kernel's offer.
+fn taken(offer: &InitIn, wanted: InitFlags) -> InitFlags {
     let low = u64::from(offer.flags);
     let extended = low & InitFlags::INIT_EXT.bits() != 0;
     let high = if extended { u64::from(offer.flags2) << 32 } else { 0 };
-    let taken = InitFlags::from_bits_retain(low | high) & TAKEN;
+    InitFlags::from_bits_retain(low | high) & wanted
+}
+
+/// The answer to the kernel's offer.
+fn accept(offer: &InitIn, taken: InitFlags) -> [u8; InitOut::SIZE] {
     let mut bytes = [0; InitOut::SIZE];
     InitOut {
         major: MAJOR,

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
+use std::time::Duration;
+
 use floe_check::{CheckOptions, view};
-use floe_fs::{FileSystem, Image};
+use floe_fs::{FileSystem, Image, Limits, MemFs, NullDisk, Store};
 use floe_fuse::abi::Opcode;
 use floe_fuse::{MemoryCarrier, ServeOptions, serve};
 use floe_testkit::{Profile, build, tool};
@@ -34,26 +36,193 @@ fn answer(carrier: &MemoryCarrier) -> (i32, u64, Vec<u8>) {
 /// Serves the image of a profile to `kernel`, after the negotiation.
 fn with_server(profile: Profile, kernel: impl FnOnce(&MemoryCarrier)) {
     let image = build::base(profile).unwrap();
-    let carrier = MemoryCarrier::default();
-    let options = ServeOptions { threads: 2, ..ServeOptions::default() };
     view(&image, &CheckOptions::default(), |files, _| {
         let fs = FileSystem::new(Image::new(files));
-        let log = |_: &str| {};
-        floe_sync::thread::scope(|scope| {
-            let server = scope.spawn(|| serve(&carrier, &fs, &options, &log, || {}));
-            let offer: Vec<u8> = [7, 45, 131_072, u32::MAX]
-                .iter()
-                .flat_map(|word: &u32| word.to_le_bytes())
-                .collect();
-            carrier.ask(request(Opcode::Init, 1, 0, &[&offer[..], &[0xff; 48]].concat()));
-            let (error, unique, taken) = answer(&carrier);
-            assert_eq!((error, unique, taken.len()), (0, 1, 64));
-            kernel(&carrier);
-            carrier.unmount();
-            server.join().unwrap().unwrap();
+        served(&fs, &ServeOptions::default(), |carrier, taken| {
+            assert_eq!(taken & WRITEBACK_CACHE, 0, "nothing is written");
+            kernel(carrier);
         });
     })
     .unwrap();
+}
+
+/// `FUSE_WRITEBACK_CACHE`.
+const WRITEBACK_CACHE: u32 = 1 << 16;
+
+/// Serves a file system to `kernel`, which gets the flags that were agreed on.
+fn served<S: Store>(
+    fs: &FileSystem<S>,
+    options: &ServeOptions,
+    kernel: impl FnOnce(&MemoryCarrier, u32),
+) {
+    let carrier = MemoryCarrier::default();
+    let log = |_: &str| {};
+    floe_sync::thread::scope(|scope| {
+        let server = scope.spawn(|| serve(&carrier, fs, options, &log, || {}));
+        let offer: Vec<u8> =
+            [7, 45, 131_072, u32::MAX].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
+        carrier.ask(request(Opcode::Init, 1, 0, &[&offer[..], &[0xff; 48]].concat()));
+        let (error, unique, taken) = answer(&carrier);
+        assert_eq!((error, unique, taken.len()), (0, 1, 64));
+        {
+            // Ends the server although a test fails.
+            let _mounted = Unmount(&carrier);
+            kernel(&carrier, u32::from_le_bytes(taken[12..16].try_into().unwrap()));
+        }
+        server.join().unwrap().unwrap();
+    });
+}
+
+/// Unmounts when it is dropped.
+struct Unmount<'c>(&'c MemoryCarrier);
+
+impl Drop for Unmount<'_> {
+    fn drop(&mut self) {
+        self.0.unmount();
+    }
+}
+
+/// Asks for something that must go well.
+fn must(kernel: &MemoryCarrier, opcode: Opcode, node: u64, body: &[u8]) -> Vec<u8> {
+    kernel.ask(request(opcode, 9, node, body));
+    let (error, _, answer) = answer(kernel);
+    assert_eq!(error, 0, "{opcode:?}");
+    answer
+}
+
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Creates a file that is open for writing; its node.
+fn create(kernel: &MemoryCarrier, name: &str, mode: u32) -> u64 {
+    const READ_WRITE: u32 = 2;
+    let head: Vec<u8> =
+        [READ_WRITE, mode, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let entry = must(kernel, Opcode::Create, 1, &[&head[..], name.as_bytes(), b"\0"].concat());
+    u64::from_le_bytes(entry[..8].try_into().unwrap())
+}
+
+/// Writes to a file, with flags.
+fn write(kernel: &MemoryCarrier, node: u64, offset: u64, bytes: &[u8], flags: u64) {
+    let head = words(&[0, offset, bytes.len() as u64 | flags << 32, 0, 0]);
+    must(kernel, Opcode::Write, node, &[&head, bytes].concat());
+}
+
+/// The attributes of a file.
+fn stat(kernel: &MemoryCarrier, node: u64) -> Vec<u8> {
+    must(kernel, Opcode::Getattr, node, &[0; 16])[16..].to_vec()
+}
+
+fn mode_of(stat: &[u8]) -> u32 {
+    u32::from_le_bytes(stat[0x3c..0x40].try_into().unwrap())
+}
+
+fn in_memory() -> FileSystem<MemFs<NullDisk>> {
+    FileSystem::new(MemFs::new(NullDisk::new(1000, 1 << 20), Limits::default()))
+}
+
+#[test]
+fn what_the_kernel_keeps_is_agreed_and_asked_for_before_holes_are_told() {
+    const SEEK_DATA: u64 = 3;
+    served(&in_memory(), &ServeOptions::default(), |kernel, taken| {
+        assert_ne!(taken & WRITEBACK_CACHE, 0);
+        let file = create(kernel, "file", 0o644);
+        // The kernel's own errors are all that a close reports.
+        kernel.ask(request(Opcode::Flush, 2, file, &[0; 24]));
+        assert_eq!(answer(kernel).0, -Errno::NOSYS.raw_os_error());
+        // Its blocks are not known yet, but it is no hole, and the kernel asks again.
+        let shown = must(kernel, Opcode::Getattr, file, &[0; 16]);
+        let sectors = u64::from_le_bytes(shown[16 + 0x10..16 + 0x18].try_into().unwrap());
+        assert_eq!((sectors, &shown[..12]), (8, &[0; 12][..]));
+        write(kernel, file, 0, b"bytes", 1);
+        kernel.ask(request(Opcode::Lseek, 3, file, &words(&[0, 0, SEEK_DATA])));
+        let (code, unique, about) = answer(kernel);
+        assert_eq!((code, unique), (2, 0), "FUSE_NOTIFY_INVAL_INODE");
+        assert_eq!(about, words(&[file, 0, 0]));
+        assert_eq!(answer(kernel), (0, 3, words(&[0])));
+        must(kernel, Opcode::Release, file, &words(&[0, 2, 0]));
+        // Nobody writes any more.
+        assert_eq!(must(kernel, Opcode::Lseek, file, &words(&[0, 0, SEEK_DATA])), words(&[0]));
+    });
+    let through = ServeOptions { writeback: false, ..ServeOptions::default() };
+    served(&in_memory(), &through, |kernel, taken| {
+        assert_eq!(taken & WRITEBACK_CACHE, 0);
+        let file = create(kernel, "file", 0o644);
+        must(kernel, Opcode::Flush, file, &[0; 24]);
+        write(kernel, file, 0, b"bytes", 0);
+        must(kernel, Opcode::Lseek, file, &words(&[0, 0, 4]));
+    });
+}
+
+#[test]
+fn whoever_writes_on_learns_that_nothing_is_kept() {
+    let options =
+        ServeOptions { commit_every: Duration::from_millis(1), ..ServeOptions::default() };
+    served(&in_memory(), &options, |kernel, _| {
+        let file = create(kernel, "file", 0o644);
+        // Longer than any file.
+        let head = words(&[0, u64::MAX >> 1, 1 | 1 << 32, 0, 0]);
+        kernel.ask(request(Opcode::Write, 2, file, &[&head[..], b"x"].concat()));
+        let refused = answer(kernel);
+        assert_eq!((refused.0, refused.1), (-Errno::FBIG.raw_os_error(), 2));
+        let told = answer(kernel);
+        assert_eq!(told, (2, 0, words(&[file, u64::MAX, 0])), "the kernel is to ask");
+        must(kernel, Opcode::Getattr, file, &[0; 16]);
+        let opened = words(&[1, 0]);
+        kernel.ask(request(Opcode::Getattr, 3, file, &opened));
+        assert_eq!(answer(kernel).0, -Errno::FBIG.raw_os_error());
+        must(kernel, Opcode::Getattr, file, &opened);
+    });
+}
+
+#[test]
+fn files_lose_set_user_id_when_they_are_written_or_given_away() {
+    const KILL_SUIDGID: u64 = 1 << 2;
+    const GID: u32 = 1 << 2;
+    const MTIME: u32 = 1 << 5;
+    const CTIME: u32 = 1 << 10;
+    served(&in_memory(), &ServeOptions::default(), |kernel, _| {
+        let file = create(kernel, "file", 0o6755);
+        write(kernel, file, 0, b"1", 0);
+        assert_eq!(mode_of(&stat(kernel, file)), 0o106_755);
+        write(kernel, file, 0, b"2", KILL_SUIDGID);
+        assert_eq!(mode_of(&stat(kernel, file)), 0o100_755);
+        let set = |fields: u32, at: usize, value: u64| {
+            let mut body = [0; 88];
+            body[..4].copy_from_slice(&fields.to_le_bytes());
+            body[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            body
+        };
+        let file = create(kernel, "other", 0o6755);
+        must(kernel, Opcode::Setattr, file, &set(GID, 0x50, 7));
+        assert_eq!(mode_of(&stat(kernel, file)), 0o100_755);
+        // Without rights for the group, set-group-ID is not what its name says.
+        let file = create(kernel, "third", 0o6705);
+        must(kernel, Opcode::Setattr, file, &set(GID, 0x50, 7));
+        assert_eq!(mode_of(&stat(kernel, file)), 0o102_705);
+        // Times are the kernel's.
+        must(kernel, Opcode::Setattr, file, &set(MTIME | CTIME, 0x30, 1_000_000_000));
+        let ctime = u64::from_le_bytes(stat(kernel, file)[0x28..0x30].try_into().unwrap());
+        assert_eq!(ctime, 1_000_000_000);
+    });
+}
+
+#[test]
+fn bytes_are_copied_from_file_to_file() {
+    served(&in_memory(), &ServeOptions::default(), |kernel, _| {
+        let (from, to) = (create(kernel, "from", 0o644), create(kernel, "to", 0o644));
+        let bytes: Vec<u8> = (0..3_000_000).map(|at| (at % 251) as u8).collect();
+        for (at, piece) in (0..).step_by(1 << 20).zip(bytes.chunks(1 << 20)) {
+            write(kernel, from, at, piece, 0);
+        }
+        let ask = |from_byte: u64, len: u64| words(&[0, from_byte, to, 0, 10, len, 0]);
+        let copied = must(kernel, Opcode::CopyFileRange64, from, &ask(5, 1 << 30));
+        assert_eq!(copied, words(&[2_999_995]), "up to the end of the file");
+        let read = must(kernel, Opcode::Read, to, &range(10 + 2_000_000, 1 << 20));
+        assert!(read == bytes[2_000_005..], "the last part");
+        assert_eq!(must(kernel, Opcode::CopyFileRange, from, &ask(1 << 40, 1)), words(&[0]));
+    });
 }
 
 /// Arguments of a read: a handle, an offset, a size, and what does not matter.

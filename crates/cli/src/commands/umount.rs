@@ -81,7 +81,11 @@ impl Args {
 
 /// Has the server write everything while its errors can still be told: nobody learns of those of an unmount.
 fn write_all(directory: &Path) -> Result<()> {
-    let written = File::open(directory).and_then(|opened| opened.sync_all());
+    // First the kernel lets the server have what it keeps of files, such as those that were mapped.
+    let written = File::open(directory).and_then(|opened| {
+        rustix::fs::syncfs(&opened)?;
+        opened.sync_all()
+    });
     written.with_context(|| {
         let name = directory.display();
         format!("{name}: the last changes could not be written; it is unmounted without them")

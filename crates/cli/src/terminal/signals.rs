@@ -10,7 +10,7 @@ use floe_exec::Interrupt;
 use floe_exec::interrupt::Answer;
 use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::{Arc, thread};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::exit::Outcome;
@@ -28,6 +28,14 @@ const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
 /// The exit code of a cancelled run.
 pub(crate) const CANCELLED: u8 = Outcome { cancelled: true, ..Outcome::CLEAN }.code();
+
+/// Calls `act` at each SIGUSR1, which would otherwise end the program.
+pub(crate) fn on_user_signal(mut act: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGUSR1]).context("cannot arrange for signals")?;
+    // Runs until the program ends.
+    thread::spawn(move || signals.forever().for_each(|_| act()));
+    Ok(())
+}
 
 /// For read-only work: a signal ends the program at once, with a message on the consequences for
 /// `work`.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixDatagram;
@@ -352,6 +352,36 @@ fn systemd_is_told_when_the_mount_serves_and_when_it_ends() {
     assert!(server.wait().unwrap().success());
 }
 
+#[test]
+fn a_signal_asks_for_the_status_and_a_lock_file_stays_as_long_as_the_server() {
+    if !can_mount() {
+        return;
+    }
+    let Some(image) = image("ext4") else { return };
+    let folder = tool::scratch("floe-usr1-").unwrap();
+    let (place, lock) = (folder.path().join("mnt"), folder.path().join("lock"));
+    fs::create_dir(&place).unwrap();
+    let options = format!("transport=dev,lockfile={}", lock.display());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+    command.args(["mount", "-f", "-o", &options]).arg(image.path()).arg(&place);
+    let mut server = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let path = place.to_str().unwrap();
+    while floe(&["status", path]).code != 0 {
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(server.try_wait().unwrap().is_none(), "the server ended");
+    }
+    assert!(lock.exists());
+    let refused = floe(&["mount", image.path().to_str().unwrap(), path, "-o", &options]);
+    assert_eq!(refused.code, 32, "{}", refused.err);
+    rustix::process::kill_process(Pid::from_child(&server), Signal::USR1).unwrap();
+    let mut said = BufReader::new(server.stderr.take().unwrap()).lines();
+    let line = said.find(|line| line.as_ref().unwrap().contains("transport: /dev/fuse"));
+    assert!(line.unwrap().unwrap().contains("faults_total - 0"));
+    assert_eq!(floe(&["umount", path]).code, 0);
+    assert!(server.wait().unwrap().success());
+    assert!(!lock.exists());
+}
+
 /// Changes of every kind, below a folder of the mount.
 fn change_everything(top: &Path) {
     let folder = top.join("changed");
@@ -557,7 +587,8 @@ fn root_sees_its_attributes_and_has_the_reserved_blocks() {
         return;
     }
     let Some(image) = image("ext4") else { return };
-    let ours = Ours::new(image.path(), &[]);
+    // So that each write says what it meets, and on whose behalf it came.
+    let ours = Ours::new(image.path(), &["-o", "nowriteback_cache"]);
     let file = ours.path().join("file");
     fs::write(&file, b"").unwrap();
     let mut set = Command::new("setfattr");

@@ -45,7 +45,8 @@ fn a_full_disk_has_its_space_again_when_files_go() {
         return;
     }
     let image = made(24 << 20, &["-m", "0"]);
-    let ours = Ours::new(image.path(), &[]);
+    // So that each write says what it meets.
+    let ours = Ours::new(image.path(), &["-o", "nowriteback_cache"]);
     let top = ours.path();
     let first = fill(&top.join("a"));
     assert!(first > 15 << 20, "{first} bytes");
@@ -54,6 +55,31 @@ fn a_full_disk_has_its_space_again_when_files_go() {
     File::options().write(true).open(top.join("b")).unwrap().set_len(100).unwrap();
     // A file of 100 bytes has one block.
     assert!(fill(&top.join("c")) + 65536 > first);
+    ours.unmount();
+    assert!(oracle::e2fsck(&image).unwrap().clean());
+}
+
+/// What the kernel keeps is refused when it is written back: whoever closes, syncs or goes on writing is told.
+#[test]
+fn a_full_disk_is_told_to_writers_of_the_kernels_cache() {
+    if !can_mount() {
+        return;
+    }
+    let image = made(24 << 20, &["-m", "0"]);
+    let ours = Ours::new(image.path(), &[]);
+    let mut file = File::create(ours.path().join("a")).unwrap();
+    file.write_all(&vec![1; 1 << 20]).unwrap();
+    file.sync_all().unwrap();
+    file.write_all(&vec![2; 40 << 20]).unwrap();
+    assert_eq!(errno(file.sync_all()), Some(Errno::NOSPC));
+    drop(file);
+    let mut file = File::create(ours.path().join("b")).unwrap();
+    let piece = vec![3; 1 << 20];
+    // Far more than the kernel keeps for a file system of this kind.
+    let ended = (0..8192).find_map(|_| file.write_all(&piece).err());
+    assert_eq!(ended.and_then(|error| Errno::from_io_error(&error)), Some(Errno::NOSPC));
+    drop(file);
+    assert_eq!(fs::read(ours.path().join("a")).unwrap()[..1 << 20], vec![1; 1 << 20]);
     ours.unmount();
     assert!(oracle::e2fsck(&image).unwrap().clean());
 }

@@ -38,6 +38,7 @@ mod error;
 mod handles;
 mod log;
 mod open;
+pub mod recovery;
 mod shared;
 mod state;
 mod tx;

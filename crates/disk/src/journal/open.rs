@@ -15,10 +15,10 @@ use super::cubes::open_lane;
 use super::error::JournalError;
 use super::handles::Handles;
 use super::log::{Log, stored_superblock};
+use super::recovery::{self, Recovered, recover};
 use super::shared::{Flushes, Lane, Lock, Lots, Shared};
 use super::state::{State, TransactionId};
 use super::{Clock, Journal, system_clock};
-use crate::recovery::{self, Recovered, recover};
 
 impl<D: WriteBlocks> Journal<D> {
     /// Opens the journals of a file system for writing: recovers them if they must be, and marks the file system as in use

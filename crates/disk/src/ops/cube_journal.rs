@@ -30,13 +30,14 @@ impl Op<'_> {
         let number = space.inode_in(&mut self.tx, group)?;
         let reserved = Reserved { inode: number, generation: self.volume.draw() };
         let mut home = self.directory(home)?;
-        let mut file = self.new_inode(&home, &NewInode::regular(0o600), Some(reserved))?;
+        let (name, new) = (journal_name(cube), NewInode::regular(0o600));
+        let mut file = self.new_inode(&home, Some(&name), &new, Some(reserved))?;
         file.set_flags(InodeFlags::IMMUTABLE, true);
         let places = self.map_journal(&mut file, u64::from(blocks) + 1)?;
         let size = self.volume.geometry().block_size;
         file.set_size_bytes((u64::from(blocks) + 1) * u64::from(size));
         self.put(&mut file)?;
-        self.add_name(&mut home, &journal_name(cube), &file)?;
+        self.add_name(&mut home, &name, &file)?;
         let uuid = std::array::from_fn(|_| (self.volume.draw() & 0xff) as u8);
         // At random, so that nothing that lay there before passes for a transaction.
         let sequence = self.volume.draw() & 0x3fff_ffff | 1;

@@ -2,8 +2,6 @@
 //! crash finds them in the list (`s_last_orphan`, then `i_dtime`) or in the orphan file, and finishes them. Those of a cube with a
 //! journal of its own are in a block behind that journal, so that no other journal has a part of them.
 
-use std::collections::HashMap;
-
 use floe_ext4::map::file;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::inode::OwnedInode;
@@ -14,50 +12,7 @@ use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use super::OpError;
 use super::staged::Op;
-
-/// All orphans, and where each is noted.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Orphans {
-    /// Those of the list, its head last.
-    list: Vec<InodeNr>,
-    /// Those of the file and of cubes: block of `blocks`, and slot in it.
-    slots: HashMap<InodeNr, (usize, usize)>,
-    /// Blocks of the orphan file, and those of cubes.
-    blocks: Vec<Place>,
-}
-
-/// A block that lists orphans.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    block: BlockNr,
-    /// The cube whose orphans it lists; 0: all that have no block of their own. `None`: the cube is gone.
-    cube: Option<u32>,
-    /// Where its checksum starts; `None` without metadata_csum.
-    seed: Option<u32>,
-}
-
-impl Orphans {
-    pub(crate) fn all(&self) -> Vec<InodeNr> {
-        let mut all: Vec<InodeNr> = self.list.iter().chain(self.slots.keys()).copied().collect();
-        all.sort_unstable();
-        all
-    }
-
-    pub(crate) fn contains(&self, inode: InodeNr) -> bool {
-        self.slots.contains_key(&inode) || self.list.contains(&inode)
-    }
-
-    pub(crate) fn file_is_empty(&self) -> bool {
-        self.slots.is_empty()
-    }
-
-    /// Forgets the block of a cube that is removed.
-    pub(crate) fn forget_cube(&mut self, cube: u32) {
-        for place in self.blocks.iter_mut().filter(|place| place.cube == Some(cube)) {
-            place.cube = None;
-        }
-    }
-}
+use crate::orphans::{Orphans, Place};
 
 const DAMAGED: OpError = OpError::Refused(Refusal::Damaged("the list of orphans"));
 

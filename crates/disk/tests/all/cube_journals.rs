@@ -161,7 +161,7 @@ fn the_bit_is_set_everywhere_before_the_second_journal_is_used_and_gone_when_it_
     let mut mounted = Mounted::new(&device).unwrap();
     create(&mut mounted, "new");
     mounted.sync();
-    assert_eq!(locks(&device.base_bytes()).0, false, "inode 8 alone needs no bit");
+    assert!(!locks(&device.base_bytes()).0, "inode 8 alone needs no bit");
     let from = device.trace().events.len();
     create(&mut mounted, "a/new");
     mounted.sync();

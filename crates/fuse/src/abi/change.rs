@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 
 use super::messages::{
-    CreateIn, FallocateIn, MkdirIn, MknodIn, Rename2In, SetattrIn, SetxattrIn, WriteIn,
+    CopyIn, CreateIn, FallocateIn, MkdirIn, MknodIn, Rename2In, SetattrIn, SetxattrIn, WriteIn,
 };
 use super::opcode::Opcode;
 use super::request::name;
@@ -28,6 +28,21 @@ bitflags! {
         const ATIME_NOW = 1 << 7;
         /// The last change of the content is now.
         const MTIME_NOW = 1 << 8;
+        /// The last change of the inode.
+        const CTIME = 1 << 10;
+        /// Set-user-ID and set-group-ID go.
+        const KILL_SUIDGID = 1 << 11;
+    }
+}
+
+bitflags! {
+    /// What kind of write it is (`FUSE_WRITE_*`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct WriteFlags: u32 {
+        /// The kernel writes back what it kept: nobody knows any more who wrote it.
+        const CACHE = 1 << 0;
+        /// Set-user-ID and set-group-ID go.
+        const KILL_SUIDGID = 1 << 2;
     }
 }
 
@@ -69,6 +84,8 @@ pub enum Change<'a> {
         mode: u32,
         /// Permissions that are not given.
         umask: u32,
+        /// How it is opened: `O_*`.
+        flags: u32,
     },
     /// A further name.
     Link {
@@ -103,6 +120,8 @@ pub enum Change<'a> {
         offset_bytes: u64,
         /// The bytes.
         bytes: &'a [u8],
+        /// What kind of write it is.
+        flags: WriteFlags,
     },
     /// An attribute is set.
     Setxattr {
@@ -126,6 +145,19 @@ pub enum Change<'a> {
         len_bytes: u64,
         /// `FALLOC_FL_*`.
         mode: u32,
+    },
+    /// Bytes of the file are copied to another one.
+    Copy {
+        /// First byte.
+        offset_bytes: u64,
+        /// The other file.
+        to: u64,
+        /// Where its first byte gets.
+        to_bytes: u64,
+        /// Bytes at most.
+        len_bytes: u64,
+        /// The answer has 64 bits.
+        wide: bool,
     },
     /// One that is not served.
     Unserved(Opcode),
@@ -151,10 +183,10 @@ impl<'a> Change<'a> {
             }
             Opcode::Create | Opcode::Tmpfile => {
                 let (head, rest) = body.split_first_chunk()?;
-                let CreateIn { mode, umask, .. } = CreateIn::decode(head);
+                let CreateIn { flags, mode, umask } = CreateIn::decode(head);
                 let unnamed = opcode == Opcode::Tmpfile;
                 let name = if unnamed { None } else { Some(name(rest)?) };
-                Self::Create { name, mode, umask }
+                Self::Create { name, mode, umask, flags }
             }
             Opcode::Link => {
                 let (node, rest) = body.split_first_chunk()?;
@@ -176,9 +208,10 @@ impl<'a> Change<'a> {
             Opcode::Setattr => Self::Setattr(SetattrIn::decode(body.first_chunk()?)),
             Opcode::Write => {
                 let (head, rest) = body.split_first_chunk()?;
-                let WriteIn { offset, size, .. } = WriteIn::decode(head);
+                let WriteIn { offset, size, flags, .. } = WriteIn::decode(head);
                 let bytes = rest.get(..usize::try_from(size).ok()?)?;
-                Self::Write { offset_bytes: offset, bytes }
+                let flags = WriteFlags::from_bits_truncate(flags);
+                Self::Write { offset_bytes: offset, bytes, flags }
             }
             Opcode::Setxattr => {
                 let (head, rest) = body.split_first_chunk()?;
@@ -192,6 +225,13 @@ impl<'a> Change<'a> {
                 let FallocateIn { offset, length, mode, .. } =
                     FallocateIn::decode(body.first_chunk()?);
                 Self::Fallocate { offset_bytes: offset, len_bytes: length, mode }
+            }
+            Opcode::CopyFileRange | Opcode::CopyFileRange64 => {
+                let CopyIn { off_in, nodeid_out, off_out, len, .. } =
+                    CopyIn::decode(body.first_chunk()?);
+                let wide = opcode == Opcode::CopyFileRange64;
+                let (offset_bytes, to, to_bytes) = (off_in, nodeid_out, off_out);
+                Self::Copy { offset_bytes, to, to_bytes, len_bytes: len, wide }
             }
             opcode => Self::Unserved(opcode),
         })

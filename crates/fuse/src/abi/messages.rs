@@ -130,6 +130,14 @@ layout! {
 }
 
 layout! {
+    /// `fuse_release_in`.
+    pub struct ReleaseIn[24] little {
+        0x00 fh: u64,
+        0x08 flags: u32,
+    }
+}
+
+layout! {
     /// `fuse_getxattr_in`.
     pub struct GetxattrIn[8] little {
         0x00 size: u32,
@@ -230,10 +238,14 @@ layout! {
         0x20 atime: u64,
         /// Last change of the content, likewise.
         0x28 mtime: u64,
+        /// Last change of the inode, likewise.
+        0x30 ctime: u64,
         /// Nanoseconds of the last access.
         0x38 atimensec: u32,
         /// Nanoseconds of the last change of the content.
         0x3c mtimensec: u32,
+        /// Nanoseconds of the last change of the inode.
+        0x40 ctimensec: u32,
         /// Type and permissions.
         0x44 mode: u32,
         /// Owner.
@@ -283,6 +295,7 @@ layout! {
         0x00 fh: u64,
         0x08 offset: u64,
         0x10 size: u32,
+        0x14 flags: u32,
     }
 }
 
@@ -299,6 +312,19 @@ layout! {
     pub struct ForgetOne[16] little {
         0x00 nodeid: u64,
         0x08 nlookup: u64,
+    }
+}
+
+layout! {
+    /// `fuse_copy_file_range_in`.
+    pub struct CopyIn[56] little {
+        0x00 fh_in: u64,
+        0x08 off_in: u64,
+        0x10 nodeid_out: u64,
+        0x18 fh_out: u64,
+        0x20 off_out: u64,
+        0x28 len: u64,
+        0x30 flags: u64,
     }
 }
 

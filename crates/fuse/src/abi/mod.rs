@@ -12,13 +12,13 @@ mod opcode;
 mod reply;
 mod request;
 
-pub use change::{Change, SetattrFields};
+pub use change::{Change, SetattrFields, WriteFlags};
 pub use messages::{InHeader, InitIn, InitOut, IoctlIn, OutHeader, SetattrIn};
 pub use opcode::Opcode;
 pub use reply::{
     DirectoryReply, ENTRY_BYTES, attributes, entry, extended_stat, opened, statfs, written,
 };
-pub(crate) use reply::{device_of, inode_of};
+pub(crate) use reply::{ask_again, device_of, inode_of, write_back};
 pub use request::{Malformed, Operation, Request};
 
 use bitflags::bitflags;
@@ -51,6 +51,8 @@ bitflags! {
         const READDIRPLUS_AUTO = 1 << 14;
         /// Direct reads and writes go on at the same time.
         const ASYNC_DIO = 1 << 15;
+        /// The kernel keeps what is written, and with it size and times, until it writes back.
+        const WRITEBACK_CACHE = 1 << 16;
         /// `ENOSYS` for open means that no file need be opened or closed.
         const NO_OPEN_SUPPORT = 1 << 17;
         /// Several look-ups and readings of one directory at a time.
@@ -67,8 +69,12 @@ bitflags! {
         const NO_OPENDIR_SUPPORT = 1 << 24;
         /// Cached data go only when the server says so.
         const EXPLICIT_INVAL_DATA = 1 << 25;
+        /// The server takes set-user-ID and set-group-ID away when a file is written, cut or gets an owner.
+        const HANDLE_KILLPRIV_V2 = 1 << 28;
         /// Flags have an upper half.
         const INIT_EXT = 1 << 30;
+        /// Requests may come by io_uring.
+        const OVER_IO_URING = 1 << 41;
         // Others may come from the kernel; they are not answered.
         const _ = !0;
     }

@@ -116,4 +116,6 @@ opcodes! {
     51 Tmpfile changes,
     /// stat with the time of creation.
     52 Statx,
+    /// Bytes move between files; the answer has 64 bits.
+    53 CopyFileRange64 changes,
 }

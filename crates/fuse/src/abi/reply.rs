@@ -6,7 +6,7 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_fs::{Attributes, Space, Timestamp};
 
-use super::messages::{Attr, AttrHead, Dirent, EntryHead, Statfs, StatxOut};
+use super::messages::{Attr, AttrHead, Dirent, EntryHead, OutHeader, Statfs, StatxOut};
 
 /// The kernel's number of the root, whose inode is 2.
 pub(crate) const ROOT_NODE: u64 = 1;
@@ -84,13 +84,34 @@ pub(crate) const fn device_of(packed: u32) -> (u32, u32) {
     (packed >> 8 & 0xfff, packed & 0xff | packed >> 12 & 0xf_ff00)
 }
 
-/// The answer to an open, behind the entry of what is created: cached data stay (`FOPEN_KEEP_CACHE`), so do names
-/// (`FOPEN_CACHE_DIR`). There are no handles: all requests carry the inode.
-pub fn opened(file: u64, directory: bool) -> Vec<u8> {
+/// The answer to an open, behind the entry of what is created: cached data stay (`FOPEN_KEEP_CACHE`). All requests carry
+/// the inode; `file` tells who is to learn of lost changes.
+pub fn opened(file: u64) -> Vec<u8> {
     const KEEP_CACHE: u32 = 1 << 1;
-    const CACHE_DIR: u32 = 1 << 3;
-    let flags = if directory { KEEP_CACHE | CACHE_DIR } else { KEEP_CACHE };
-    [&file.to_le_bytes()[..], &flags.to_le_bytes(), &[0; 4]].concat()
+    [&file.to_le_bytes()[..], &KEEP_CACHE.to_le_bytes(), &[0; 4]].concat()
+}
+
+/// A message that lets the kernel write back and drop what it keeps of a file's content.
+pub(crate) fn write_back(inode: InodeNr) -> Vec<u8> {
+    invalidate(inode, 0)
+}
+
+/// A message that lets the kernel ask for a file's attributes when it needs them next.
+pub(crate) fn ask_again(inode: InodeNr) -> Vec<u8> {
+    // No range of its content.
+    invalidate(inode, u64::MAX)
+}
+
+/// `FUSE_NOTIFY_INVAL_INODE`.
+fn invalidate(inode: InodeNr, from_byte: u64) -> Vec<u8> {
+    const INVALIDATE_INODE: u32 = 2;
+    let body = [node_of(inode), from_byte, 0];
+    let mut head = [0; OutHeader::SIZE];
+    let len = (OutHeader::SIZE + size_of_val(&body)) as u32;
+    OutHeader { len, error: INVALIDATE_INODE, unique: 0 }.encode_into(&mut head);
+    let mut message = head.to_vec();
+    body.iter().for_each(|word| message.extend_from_slice(&word.to_le_bytes()));
+    message
 }
 
 /// The answer to a write of so many bytes.

@@ -1,8 +1,13 @@
 //! Decoding of requests. Whatever bytes come, there is a request or a reason, and no panic.
 
 use super::change::Change;
-use super::messages::{ForgetOne, GetxattrIn, InHeader, InitIn, IoctlIn, LseekIn, ReadIn};
+use super::messages::{
+    ForgetOne, GetxattrIn, InHeader, InitIn, IoctlIn, LseekIn, ReadIn, ReleaseIn,
+};
 use super::opcode::Opcode;
+
+/// A request for attributes says which open file it is about (`FUSE_GETATTR_FH`).
+const GETATTR_FH: u32 = 1;
 
 /// A request of the kernel.
 #[derive(Clone, Debug)]
@@ -30,7 +35,10 @@ pub enum Operation<'a> {
     /// A caller does not want its answer any more: there is nothing to answer.
     Interrupt,
     /// stat.
-    Getattr,
+    Getattr {
+        /// By whom has the file open, or writes to it.
+        opened: bool,
+    },
     /// stat with the time of creation.
     Statx,
     /// The target of a link.
@@ -43,7 +51,12 @@ pub enum Operation<'a> {
         flags: u32,
     },
     /// The last descriptor of an open file or directory is gone.
-    Release,
+    Release {
+        /// A directory.
+        directory: bool,
+        /// How it was opened: `O_*`.
+        flags: u32,
+    },
     /// A descriptor is closed.
     Flush {
         /// The number that the answer to [`Operation::Open`] gave the open file.
@@ -186,7 +199,11 @@ impl<'a> Arguments<'a> {
             }
             Opcode::BatchForget => Operation::Forget(self.batch()?),
             Opcode::Interrupt => Operation::Interrupt,
-            Opcode::Getattr => Operation::Getattr,
+            // `fuse_getattr_in` begins with its flags, as `fuse_getxattr_in` does with its size.
+            Opcode::Getattr => {
+                let GetxattrIn { size: flags } = GetxattrIn::decode(self.0.first_chunk()?);
+                Operation::Getattr { opened: flags & GETATTR_FH != 0 }
+            }
             Opcode::Statx => Operation::Statx,
             Opcode::Readlink => Operation::Readlink,
             // `fuse_open_in` begins with its flags, as `fuse_getxattr_in` does with its size.
@@ -194,7 +211,10 @@ impl<'a> Arguments<'a> {
                 let GetxattrIn { size: flags } = GetxattrIn::decode(self.0.first_chunk()?);
                 Operation::Open { directory: opcode == Opcode::Opendir, flags }
             }
-            Opcode::Release | Opcode::Releasedir => Operation::Release,
+            Opcode::Release | Opcode::Releasedir => {
+                let ReleaseIn { flags, .. } = ReleaseIn::decode(self.0.first_chunk()?);
+                Operation::Release { directory: opcode == Opcode::Releasedir, flags }
+            }
             // Both messages begin with the number of the file.
             Opcode::Flush => Operation::Flush { file: u64::from_le_bytes(*self.0.first_chunk()?) },
             Opcode::Fsync | Opcode::Fsyncdir => {

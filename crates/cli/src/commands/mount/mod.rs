@@ -10,8 +10,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use floe_fuse::mount::{MountPoint, unmount};
+use floe_fuse::{METRICS, STATUS, Transport};
 use floe_sync::Arc;
 
+use crate::commands::umount::attribute;
 use crate::exit::Outcome;
 use crate::input::device::Source;
 use crate::input::files::InputPath;
@@ -47,6 +49,9 @@ pub(crate) struct Args {
     /// Log every request; stays in the foreground
     #[arg(long, short)]
     debug: bool,
+    /// Take requests by io_uring (`ring`), by /dev/fuse (`dev`), or by io_uring where root has enabled it and the kernel is 6.18 or newer (`auto`)
+    #[arg(long, value_name = "auto|ring|dev", value_parser = transport_of)]
+    transport: Option<Transport>,
     /// Serve requests with a single thread
     #[arg(long, short)]
     single_thread: bool,
@@ -59,6 +64,10 @@ pub(crate) struct Args {
     /// Run as the server, whose standard output the starting command reads
     #[arg(long, hide = true)]
     serve: bool,
+}
+
+fn transport_of(name: &str) -> Result<Transport, String> {
+    options::transport(name).ok_or_else(|| "must be auto, ring or dev".to_owned())
 }
 
 /// Translates the command line of `mount.floe`, which mount(8) runs (SOURCE DIRECTORY and options
@@ -144,5 +153,16 @@ fn unmount_on_signals(place: &MountPoint, log: &Arc<Log>) -> Result<()> {
         if let Err(error) = gone {
             log.line(&format!("cannot unmount {}: {error}", directory.display()));
         }
+    })
+}
+
+/// SIGUSR1 logs how the mount is served and what it has done, as `floe status` shows it.
+fn log_status_on_signal(place: &MountPoint, log: &Arc<Log>) -> Result<()> {
+    let (place, log) = (place.clone(), Arc::clone(log));
+    signals::on_user_signal(move || {
+        let MountPoint::Directory(directory) = &place else { return };
+        let all = [STATUS, METRICS].map(|name| attribute(directory, name).unwrap_or_default());
+        let lines: Vec<&str> = all.iter().flat_map(|text| text.lines()).collect();
+        log.line(&lines.join("; "));
     })
 }

@@ -20,7 +20,7 @@ use floe_sync::Arc;
 
 use super::daemon::{self, Log};
 use super::options::Options;
-use super::{Args, notify, unmount_on_signals};
+use super::{Args, log_status_on_signal, notify, unmount_on_signals};
 use crate::input::device::InUse;
 use crate::terminal::failure;
 
@@ -31,8 +31,19 @@ enum Access {
 }
 
 impl Args {
-    /// Opens the image, mounts it and serves until it is unmounted.
+    /// Opens the image, mounts it and serves until it is unmounted, and holds the lock file meanwhile.
     pub(super) fn open_and_serve(&self, options: &Options) -> Result<()> {
+        let Some(path) = &options.lock_file else { return self.open_and_serve_unlocked(options) };
+        let path = std::path::absolute(path)?;
+        let locked = std::fs::File::options().write(true).create_new(true).open(&path);
+        locked.with_context(|| format!("cannot create the lock file {}", path.display()))?;
+        let served = self.open_and_serve_unlocked(options);
+        let removed = std::fs::remove_file(&path);
+        served?;
+        removed.with_context(|| format!("cannot remove the lock file {}", path.display()))
+    }
+
+    fn open_and_serve_unlocked(&self, options: &Options) -> Result<()> {
         let wanted = options.read_only;
         match self.access(options)? {
             Access::Writing(disk, volume) => return self.serve_writing(disk, *volume, options),
@@ -130,6 +141,9 @@ impl Args {
         options: &Options,
     ) -> Result<()> {
         volume.enforce_limits(options.quotas.clone());
+        if options.colocate {
+            volume.colocate();
+        }
         let files = disk.files()?;
         let on_error = options.on_error.unwrap_or_else(|| OnError::of(volume.superblock()));
         let live = Live::new(disk, &files, volume, now())?.on_error(on_error);
@@ -189,6 +203,7 @@ impl Args {
             daemon::leave_session()?;
         }
         unmount_on_signals(&place, &log)?;
+        log_status_on_signal(&place, &log)?;
         let ready = || {
             notify::ready();
             if self.serve
@@ -220,6 +235,8 @@ impl Args {
             no_devices: options.no_devices,
             no_exec: options.no_exec,
             no_atime: options.no_atime,
+            judged: !options.everybody,
+            transport: self.transport.unwrap_or(options.transport),
         }
     }
 
@@ -230,6 +247,8 @@ impl Args {
             threads: threads.unwrap_or(standard.threads),
             commit_every: options.commit_seconds.map_or(standard.commit_every, Duration::from_secs),
             debug: self.debug,
+            writeback: !options.write_through,
+            open_fast: options.open_fast,
             // Nobody else changes the image.
             ..standard
         }

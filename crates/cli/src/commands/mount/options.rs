@@ -1,8 +1,11 @@
 //! Mount options: those of ext4, fuse2fs and FUSE.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 use floe_format::ext::quota::QuotaKind;
 use floe_fs::{Limits, OnError};
+use floe_fuse::Transport;
 
 use crate::exit::{Ended, Outcome};
 use crate::input::size;
@@ -49,8 +52,10 @@ const WITHOUT_EFFECT: &[&str] = &[
     "dirsync",
     // ext4
     "bsddf",
+    "minixdf",
     "user_xattr",
     "acl",
+    "noacl",
     "block_validity",
     "noblock_validity",
     "auto_da_alloc",
@@ -89,6 +94,11 @@ const WITHOUT_EFFECT: &[&str] = &[
     "max_dir_size_kb",
     // fuse2fs and libfuse
     "kernel",
+    "fuse2fs_debug",
+    "auto_unmount",
+    "entry_timeout",
+    "attr_timeout",
+    "negative_timeout",
     "no_default_opts",
     "cache_size",
     "directio",
@@ -121,6 +131,10 @@ pub(super) struct Options {
     pub(super) no_devices: bool,
     pub(super) no_exec: bool,
     pub(super) no_atime: bool,
+    /// Everybody may do everything, as root may.
+    pub(super) everybody: bool,
+    /// A file that is there as long as the image is in use.
+    pub(super) lock_file: Option<PathBuf>,
     /// The displayed source.
     pub(super) fsname: Option<String>,
     /// Displayed after `fuse.`.
@@ -129,8 +143,16 @@ pub(super) struct Options {
     pub(super) threads: Option<usize>,
     /// Bytes of content that may wait in memory.
     pub(super) content_bytes: Option<u64>,
-    /// Changes may wait in memory.
-    pub(super) deferred: bool,
+    /// Each change reaches the journal at once.
+    pub(super) immediate: bool,
+    /// The kernel keeps nothing of what is written.
+    pub(super) write_through: bool,
+    /// Files are used without opening them.
+    pub(super) open_fast: bool,
+    /// How requests come.
+    pub(super) transport: Transport,
+    /// Metadata are put together at the beginning of groups.
+    pub(super) colocate: bool,
     /// Quotas whose limits count.
     pub(super) quotas: Vec<QuotaKind>,
     /// Reaction to damaged metadata; by default the superblock's.
@@ -160,7 +182,7 @@ impl Options {
     pub(super) fn limits(&self) -> Limits {
         let standard = Limits::default();
         let content_bytes = self.content_bytes.unwrap_or(standard.content_bytes);
-        Limits { content_bytes, immediate: !self.deferred, ..standard }
+        Limits { content_bytes, immediate: self.immediate, ..standard }
     }
 
     /// Parses one option; `false` if it is unknown.
@@ -180,6 +202,8 @@ impl Options {
             ("nodev", None) => self.no_devices = true,
             ("noexec", None) => self.no_exec = true,
             ("noatime", None) => self.no_atime = true,
+            ("fakeroot", None) => self.everybody = true,
+            ("lockfile", Some(value)) => self.lock_file = Some(value.into()),
             ("fsname", Some(value)) => self.fsname = Some(value.to_owned()),
             ("subtype", Some(value)) => self.subtype = Some(value.to_owned()),
             ("offset", Some(value)) => {
@@ -195,8 +219,18 @@ impl Options {
             ("grpquota", None) => self.quotas.push(QuotaKind::Group),
             ("prjquota", None) => self.quotas.push(QuotaKind::Project),
             ("noquota", None) => self.quotas.clear(),
-            ("delalloc", None) => self.deferred = true,
-            ("nodelalloc", None) => self.deferred = false,
+            ("delalloc", None) => self.immediate = false,
+            ("nodelalloc", None) => self.immediate = true,
+            ("writeback_cache", None) => self.write_through = false,
+            ("nowriteback_cache", None) => self.write_through = true,
+            ("transport", Some(value)) => {
+                self.transport =
+                    transport(value).ok_or_else(|| bad(name, &"must be auto, ring or dev"))?;
+            }
+            ("open", Some("fast")) => self.open_fast = true,
+            ("open", Some("safe")) => self.open_fast = false,
+            ("colocate", None) => self.colocate = true,
+            ("nocolocate", None) => self.colocate = false,
             ("errors", Some(value)) => {
                 self.on_error = Some(match value {
                     "continue" => OnError::Continue,
@@ -212,6 +246,16 @@ impl Options {
             _ => return Ok(name.starts_with("x-") || WITHOUT_EFFECT.contains(&name)),
         }
         Ok(true)
+    }
+}
+
+/// The transport of a name.
+pub(super) fn transport(name: &str) -> Option<Transport> {
+    match name {
+        "auto" => Some(Transport::Auto),
+        "ring" => Some(Transport::Ring),
+        "dev" => Some(Transport::Device),
+        _ => None,
     }
 }
 
@@ -245,8 +289,8 @@ mod tests {
         assert_eq!(Outcome::of_error(&error).code(), 32);
         assert!(error.to_string().contains("colour=blue"));
         assert!(Options::parse(&["colour=blue".to_owned()], true).is_ok());
-        assert!(parse("memory=1M").unwrap().limits().immediate);
-        let limits = parse("memory=1M,delalloc").unwrap().limits();
+        assert!(parse("memory=1M,nodelalloc").unwrap().limits().immediate);
+        let limits = parse("memory=1M").unwrap().limits();
         assert_eq!((limits.content_bytes, limits.immediate), (1 << 20, false));
         assert_eq!(parse("errors=panic").unwrap().on_error, Some(OnError::Shutdown));
         assert!(parse("errors=ignore").is_err());

@@ -1,0 +1,229 @@
+//! Recovery: what a log holds goes home, then the log is emptied, then the superblock says so. Each step is flushed
+//! before the next one begins, so that recovery can be cut off anywhere and begun again.
+
+use std::io;
+use std::ops::Range;
+
+use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
+use floe_ext4::fs::FileSystem;
+use floe_ext4::inode_table::desc_place;
+use floe_ext4::journal::{self, Journal, JournalEvent, Seen};
+use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::features::{Compat, Incompat};
+use floe_format::native::is_locked;
+use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
+
+use super::JournalError;
+
+/// What recovery did.
+#[derive(Debug, Default)]
+pub struct Recovered {
+    /// Transactions replayed.
+    pub transactions: u32,
+    /// Blocks replayed, each copy counted.
+    pub blocks: u64,
+    /// Tags of fast commits replayed.
+    pub fast_commit_tags: u64,
+    /// The newest numbers in the log, where it was recovered: a writer goes on behind them.
+    pub seen: Option<Seen>,
+    /// The journals of cubes, where they were looked at.
+    pub cubes: Vec<RecoveredCube>,
+}
+
+/// The journal of a cube after recovery.
+#[derive(Clone, Debug)]
+pub struct RecoveredCube {
+    /// Number of the cube.
+    pub cube: u32,
+    /// Inode of the journal.
+    pub inode: InodeNr,
+    /// The newest numbers in its log.
+    pub seen: Option<Seen>,
+    /// Why it was not recovered: its log is as it was, and the other journals are recovered.
+    pub failed: Option<String>,
+}
+
+/// Finds the journal of a file system.
+pub(crate) fn find(device: &dyn ReadBlocks, fs: &FileSystem) -> Result<Journal, JournalError> {
+    let (geometry, groups) = (fs.geometry(), fs.space.groups.descs());
+    if !geometry.features.compat.contains(Compat::HAS_JOURNAL) {
+        return Err(JournalError::Absent);
+    }
+    let (journal, events) = journal::find(device, &fs.superblock, geometry, groups, None);
+    let external = |event: &JournalEvent| matches!(event, JournalEvent::ExternalNotFound { .. });
+    match journal {
+        Some(journal) => Ok(journal),
+        None if events.iter().any(external) => {
+            Err(JournalError::Unsupported("it lies on another device"))
+        }
+        None => Err(JournalError::Damaged(events)),
+    }
+}
+
+/// Recovers a file system from its journals by the rules of Linux and e2fsck, fast commits included, if it needs that; those of
+/// cubes by `docs/journal.md`. Orphans are left to whoever opens it.
+///
+/// # Errors
+/// [`JournalError::Absent`] and [`JournalError::Unsupported`]; [`JournalError::Damaged`] if any part of inode 8's log cannot be
+/// replayed (nothing of it is written then); [`JournalError::Io`], after which recovery can be begun again.
+pub fn recover<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> {
+    let fs = FileSystem::open(device).map_err(JournalError::FileSystem)?;
+    let geometry = fs.geometry();
+    let mut journal = find(device, &fs)?;
+    let mut recovered = Recovered::default();
+    if is_locked(&fs.superblock) {
+        recover_cubes(device, &fs, &mut journal, &mut recovered)?;
+    }
+    let replay = journal::replay(device, geometry, &journal, None);
+    let failed = |event: &JournalEvent| {
+        matches!(event, JournalEvent::RecoveryFailed(_) | JournalEvent::TransactionCorrupt { .. })
+    };
+    if replay.events.iter().any(failed) {
+        return Err(JournalError::Damaged(replay.events));
+    }
+    recovered.transactions += replay.transactions;
+    recovered.blocks += replay.blocks;
+    recovered.fast_commit_tags = replay.fast_commit_tags;
+    if journal.needs_replay {
+        let seen = journal::seen(device, geometry, &journal, journal.superblock.sequence);
+        recovered.seen = Some(seen.map_err(JournalError::io("reading the log"))?);
+    }
+    if !replay.overlay.is_empty() {
+        let log_superblock = journal.offset_bytes(0);
+        let log_superblock =
+            log_superblock.ok_or(JournalError::Unsupported("it has no superblock"))?;
+        write(device, &replay.overlay, log_superblock)
+            .map_err(JournalError::io("writing what the journal held"))?;
+    }
+    Ok(recovered)
+}
+
+/// Recovers the journals of cubes. First the transactions that do not count are erased, in all logs; only then anything goes
+/// home: recovery that is cut off finds the same ones the next time.
+fn recover_cubes<D: WriteBlocks>(
+    device: &D,
+    fs: &FileSystem,
+    root: &mut Journal,
+    recovered: &mut Recovered,
+) -> Result<(), JournalError> {
+    let geometry = fs.geometry();
+    let groups = fs.space.groups.descs();
+    let mut found = journal::find_cubes(device, &fs.superblock, geometry, groups).usable;
+    let seen = |journal: &Journal| {
+        let seen = journal::seen(device, geometry, journal, journal.superblock.sequence);
+        seen.map_err(JournalError::io("reading the journal of a cube"))
+    };
+    let mut numbers = Vec::new();
+    for own in &found {
+        numbers.push(seen(&own.journal)?);
+    }
+    let mut logs: Vec<&mut Journal> = vec![root];
+    logs.extend(found.iter_mut().map(|own| &mut own.journal));
+    let cuts = journal::cut_off(device, &mut logs);
+    let cuts = cuts.map_err(JournalError::io("reading the journals of cubes"))?;
+    for cut in &cuts {
+        let zeroes = vec![0; geometry.block_size as usize];
+        let erased = device.write_at(cut.offset_bytes, &zeroes);
+        erased.map_err(JournalError::io("erasing a transaction that does not count"))?;
+    }
+    if !cuts.is_empty() {
+        let flushed = device.flush();
+        flushed.map_err(JournalError::io("erasing transactions that do not count"))?;
+    }
+    for (own, seen) in found.into_iter().zip(numbers) {
+        let staged = Overlay::new(device, geometry.block_size);
+        let pass = journal::replay_into(&staged, geometry, &own.journal, None);
+        let failed = pass.failed.then(|| format!("it cannot be recovered: {:?}", pass.events));
+        if failed.is_none() && !staged.is_empty() {
+            recovered.transactions += pass.transactions;
+            recovered.blocks += pass.blocks;
+            write_cube(device, &staged, geometry, &fs.superblock, &own.journal)
+                .map_err(JournalError::io("writing what the journal of a cube held"))?;
+        }
+        let cube = RecoveredCube { cube: own.cube, inode: own.inode, seen: Some(seen), failed };
+        recovered.cubes.push(cube);
+    }
+    Ok(())
+}
+
+/// Writes what the journal of a cube held: all but the records of lots, by which recovery finds it; those; the emptied log.
+fn write_cube<D: WriteBlocks>(
+    device: &D,
+    staged: &Overlay<&D>,
+    geometry: &Geometry,
+    superblock: &Superblock,
+    own: &Journal,
+) -> io::Result<()> {
+    let ranges = staged.staged_ranges();
+    staged.settle(|read| {
+        ranges.iter().any(|written| read.start < written.end && written.start < read.end)
+    })?;
+    let page = staged.page_bytes();
+    let log_superblock = own.offset_bytes(0).unwrap_or(0) / page * page;
+    let lot_groups = 1u32.checked_shl(u32::from(superblock.log_groups_per_flex)).unwrap_or(1);
+    let is_record = |start: u64| {
+        let block = BlockNr(start / u64::from(geometry.block_size));
+        let first =
+            geometry.group_of(block).map(|group| GroupNr(group.0 / lot_groups * lot_groups));
+        first.is_some_and(|first| desc_place(first, geometry).0 == block)
+    };
+    let starts: Vec<u64> =
+        ranges.iter().flat_map(|range| (range.start..range.end).step_by(page as usize)).collect();
+    let (records, others): (Vec<u64>, Vec<u64>) =
+        starts.into_iter().filter(|start| *start != log_superblock).partition(|at| is_record(*at));
+    for starts in [others, records, vec![log_superblock]] {
+        for start in &starts {
+            device.write_at(*start, &read(staged, *start..start + page)?)?;
+        }
+        if !starts.is_empty() {
+            device.flush()?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes what recovery staged: all but the two superblocks' last word, the emptied log, the recovered superblock.
+fn write<D: WriteBlocks>(device: &D, staged: &Overlay<&D>, log_superblock: u64) -> io::Result<()> {
+    let ranges = staged.staged_ranges();
+    // Pages that read from the log keep their bytes, should a damaged log name its own blocks.
+    staged.settle(|read| {
+        ranges.iter().any(|written| read.start < written.end && written.start < read.end)
+    })?;
+    let page = staged.page_bytes();
+    let of = |offset: u64| offset / page * page..offset / page * page + page;
+    let (log_page, own_page) = (of(log_superblock), of(OFFSET_BYTES));
+    for range in ranges {
+        for start in (range.start..range.end).step_by(page as usize) {
+            let end = range.end.min(start + page);
+            let mut bytes = read(staged, start..end)?;
+            if start == log_page.start {
+                continue;
+            }
+            if start == own_page.start {
+                still_needs_recovery(&mut bytes[(OFFSET_BYTES - start) as usize..]);
+            }
+            device.write_at(start, &bytes)?;
+        }
+    }
+    device.flush()?;
+    device.write_at(log_page.start, &read(staged, log_page)?)?;
+    device.flush()?;
+    let end = OFFSET_BYTES + 1024;
+    device.write_at(OFFSET_BYTES, &read(staged, OFFSET_BYTES..end)?)?;
+    device.flush()
+}
+
+fn read<D: ReadBlocks>(staged: &Overlay<D>, range: Range<u64>) -> io::Result<Vec<u8>> {
+    // A page, or the superblock.
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    staged.read_at(range.start, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// As long as the log is not empty, the superblock must not look recovered: Linux would drop the log.
+fn still_needs_recovery(bytes: &mut [u8]) {
+    let Some(bytes) = bytes.first_chunk_mut() else { return };
+    let mut superblock = Superblock::decode(bytes);
+    superblock.feature_incompat |= Incompat::RECOVER.bits();
+    superblock.encode_with_checksum(bytes);
+}

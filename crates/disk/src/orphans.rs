@@ -1,0 +1,49 @@
+//! The orphans of a volume, as its operations know them.
+
+use std::collections::HashMap;
+
+use floe_format::{BlockNr, InodeNr};
+
+/// All orphans, and where each is noted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Orphans {
+    /// Those of the list, its head last.
+    pub(crate) list: Vec<InodeNr>,
+    /// Those of the file and of cubes: block of `blocks`, and slot in it.
+    pub(crate) slots: HashMap<InodeNr, (usize, usize)>,
+    /// Blocks of the orphan file, and those of cubes.
+    pub(crate) blocks: Vec<Place>,
+}
+
+/// A block that lists orphans.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) block: BlockNr,
+    /// The cube whose orphans it lists; 0: all that have no block of their own. `None`: the cube is gone.
+    pub(crate) cube: Option<u32>,
+    /// Where its checksum starts; `None` without metadata_csum.
+    pub(crate) seed: Option<u32>,
+}
+
+impl Orphans {
+    pub(crate) fn all(&self) -> Vec<InodeNr> {
+        let mut all: Vec<InodeNr> = self.list.iter().chain(self.slots.keys()).copied().collect();
+        all.sort_unstable();
+        all
+    }
+
+    pub(crate) fn contains(&self, inode: InodeNr) -> bool {
+        self.slots.contains_key(&inode) || self.list.contains(&inode)
+    }
+
+    pub(crate) fn file_is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Forgets the block of a cube that is removed.
+    pub(crate) fn forget_cube(&mut self, cube: u32) {
+        for place in self.blocks.iter_mut().filter(|place| place.cube == Some(cube)) {
+            place.cube = None;
+        }
+    }
+}

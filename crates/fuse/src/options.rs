@@ -1,0 +1,41 @@
+//! How a file system is served.
+
+use std::time::Duration;
+
+/// Threads that answer, at least: some may wait for the disk or for the kernel.
+const LEAST_THREADS: usize = 4;
+/// As Linux's `commit=`.
+const COMMIT_EVERY: Duration = Duration::from_secs(5);
+
+/// How a file system is served.
+#[derive(Clone, Copy, Debug)]
+pub struct ServeOptions {
+    /// Threads that answer, at least 1.
+    pub threads: usize,
+    /// How long the kernel may keep names and attributes.
+    pub keep: Duration,
+    /// How often all changes are made durable without anybody asking for it.
+    pub commit_every: Duration,
+    /// Every request gets a line in the log.
+    pub debug: bool,
+    /// The kernel keeps what programs write to files, until they are closed or made durable, or for half a minute.
+    pub writeback: bool,
+    /// Files are used without opening them: faster, but one that was immutable when it was opened can be written, and
+    /// programs that close a file are told nothing of changes that are lost.
+    pub open_fast: bool,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        let threads = floe_sync::available_parallelism()
+            .map_or(1, |count| count.get().clamp(LEAST_THREADS, 16));
+        Self {
+            threads,
+            keep: Duration::MAX,
+            commit_every: COMMIT_EVERY,
+            debug: false,
+            writeback: true,
+            open_fast: false,
+        }
+    }
+}

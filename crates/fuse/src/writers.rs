@@ -1,0 +1,113 @@
+//! Files that programs have open for writing. With the kernel's write-back cache, their newest content is the kernel's
+//! alone, so that the server must not answer for their holes and blocks by what it has.
+
+use std::collections::HashMap;
+
+use floe_format::InodeNr;
+use floe_sync::{Mutex, MutexGuard, PoisonError};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+/// Files that are open for writing, and how often.
+#[derive(Debug, Default)]
+pub(crate) struct Writers {
+    counts: Mutex<HashMap<InodeNr, u64>>,
+    failures: Mutex<Failures>,
+    /// Opens are not reported, so any file may be.
+    pub(crate) unknown: bool,
+}
+
+/// Errors of what the kernel wrote back.
+#[derive(Debug, Default)]
+struct Failures {
+    of_files: HashMap<InodeNr, Errno>,
+    /// Files about which the kernel is to ask.
+    untold: Vec<InodeNr>,
+}
+
+/// Whether a file that is opened so can be written.
+pub(crate) const fn writes(flags: u32) -> bool {
+    flags & (OFlags::WRONLY.bits() | OFlags::RDWR.bits()) != 0
+}
+
+impl Writers {
+    fn counts(&self) -> MutexGuard<'_, HashMap<InodeNr, u64>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A file was opened with these flags.
+    pub(crate) fn open(&self, inode: InodeNr, flags: u32) {
+        if writes(flags) && !self.unknown {
+            *self.counts().entry(inode).or_default() += 1;
+        }
+    }
+
+    /// One that was opened with these flags is gone.
+    pub(crate) fn close(&self, inode: InodeNr, flags: u32) {
+        if writes(flags) {
+            let mut counts = self.counts();
+            if let Some(count) = counts.get_mut(&inode) {
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(&inode);
+                    drop(counts);
+                    self.failures().of_files.remove(&inode);
+                }
+            }
+        }
+    }
+
+    fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something that the kernel wrote back was refused. The kernel tells who closes the file or makes it durable; whoever
+    /// goes on writing would never learn of it.
+    pub(crate) fn fail(&self, inode: InodeNr, errno: Errno) {
+        let mut failures = self.failures();
+        failures.of_files.insert(inode, errno);
+        failures.untold.push(inode);
+    }
+
+    /// The error of a file, once.
+    pub(crate) fn take_failure(&self, inode: InodeNr) -> Option<Errno> {
+        self.failures().of_files.remove(&inode)
+    }
+
+    /// Files about which the kernel is to ask before it takes more for them.
+    pub(crate) fn take_untold(&self) -> Vec<InodeNr> {
+        std::mem::take(&mut self.failures().untold)
+    }
+
+    /// Whether somebody may write a file.
+    pub(crate) fn has(&self, inode: InodeNr) -> bool {
+        self.unknown || self.counts().contains_key(&inode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_writers_until_the_last_one_closes() {
+        let (writers, file) = (Writers::default(), InodeNr(12));
+        let (read, write, both) = (0, OFlags::WRONLY.bits(), OFlags::RDWR.bits());
+        for flags in [read, write, both] {
+            writers.open(file, flags);
+        }
+        assert!(writers.has(file) && !writers.has(InodeNr(13)));
+        writers.close(file, read);
+        writers.close(file, write);
+        assert!(writers.has(file));
+        writers.close(file, both);
+        assert!(!writers.has(file));
+        writers.fail(file, Errno::NOSPC);
+        assert_eq!(writers.take_untold(), [file]);
+        assert_eq!(writers.take_failure(file), Some(Errno::NOSPC));
+        assert_eq!((writers.take_failure(file), writers.take_untold().len()), (None, 0));
+        // Was never opened.
+        writers.close(file, both);
+        assert!(!writers.has(file));
+    }
+}
