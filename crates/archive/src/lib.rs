@@ -2,7 +2,7 @@
 //!
 //! [`Reader`] reads headers only and returns the offsets of each file's bytes, so that a plain
 //! archive needs no copy. It trusts nothing: numbers are validated, headers are limited to
-//! [`MOST_HEADER_BYTES`], and no archive can make it loop. The `tar` crate was not chosen because
+//! `MOST_HEADER_BYTES`, and no archive can make it loop. The `tar` crate was not chosen because
 //! it reads neither the sparse formats of PAX nor libarchive's attributes.
 //!
 //! ```
@@ -178,7 +178,7 @@ pub enum ArchiveFault {
     /// Invalid extended headers.
     #[error("the extended header is damaged")]
     Extended,
-    /// Headers of one file that exceed [`MOST_HEADER_BYTES`].
+    /// Headers of one file that exceed `MOST_HEADER_BYTES`.
     #[error("the headers of one file are larger than {MOST_HEADER_BYTES} bytes")]
     TooLarge,
     /// An invalid map of holes.

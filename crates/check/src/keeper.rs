@@ -80,7 +80,7 @@ pub struct Share {
 pub(crate) const MOST_SHARDS: u32 = 1 << 16;
 
 impl Share {
-    /// Shard `index` of `count`; `None` unless `index < count` and `count` is at most [`MOST_SHARDS`].
+    /// Shard `index` of `count`; `None` unless `index < count` and `count` is at most `MOST_SHARDS`.
     pub fn new(index: u32, count: u32) -> Option<Self> {
         (index < count && count <= MOST_SHARDS).then_some(Self { index, count })
     }

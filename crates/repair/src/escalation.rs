@@ -20,7 +20,7 @@ use crate::session::{Repair, RepairError};
 pub enum Stage {
     /// The repairs that e2fsck makes unattended; any other finding stops the repair.
     Preen,
-    /// All safe repairs ([`is_safe`]); other findings are left.
+    /// All safe repairs (`is_safe`); other findings are left.
     Safe,
     /// All possible repairs.
     All,

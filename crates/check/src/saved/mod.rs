@@ -210,7 +210,7 @@ impl<'r> Decoder<'r> {
             .and_then(|number| if number < bound { Ok(number) } else { Err(Fault::Damaged) })
     }
 
-    /// Reads what [`Encoder::put_step`] wrote.
+    /// Reads what `Encoder::put_step` wrote.
     ///
     /// # Errors
     /// See [`Fault`].

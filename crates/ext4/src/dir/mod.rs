@@ -58,7 +58,7 @@ pub struct DirFormat {
     pub hash_version: HashVersion,
     /// `s_hash_seed`.
     pub hash_seed: [u32; 4],
-    /// Share of a leaf that stays free; see [`SLACK_PERCENT`].
+    /// Share of a leaf that stays free; see `SLACK_PERCENT`.
     pub slack_percent: u32,
     /// The largest inode number.
     pub inodes_count: u32,

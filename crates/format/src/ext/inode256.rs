@@ -142,7 +142,7 @@ impl<'a> Inode256<'a> {
     }
 
     /// Like [`Self::checksums_ok`], but computes one checksum over each run of adjacent inodes with
-    /// links, at most [`MOST_TOGETHER`] of them. A single wrong inode in a run is always found;
+    /// links, at most `MOST_TOGETHER` of them. A single wrong inode in a run is always found;
     /// several are missed with probability 2^-32 (`docs/fingerprint.md`). The function changes the
     /// bytes in place and restores them before it returns.
     pub fn checksums_ok_together(raws: &mut [u8], seed: Seed, first: InodeNr) -> u64 {

@@ -134,7 +134,7 @@ layout! {
         0x050 checksum_type: u8,
         /// Padding.
         0x051 padding2: [u8; 3],
-        /// Blocks of the fast-commit area; 0: [`DEFAULT_FAST_COMMIT_BLOCKS`].
+        /// Blocks of the fast-commit area; 0: `DEFAULT_FAST_COMMIT_BLOCKS`.
         0x054 num_fc_blks: u32,
         /// First free block of the log, written at a clean unmount.
         0x058 head: u32,

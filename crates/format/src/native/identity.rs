@@ -41,7 +41,7 @@ layout! {
         0x14 epoch: u64,
         /// Reserved; 0.
         0x1c reserved: [u32; 11],
-        /// [`Identity::compute_seal`] of the primary superblock. Any other value: another program,
+        /// `Identity::compute_seal` of the primary superblock. Any other value: another program,
         /// or a mount that did not end, has written since.
         0x48 seal: u32,
     }

@@ -54,7 +54,7 @@ pub struct BackingName {
 
 impl Qcow2 {
     /// Opens the image in `file`. If it names a backing file, attach that with
-    /// [`Qcow2::set_backing`]; otherwise clusters that this image lacks read as zeroes.
+    /// `Qcow2::set_backing`; otherwise clusters that this image lacks read as zeroes.
     ///
     /// # Errors
     /// Damage, and required features that Floe does not know.

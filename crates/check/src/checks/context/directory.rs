@@ -220,7 +220,7 @@ pub struct DirEvidence {
     pub entries: u64,
     /// Sums of all links that entries are, `.` and `..` among them, where there are sums.
     pub sums: GroupSums,
-    /// Which inodes the entries of each region of the disk name; see [`DirCx::region_of`].
+    /// Which inodes the entries of each region of the disk name; see `DirCx::region_of`.
     pub met: Ledger,
     /// Inodes that are kept one by one, as something named them before their facts were known: each with the
     /// type that it was taken to have.

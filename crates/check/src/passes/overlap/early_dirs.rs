@@ -17,7 +17,7 @@ use crate::scan::directory_blocks::{BlockScan, DirBlock, ReadRoom, read_runs};
 /// Bytes of proofs that a worker puts off, at most; blocks beyond are left to the directory pass.
 pub(super) const MOST_DELAYED_BYTES: usize = 64 << 10;
 
-/// The evidence of judged blocks. It names directories by inode until [`EarlyDirs::certify`],
+/// The evidence of judged blocks. It names directories by inode until `EarlyDirs::certify`,
 /// because their ranks are unknown until all directories were found.
 #[derive(Debug, Default)]
 pub struct EarlyDirs {

@@ -1,6 +1,6 @@
 //! Check: the inodes that the superblock names as quota files can be ones.
 //! Reads: the inodes and their first block.  Keeps: nothing.  Emits: `QuotaInodeNumberInvalid`,
-//! `QuotaInodeNotReserved`, `QuotaInodeWrong`; [`is_lost_project_file`] is for whoever finds an inode without a
+//! `QuotaInodeNotReserved`, `QuotaInodeWrong`; `is_lost_project_file` is for whoever finds an inode without a
 //! name.
 //! Does not verify: the rest of the files (`checks/system_files/quota.rs`).
 //!

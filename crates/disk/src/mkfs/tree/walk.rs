@@ -52,7 +52,7 @@ impl Tree {
         self.links_of(node).next()
     }
 
-    /// The directory that contains a node's name ([`Tree::link_of`]); `None` for the root.
+    /// The directory that contains a node's name (`Tree::link_of`); `None` for the root.
     pub fn parent(&self, node: NodeId) -> Option<NodeId> {
         self.link_of(node).map(|name| name.parent)
     }
