@@ -30,7 +30,7 @@ DAMAGE = (
     "sif /1/file links_count 9",
     "sif /2/file block[0] 99999",
     "clri /3/inside",
-    "ssv free_blocks_count 1",
+    "sif /5/file links_count 7",
     "freeb 300 20",
     "sif /4/file mode 0",
 )
