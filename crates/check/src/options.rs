@@ -17,64 +17,72 @@ use crate::volume::open::WhichSuperblock;
 /// How a check is run.
 #[derive(Clone, Copy)]
 pub struct CheckOptions<'a> {
-    /// Workers; at least 1.
+    /// Number of workers, at least 1. Two are 1.6 to 1.8 times as fast as one, sixteen by instructions 10 to 14 times
+    /// (`docs/measurements/threads.md`).
     pub threads: usize,
     /// The superblock to use instead of the primary one: a block number counted in
     /// [`CheckOptions::block_size`].
     pub superblock: Option<BlockNr>,
-    /// Bytes of a block, where the superblock cannot say (1024 to 65536).
+    /// Bytes of a block (1024 to 65536), if the superblock cannot be read at its usual place.
     pub block_size: Option<u32>,
     /// How to treat a journal that holds transactions.
     pub journal: JournalUse,
     /// The device of an external journal.
     pub external_journal: Option<&'a dyn ReadBlocks>,
-    /// Names in casefolded directories must be valid text even where the superblock does not say so.
+    /// Names in casefolded directories must be valid text even if the superblock does not demand it.
     pub check_encoding: bool,
     /// Seconds since 1970 that count as now: for timestamps in the future.
     pub now_seconds: i64,
-    /// Whether inodes and directory blocks that are plainly in order are judged on a short path.
-    /// Findings are the same without: it is off only where that is tested.
+    /// Whether inodes and directory blocks that are plainly in order are judged on a short path. Findings are
+    /// the same without it; it always pays, and only the tests of that promise switch it off.
     pub shortcuts: bool,
-    /// How cross-checks are proved. Findings are the same either way.
+    /// Whether native file systems are swept lot by lot. Findings are the same without: it is off only where that is tested.
+    pub sweep: bool,
+    /// How cross-checks are proved; findings are the same either way. `Auto` takes fingerprints from
+    /// 2^29 clusters on, or if a memory budget has no room for exact accounting (`docs/fingerprint.md`).
     pub accounting: Accounting,
-    /// Chooses the structure that counts links. Findings are the same.
+    /// Chooses the structure that counts links; findings are the same. `Auto` nearly always takes about the
+    /// least memory; the others are those of lwFSCK (`docs/measurements/memory.md`, "Counting links").
     pub links: LinkChoice,
     /// Most memory that the process may take, in bytes: the check takes leaner structures, fewer
     /// threads or more sweeps, or refuses. `None`: no limit.
     pub memory_bytes: Option<u64>,
     /// Bytes of memory that the caller holds besides: they count for the budget.
     pub held_bytes: u64,
-    /// Groups of which claims are kept at once, at most, where sums leave some to be looked at object
-    /// by object; `None`: as many as fit the budget. Findings are the same: set where that is tested.
+    /// Most groups whose claims are kept at once, when groups whose fingerprint failed are examined object by
+    /// object. `None`: as many as fit the budget. Findings are the same; only tests set it.
     pub groups_per_sweep: Option<u32>,
-    /// Is told how the check is made and what that takes, before the first inode is read.
+    /// Called with the memory plan and its estimate, before the first inode is read.
     pub on_plan: Option<&'a (dyn Fn(&Plan) + Sync)>,
-    /// The key of the random numbers of fingerprint accounting. Whoever made the file system must not
-    /// know it. `None`: each run draws its own from the system, and accounts for everything exactly where
-    /// the system has none. To be given only where a run must be made again as it was, as in a test.
+    /// The key of the random numbers of fingerprint accounting, which the maker of the file system must not
+    /// know. `None`: each run draws its own from the system, and uses exact accounting if the system has no
+    /// random numbers. Give one only to repeat a run, as in a test.
     pub key: Option<[u8; 16]>,
-    /// How workers are shared between passes that could overlap. Findings are the same.
+    /// How workers are shared between passes that could overlap; findings are the same. Overlapping pays with
+    /// many threads (64 and more in the model of `docs/measurements/threads.md`); with two it costs 14 to 43 %.
     pub schedule: Policy,
-    /// How each pass is dealt to the workers. Findings are the same.
+    /// How each pass is split among the workers; findings are the same. With two workers neither way was
+    /// measurably faster (`docs/measurements/threads.md`).
     pub dealing: Dealing,
-    /// How cores are shared with other programs: then no more workers are busy than there are cores for
-    /// them, but for a minimum. Findings are the same.
+    /// How cores are shared with other programs: workers beyond a minimum run only on idle cores. Pays beside
+    /// other programs, which lose 2 % of their time instead of 55 % (`docs/measurements/checks.md`).
     pub cores: Option<SharedCores<'a>>,
-    /// Is told how far the check is; made by [`crate::estimate::work::progress`].
+    /// Counts the work done, for progress output; made by [`crate::estimate::work::progress`].
     pub progress: Option<&'a Progress>,
-    /// Keeps a checkpoint, from which a check that was cut off goes on.
+    /// Keeps a checkpoint, from which a check that was ended continues. Costs 14 to 16 % more instructions
+    /// (`docs/measurements/checkpoints.md`): it pays for checks of hours.
     pub checkpoint: Option<&'a dyn Keeper>,
     /// The parts of all shards of this check, which are merged instead of reading what shards have read. Their key
     /// and their time take the place of those given here.
     pub parts: Option<&'a dyn Parts>,
-    /// Tells what was read so far, for the times of the phases.
+    /// Returns the bytes read so far, for the times of the phases.
     pub reads: Option<&'a (dyn Fn() -> ReadCounts + Sync)>,
 }
 
 /// Cores that are shared with other programs.
 #[derive(Clone, Copy)]
 pub struct SharedCores<'a> {
-    /// Tells how busy the cores are.
+    /// Samples how busy the cores are.
     pub source: &'a dyn CoreSource,
     /// The number of workers that always run and compete for cores like any program. The others run
     /// only on cores that would be idle, which their threads decide when they start. 0: all others;
@@ -100,6 +108,7 @@ impl Default for CheckOptions<'_> {
             // The clock of a library's caller is not ours to read; 2038 is later than most damage.
             now_seconds: i64::from(i32::MAX),
             shortcuts: true,
+            sweep: true,
             accounting: Accounting::Auto,
             links: LinkChoice::Auto,
             memory_bytes: None,
@@ -136,11 +145,11 @@ impl From<&CheckOptions<'_>> for Ways {
 }
 
 impl CheckOptions<'_> {
-    /// These options for one run: with a key, and by sums only with one that nobody can know.
+    /// These options for one run, with a key; exact accounting if none can be drawn.
     pub(crate) fn with_key(&self) -> ([u8; 16], Self) {
         match self.key.or_else(drawn_key) {
             Some(key) => (key, *self),
-            // Without sums it is of no importance.
+            // Exact accounting uses no key.
             None => ([0; 16], Self { accounting: Accounting::Exact, ..*self }),
         }
     }
@@ -150,6 +159,6 @@ impl CheckOptions<'_> {
 /// `None` if it has no source of random bytes.
 fn drawn_key() -> Option<[u8; 16]> {
     let mut key = [0; 16];
-    // So few come at once and whole.
+    // The kernel returns so few bytes in one piece.
     getrandom(&mut key, GetRandomFlags::empty()).ok().map(|_| key)
 }

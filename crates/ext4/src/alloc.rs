@@ -32,6 +32,15 @@ pub trait Allocate {
         Ok(self.run(tx, goal, 1)?.start)
     }
 
+    /// Allocates one block for the first indirect block of a file, which is best near the data. By default as
+    /// [`Allocate::block`].
+    ///
+    /// # Errors
+    /// As [`Allocate::run`].
+    fn first_indirect(&mut self, tx: &mut dyn Tx, goal: BlockNr) -> Result<BlockNr, Refusal> {
+        self.block(tx, goal)
+    }
+
     /// Refuses a block that a block map names as an indirect block, if it cannot be one.
     ///
     /// # Errors
@@ -86,6 +95,12 @@ impl<A: Allocate + ?Sized> Allocate for Tally<'_, A> {
 
     fn block(&mut self, tx: &mut dyn Tx, goal: BlockNr) -> Result<BlockNr, Refusal> {
         let block = self.space.block(tx, goal)?;
+        self.clusters += 1;
+        Ok(block)
+    }
+
+    fn first_indirect(&mut self, tx: &mut dyn Tx, goal: BlockNr) -> Result<BlockNr, Refusal> {
+        let block = self.space.first_indirect(tx, goal)?;
         self.clusters += 1;
         Ok(block)
     }

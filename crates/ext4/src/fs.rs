@@ -5,6 +5,8 @@ use floe_format::crc::Seed;
 use floe_format::ext::inode::{Inode, OwnedInode};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::geometry::Strictness;
+use floe_format::native::identity::Identity;
+use floe_format::native::lot::DESC_SIZE;
 use floe_format::{BlockNr, Geometry, InodeNr};
 
 use crate::alloc::{FromBitmaps, Space};
@@ -61,6 +63,12 @@ impl<S: Space> FileSystem<S> {
     /// The geometry.
     pub fn geometry(&self) -> &Geometry {
         self.space.groups().geometry()
+    }
+
+    /// Whether Floe made the file system as a native one (`docs/native.md`).
+    pub fn is_native(&self) -> bool {
+        // Others have smaller descriptors, so that most need no closer look.
+        self.geometry().desc_size == DESC_SIZE && Identity::of(&self.superblock).is_some()
     }
 
     /// The seed of metadata checksums; `None` without metadata_csum.

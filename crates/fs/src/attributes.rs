@@ -1,4 +1,4 @@
-//! What `stat` tells of a file.
+//! The attributes of a file, as `stat` shows them.
 
 use floe_ext4::files::{FileFault, Files, Node};
 use floe_format::InodeNr;
@@ -7,7 +7,7 @@ use floe_format::ext::inode::{FileType, InodeFlags, Timestamp};
 use crate::FsError;
 use crate::faults::{Fault, finding};
 
-/// What `stat` and `statx` tell of a file.
+/// The attributes of a file, as `stat` and `statx` show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// Its number on the disk, which stays the same over mounts.

@@ -1,4 +1,4 @@
-//! Who asks, and whether they may: permission bits and access lists as POSIX has them.
+//! The user behind a call, and whether it is allowed: permission bits and access lists as POSIX has them.
 
 use floe_ext4::files::Attribute;
 use floe_format::ext::inode::FileType;
@@ -9,7 +9,7 @@ use crate::{Attributes, FsError};
 /// The attribute that holds the access list of a file.
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
-/// Who makes a call.
+/// The user and groups of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Caller {
     /// Somebody whose permissions were judged already, as the kernel does for a mount with
@@ -27,7 +27,7 @@ pub enum Caller {
 }
 
 bitflags::bitflags! {
-    /// What a caller wants to do with a file. The bits are those of permissions.
+    /// The kinds of access that a caller wants. The bits are those of permissions.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Want: u16 {
         /// Read it, or list a directory.
@@ -70,7 +70,7 @@ impl Caller {
     }
 }
 
-/// What an access list grants to somebody who is not the owner: a named user's entry under the mask; else any
+/// The access that an access list grants to a user other than the owner: a named user's entry under the mask; else any
 /// entry of a group that the caller is in, under the mask; else the bits of others.
 fn by_list(
     list: &[AclEntry],

@@ -76,7 +76,7 @@ pub enum FsError {
     Damaged {
         /// The object.
         inode: InodeNr,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
         /// The same, for the superblock.
         fault: Fault,
@@ -86,7 +86,7 @@ pub enum FsError {
     Unreadable {
         /// The object.
         inode: InodeNr,
-        /// What cannot be read, and why.
+        /// The structure that cannot be read, and why.
         what: String,
         /// The same, for the superblock.
         fault: Fault,
@@ -106,7 +106,7 @@ pub enum FsError {
     Io {
         /// The object.
         inode: InodeNr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

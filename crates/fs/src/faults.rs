@@ -1,4 +1,4 @@
-//! What a file system does when it meets damaged or unreadable metadata.
+//! The reactions of a file system to damaged or unreadable metadata.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::FsError;
 /// Objects whose faults are recorded once each; of others only the first fault of the mount is.
 const MOST_OBJECTS: usize = 1000;
 
-/// What follows on damaged or unreadable metadata (`errors=` of ext4). The call that meets them fails in any case, and the
+/// The reaction to damaged or unreadable metadata (`errors=` of ext4). The call that meets them fails in any case, and the
 /// error is recorded in the superblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {

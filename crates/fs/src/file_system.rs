@@ -17,7 +17,7 @@ const MOST_NAME_BYTES: usize = 255;
 /// A name that a directory was listed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed<'a> {
-    /// What it names.
+    /// The inode that it names.
     pub inode: InodeNr,
     /// The type that the entry states; `None` where entries have none.
     pub kind: Option<FileType>,
@@ -25,6 +25,21 @@ pub struct Listed<'a> {
     pub name: &'a [u8],
     /// Where to go on behind this name: above 0, below 2^63.
     pub cookie: u64,
+}
+
+/// Reads attributes of an inode.
+type Read<'r> = &'r dyn Fn(InodeNr) -> Result<Attributes, FsError>;
+
+/// The attributes of an inode that a directory names. If it is not in use, the directory is damaged.
+fn named(directory: InodeNr, inode: InodeNr, read: Read<'_>) -> Result<Attributes, FsError> {
+    match read(inode) {
+        Ok(found) if found.links > 0 => Ok(found),
+        Ok(_) | Err(FsError::NotFound) => {
+            let what = format!("a name leads to {inode}, which is not in use");
+            Err(FsError::Damaged { inode: directory, what, fault: Fault::DAMAGE })
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// A file system that is in use. Shared by threads.
@@ -41,7 +56,7 @@ impl<S: Store> FileSystem<S> {
         Self { store, gate: Slots::default() }
     }
 
-    /// What keeps the file system.
+    /// The store that holds the file system.
     pub const fn store(&self) -> &S {
         &self.store
     }
@@ -97,12 +112,40 @@ impl<S: Store> FileSystem<S> {
         self.find(caller, directory, name)?.0.ok_or(FsError::NotFound)
     }
 
+    /// What a name in a directory leads to, and its type: all that a path needs. Less than [`FileSystem::look_up`], which
+    /// waits for changes of times and links.
+    ///
+    /// # Errors
+    /// As [`FileSystem::look_up`].
+    pub fn resolve(
+        &self,
+        caller: &Caller,
+        directory: InodeNr,
+        name: &[u8],
+    ) -> Result<(InodeNr, FileType), FsError> {
+        let _reading = self.reading();
+        let read = |inode| self.store.permissions(inode);
+        let (found, _) = self.find_with(caller, directory, name, &read)?;
+        found.map(|found| (found.inode, found.kind)).ok_or(FsError::NotFound)
+    }
+
     /// The attributes of what a name leads to, if there is one; and whether case does not count.
     fn find(
         &self,
         caller: &Caller,
         directory: InodeNr,
         name: &[u8],
+    ) -> Result<(Option<Attributes>, bool), FsError> {
+        self.find_with(caller, directory, name, &|inode| self.store.attributes(inode))
+    }
+
+    /// The same, by a way to read the attributes of what is found.
+    fn find_with(
+        &self,
+        caller: &Caller,
+        directory: InodeNr,
+        name: &[u8],
+        read: Read<'_>,
     ) -> Result<(Option<Attributes>, bool), FsError> {
         if name.len() > MOST_NAME_BYTES {
             return Err(FsError::NameTooLong);
@@ -117,16 +160,16 @@ impl<S: Store> FileSystem<S> {
         self.judge(caller, Want::EXECUTE, &of_directory)?;
         let folds = of_directory.flags.contains(InodeFlags::CASEFOLD);
         if name == b"." {
-            of_directory = self.store.attributes(directory)?;
+            of_directory = read(directory)?;
             return Ok((Some(of_directory), folds));
         }
         if name == b".." {
             let parent = self.store.parent(directory)?;
-            return Ok((Some(self.store.attributes(parent)?), folds));
+            return Ok((Some(read(parent)?), folds));
         }
         loop {
             let Some(inode) = self.store.find(directory, name)? else { return Ok((None, folds)) };
-            match self.named(directory, inode) {
+            match named(directory, inode, read) {
                 // Its last name went between the two looks.
                 Err(FsError::Damaged { .. })
                     if self.store.find(directory, name)? != Some(inode) => {}
@@ -261,7 +304,7 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// The device failed; nothing is written any more then.
     pub fn sync(&self) -> Result<(), FsError> {
-        self.settle_now()?;
+        // What has no name any more is an orphan on the disk until nobody holds it.
         self.store.sync()
     }
 
@@ -301,26 +344,15 @@ impl<S: Store> FileSystem<S> {
         self.store.is_read_only()
     }
 
-    /// The attributes of an inode that a directory names. If it is not in use, the directory is damaged.
-    fn named(&self, directory: InodeNr, inode: InodeNr) -> Result<Attributes, FsError> {
-        match self.store.attributes(inode) {
-            Ok(found) if found.links > 0 => Ok(found),
-            Ok(_) | Err(FsError::NotFound) => {
-                let what = format!("a name leads to {inode}, which is not in use");
-                Err(FsError::Damaged { inode: directory, what, fault: Fault::DAMAGE })
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The attributes of an inode.
+    /// The attributes of an inode. Where several changes are made at once, one that nobody holds may be seen for a moment
+    /// after its last name is gone.
     ///
     /// # Errors
     /// [`FsError::NotFound`] if it is not in use, and of reading it.
     pub fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
         let reading = self.reading();
         let found = self.store.attributes(inode)?;
-        if found.links > 0 || reading.contains(inode) {
+        if found.links > 0 || reading.contains(inode) || self.store.takes_many() {
             return Ok(found);
         }
         drop(reading);
@@ -396,9 +428,7 @@ impl<S: Store> FileSystem<S> {
     /// [`FsError::NoAttribute`], and of reading them.
     pub fn extended_attribute(&self, inode: InodeNr, name: &[u8]) -> Result<Vec<u8>, FsError> {
         let _reading = self.reading();
-        let all = self.store.extended_attributes(inode)?;
-        let found = all.into_iter().find(|attribute| attribute.name == name);
-        found.map(|attribute| attribute.value).ok_or(FsError::NoAttribute)
+        self.store.extended_attribute(inode, name)?.ok_or(FsError::NoAttribute)
     }
 
     /// The names of all extended attributes that have one for programs, sorted.

@@ -29,26 +29,26 @@ pub struct Place<'a> {
     pub name: &'a [u8],
 }
 
-/// What is changed.
+/// A change.
 #[derive(Clone, Debug)]
 pub enum OpKind<'a> {
     /// Something new gets a name.
     Create {
         /// Its name.
         place: Place<'a>,
-        /// What it is.
+        /// Its type, permissions and content.
         new: NewInode<'a>,
     },
     /// A new file without a name, which is gone when nobody uses it any more unless a link gives it one.
     CreateUnnamed {
         /// A directory, whose rules hold for the file.
         directory: InodeNr,
-        /// What it is.
+        /// Its type, permissions and content.
         new: NewInode<'a>,
     },
     /// A further name.
     Link {
-        /// What gets the name.
+        /// The inode that gets the name.
         inode: InodeNr,
         /// The name.
         place: Place<'a>,
@@ -63,7 +63,7 @@ pub enum OpKind<'a> {
         from: Place<'a>,
         /// To here.
         to: Place<'a>,
-        /// What becomes of a name that is there.
+        /// Whether a name that is there is kept, replaced or exchanged.
         mode: RenameMode,
     },
     /// Fields of an inode change.
@@ -88,7 +88,7 @@ pub enum OpKind<'a> {
     Range {
         /// The file.
         inode: InodeNr,
-        /// What becomes of the range.
+        /// Whether the range is allocated, zeroed or removed.
         mode: RangeMode,
         /// The range.
         bytes: Range<u64>,
@@ -113,11 +113,11 @@ pub enum OpKind<'a> {
     },
 }
 
-/// What came of a change.
+/// The result of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// What was created.
+    /// The inode that was created.
     pub created: Option<InodeNr>,
-    /// What lost its last name: it is to be released when nobody uses it.
+    /// The inode that lost its last name. Release it when nobody uses it.
     pub nameless: Option<InodeNr>,
 }

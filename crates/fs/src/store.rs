@@ -43,8 +43,8 @@ pub trait Store: Send + Sync {
     /// [`FsError::NotFound`] if the inode is not in use, [`FsError::Damaged`], [`FsError::Io`].
     fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError>;
 
-    /// The attributes that say who may do what with an inode. Times, sizes and the number of links of a directory may be
-    /// those of an earlier moment, but for the 0 links of one that is gone.
+    /// The attributes that say what an inode is and who may do what with it. Times, sizes and the number of links may be
+    /// missing, but for the 0 links of one that is gone.
     ///
     /// # Errors
     /// As [`Store::attributes`].
@@ -112,6 +112,16 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// As [`Store::attributes`].
     fn extended_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError>;
+
+    /// The value of an extended attribute; `None` if there is no such.
+    ///
+    /// # Errors
+    /// As [`Store::attributes`].
+    fn extended_attribute(&self, inode: InodeNr, name: &[u8]) -> Result<Option<Vec<u8>>, FsError> {
+        let all = self.extended_attributes(inode)?;
+        let found = all.into_iter().find(|attribute| attribute.name == name);
+        Ok(found.map(|attribute| attribute.value))
+    }
 
     /// Sizes of the whole file system.
     fn space(&self) -> Space;

@@ -9,7 +9,9 @@ use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
 
-use crate::edit::{Edit, GroupEdit, MapEdit, SuperblockEdit, TreeEdit};
+use crate::edit::{
+    AttributeBlockEdit, Edit, GroupEdit, InodeEdit, MapEdit, SuperblockEdit, TreeEdit,
+};
 use crate::fixes;
 use crate::plan::Wanted;
 use crate::stage::{InodeImage, Stage};
@@ -26,6 +28,14 @@ pub(crate) fn with_better_edits<'a>(
             (&Edit::GroupMaps { group }, Some(_)) => used_after_all(examination, group),
             (Edit::Superblock(SuperblockEdit::DropMetaBg), _) => fixes::first_meta_bg(stage)
                 .map(|first| Edit::Superblock(SuperblockEdit::FirstMetaBg(first))),
+            (
+                Edit::Inode {
+                    edit: InodeEdit::DropAttributeBlock | InodeEdit::AttributeName { .. },
+                    ..
+                }
+                | Edit::AttributeBlock { edit: AttributeBlockEdit::Checksum, .. },
+                Some(problem),
+            ) if let Some(edit) = fixes::flipped_attribute_block(stage, problem) => Some(edit),
             (
                 Edit::Inode { .. },
                 Some(

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use floe_format::BlockNr;
 use floe_format::ext::inode::InodeFlags;
 use floe_format::ext::inode_flips::Flips;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
@@ -60,25 +61,17 @@ impl Edit {
                 )
             }
             Self::Orphans(OrphanEdit::Empty) => format!("the orphan list {was} cleared"),
-            Self::RecreateResizeInode => {
-                format!("the resize inode {was} recreated")
-            }
+            Self::RecreateResizeInode => format!("the resize inode {was} recreated"),
             Self::BadBlocks { blocks, replace } => bad_blocks(blocks.len(), *replace, tense),
             Self::NotBad { block } => format!("{block} {was} removed from the bad block list"),
             Self::Inode { edit, .. } => inode(*edit, tense),
             Self::Map { edit, .. } => map(*edit, tense),
-            Self::AttributeBlock { block, edit } => match edit {
-                AttributeBlockEdit::Checksum => {
-                    format!("the checksum of the attribute block {block} {was} recomputed")
-                }
-                AttributeBlockEdit::References(count) => {
-                    format!("the attribute block {block} {was} set to {count} users")
-                }
-            },
+            Self::AttributeBlock { block, edit } => attribute_block(*block, *edit, tense),
             Self::CloneShared { .. } => {
                 format!("multiply-claimed blocks {were} cloned")
             }
             Self::Reservation { edit, .. } => reservation(*edit, tense),
+            Self::Backpointers => format!("the names of inodes {were} stored in them again"),
             Self::Directory { logical, edit, .. } => {
                 format!("{logical}: {}", directory(*edit, tense))
             }
@@ -160,6 +153,7 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
         SuperblockEdit::MinExtraIsize(bytes) => {
             format!("the required extra inode size {was} set to {bytes}")
         }
+        SuperblockEdit::DefaultHash => format!("the hash of new directories {was} set to half MD4"),
         SuperblockEdit::WantExtraIsize(bytes) => {
             format!("the desired extra inode size {was} set to {bytes}")
         }
@@ -280,6 +274,7 @@ fn journal(edit: &JournalEdit, tense: Tense) -> String {
         JournalEdit::Bounds { first, blocks } => {
             format!("the log of the journal {was} said to begin at block {first} of {blocks}")
         }
+        JournalEdit::Version2 => format!("the journal {was} turned into one of version 2"),
         JournalEdit::ZeroStaleFields => format!("stale fields of the journal {were} cleared"),
         JournalEdit::Create => format!("a new journal {was} created"),
         JournalEdit::BackUpMap => {
@@ -290,6 +285,21 @@ fn journal(edit: &JournalEdit, tense: Tense) -> String {
         }
         JournalEdit::ExternalChecksum => {
             format!("the checksum of the external journal's superblock {was} recomputed")
+        }
+    }
+}
+
+fn attribute_block(block: BlockNr, edit: AttributeBlockEdit, tense: Tense) -> String {
+    let was = tense.was();
+    match edit {
+        AttributeBlockEdit::FlipBack { at, bits } => format!(
+            "byte {at:#x} of the attribute {block} {was} changed by {bits:#04x}: its checksum then matches"
+        ),
+        AttributeBlockEdit::Checksum => {
+            format!("the checksum of the attribute {block} {was} recomputed")
+        }
+        AttributeBlockEdit::References(count) => {
+            format!("the attribute {block} {was} set to {count} users")
         }
     }
 }
@@ -345,6 +355,9 @@ fn inode(edit: InodeEdit, tense: Tense) -> String {
         InodeEdit::ValueSize { size, .. } => {
             format!("the attribute {was} given the size of its whole value: {size} bytes")
         }
+        InodeEdit::AttributeName { .. } => {
+            format!("the attribute {was} given a name that can be read, or removed if it has none")
+        }
         InodeEdit::ValueHere { .. } => {
             format!(
                 "the value inode number {was} removed from the attribute, whose value is stored \
@@ -376,8 +389,7 @@ fn map(edit: MapEdit, tense: Tense) -> String {
             format!("the pointer to {block} at {logical} {was} removed, which leaves a hole")
         }
         MapEdit::ZeroPointer { logical, block, .. } => format!(
-            "the pointer to the indirect block {block} from {logical} on {was} removed, which \
-             leaves a hole"
+            "the pointer to the indirect {block} from {logical} on {was} removed, which leaves a hole"
         ),
         MapEdit::Checksum { node } => {
             format!("the checksum of the extent node {node} {was} recomputed")

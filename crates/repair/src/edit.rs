@@ -199,6 +199,8 @@ pub enum Edit {
         /// The change.
         edit: ReservationEdit,
     },
+    /// Stores the names of all inodes of a native file system in them.
+    Backpointers,
     /// Rewrites a quota file with the counted usage.
     QuotaFile {
         /// `user`, `group` or `project`.
@@ -230,6 +232,8 @@ pub enum SuperblockEdit {
     WriteTimeNow,
     MinExtraIsize(u16),
     WantExtraIsize(u16),
+    /// Names half MD4 as the hash of new directories.
+    DefaultHash,
     NoReservedDescriptors,
     /// Takes the first meta block group from a backup.
     FirstMetaBg(u32),
@@ -306,6 +310,8 @@ pub enum JournalEdit {
     /// Sets the recovery flag and replays the journal.
     Replay,
     ZeroStaleFields,
+    /// Turns a journal of version 1 into one of version 2.
+    Version2,
     /// Stores the `s_first` and `s_maxlen` with which the log was examined.
     Bounds {
         first: u32,
@@ -406,6 +412,12 @@ pub enum InodeEdit {
         block: BlockNr,
         offset_bytes: u32,
     },
+    /// Makes the name of an attribute one that Linux reads, or removes the attribute. Block 0: the
+    /// attribute is in the inode itself.
+    AttributeName {
+        block: BlockNr,
+        offset_bytes: u32,
+    },
 }
 
 /// A change of the map of a file.
@@ -435,6 +447,12 @@ pub enum MapEdit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum AttributeBlockEdit {
+    /// Flips bits of one byte, which makes the checksum right. First of all, because other edits
+    /// update the checksum.
+    FlipBack {
+        at: u16,
+        bits: u8,
+    },
     Checksum,
     References(u32),
 }
@@ -521,6 +539,7 @@ impl Edit {
             | Self::Totals
             | Self::QuotaFile { .. }
             | Self::OrphanFile(_)
+            | Self::Backpointers
             | Self::Reservation { edit: ReservationEdit::Fill, .. }
             | Self::Backups => Phase::Counts,
         }

@@ -144,6 +144,7 @@ pub fn plan(problem: &Problem) -> Plan {
             Plan::Impossible("only a newer tool can read the journal")
         }
         P::JournalFileVisible { ref name, .. } => journal(JournalEdit::Hide(name.clone())),
+        P::JournalVersionTooOld { .. } => journal(JournalEdit::Version2),
         P::JournalStaleV2Fields { .. } => journal(JournalEdit::ZeroStaleFields),
         P::JournalInodeBackupStale { .. } => journal(JournalEdit::BackUpMap),
         P::ReservedGdtWithoutResizeInode { .. } => {
@@ -178,6 +179,7 @@ pub fn plan(problem: &Problem) -> Plan {
         P::ExternalJournalChecksumBad { .. } => journal(JournalEdit::ExternalChecksum),
         P::CsumSeedWithoutMetadataCsum => superblock(SuperblockEdit::DropChecksumSeed),
         P::MinExtraIsizeBad { .. } => superblock(SuperblockEdit::MinExtraIsize(EXTRA_ISIZE)),
+        P::DefaultHashVersionBad { .. } => superblock(SuperblockEdit::DefaultHash),
         P::WantExtraIsizeBad { .. } => superblock(SuperblockEdit::WantExtraIsize(EXTRA_ISIZE)),
         P::QuotaInodeNumberInvalid { kind, .. } => superblock(SuperblockEdit::MendQuotaInode(kind)),
         P::ResizeInodeWithMetaBg => superblock(SuperblockEdit::DropResizeInodeFeature),
@@ -359,6 +361,11 @@ pub fn plan(problem: &Problem) -> Plan {
         P::CasefoldFlagOnNonDirectory { inode: of } | P::CasefoldFlagUnsupported { inode: of } => {
             clear_flags(of, InodeFlags::CASEFOLD)
         }
+        P::XattrNameWithZero { inode: of, block, offset_bytes }
+        | P::XattrAclWithName { inode: of, block, offset_bytes } => {
+            inode(of, InodeEdit::AttributeName { block, offset_bytes })
+        }
+        P::VerityFlagUnsupported { inode: of } => clear_flags(of, InodeFlags::VERITY),
         P::EncryptFlagWithoutContext { inode: of } => clear_flags(of, InodeFlags::ENCRYPT),
         P::EncryptionContextCorrupt { inode: of, .. } => inode(of, InodeEdit::Clear),
         P::EaInodeFlagOnNonRegular { inode: of } => clear_flags(of, InodeFlags::EA_INODE),
@@ -558,6 +565,7 @@ pub fn plan(problem: &Problem) -> Plan {
         P::ReservationFileMissing { group, .. } => reservation(group, ReservationEdit::Create),
         P::ReservationFileWrong { group, .. } => reservation(group, ReservationEdit::Empty),
         P::RegionNotReserved { group, .. } => reservation(group, ReservationEdit::Fill),
+        P::BackpointersWrong { .. } => one(Edit::Backpointers),
         P::RecoveryPending { .. } | P::OrphansPending { .. } => Plan::Remark,
         P::JournalErrorRecorded { .. } => journal(JournalEdit::ClearError),
         P::TimestampNanosecondsBad { .. } => Plan::Remark,

@@ -12,7 +12,7 @@ use crate::edit::{
 
 /// Whether the change for a finding is safe. A change that is not may still be harmless; a person
 /// must judge it.
-pub fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
+pub(crate) fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
     match edit {
         Edit::Superblock(edit) => superblock(edit),
         Edit::Group { edit, .. } => group(*edit),
@@ -71,6 +71,7 @@ pub fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
         | Edit::GroupMaps { .. }
         | Edit::Totals
         | Edit::QuotaFile { .. }
+        | Edit::Backpointers
         | Edit::Backups => true,
     }
 }
@@ -88,6 +89,7 @@ fn superblock(edit: &SuperblockEdit) -> bool {
         | E::WriteTimeNow
         | E::MinExtraIsize(_)
         | E::WantExtraIsize(_)
+        | E::DefaultHash
         | E::NoReservedDescriptors
         | E::SetCompat(_)
         | E::SetIncompat(_)
@@ -135,6 +137,7 @@ fn journal(edit: &JournalEdit) -> bool {
     match edit {
         JournalEdit::Replay
         | JournalEdit::ZeroStaleFields
+        | JournalEdit::Version2
         | JournalEdit::Bounds { .. }
         | JournalEdit::ClearError
         | JournalEdit::Create
@@ -190,7 +193,8 @@ fn inode(edit: InodeEdit, problem: Option<&Problem>) -> bool {
         | E::EmptyInline
         | E::InlineDirectorySize
         | E::ValueSize { .. }
-        | E::ValueHere { .. } => false,
+        | E::ValueHere { .. }
+        | E::AttributeName { .. } => false,
     }
 }
 

@@ -91,6 +91,7 @@ impl Account {
                 "directories_extended": summary.directories_extended,
                 "names_from_journal": summary.names_from_journal,
                 "unnamed": summary.unnamed,
+                "placed_by_hints": summary.inodes.placed_by_hints,
                 "sizes": summary.inodes.sizes_corrected,
             },
             "directories_partial": summary.losses.partial_directories.len(),
@@ -146,6 +147,7 @@ impl Account {
             (summary.directories_extended, "directories were completed"),
             (summary.names_from_journal, "names come from old directory blocks in the journal"),
             (summary.unnamed, "files and directories lost their names"),
+            (summary.inodes.placed_by_hints, "of them are in the directory that their inodes name"),
             (summary.losses.unreadable_blocks, "blocks cannot be read"),
         ];
         for (count, text) in rows.iter().filter(|(count, _)| *count > 0) {

@@ -7,6 +7,7 @@ use std::io;
 use floe_exec::Pool;
 use floe_ext4::dir::Entry;
 use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::native::backpointer::Backpointer;
 use floe_format::{BlockNr, InodeNr};
 
 use crate::bits::Bits;
@@ -128,7 +129,32 @@ impl State<'_> {
         }
     }
 
-    /// Finds the numbers of directories whose first block is lost: their subdirectories say `..`.
+    /// The backpointer of an inode in its place, in a native file system.
+    fn backpointer(&self, inode: InodeNr) -> Option<Backpointer> {
+        if !self.frame.is_native() || !self.is_live(inode) {
+            return None;
+        }
+        self.space.inode(inode)?.backpointer()
+    }
+
+    /// The directory that an inode without a name was in, as its backpointer says: one that is there, or one that is lost
+    /// altogether and is made anew.
+    fn hinted_parent(&self, inode: InodeNr, tree: &mut Tree) -> Option<InodeNr> {
+        let parent = InodeNr(self.backpointer(inode)?.parent);
+        if parent == inode || !self.is_number(parent) {
+            return None;
+        }
+        let is_directory = tree.damaged.contains_key(&parent)
+            || self.evidence.directories.binary_search(&parent).is_ok();
+        if !is_directory && self.is_live(parent) {
+            return None;
+        }
+        tree.damaged.entry(parent).or_default();
+        Some(parent)
+    }
+
+    /// Finds the numbers of directories whose first block is lost: their subdirectories say `..`, and in native file systems
+    /// inodes say which directory names them.
     fn vote(&mut self, blocks: &[crate::evidence::DirectoryFound], tree: &Tree) {
         let limit = self.frame.geometry.inodes_count;
         let mut votes: BTreeMap<OwnerKey, BTreeMap<InodeNr, u32>> = BTreeMap::new();
@@ -140,10 +166,12 @@ impl State<'_> {
                 continue;
             }
             for name in names_in(&self.block_or_zeroes(found.block), limit) {
-                let parent = tree.parents.get(&name.inode);
                 let is_directory = name.file_type.is_none_or(|kind| kind == FileType::Directory);
-                if let Some(parent) = parent.filter(|_| is_directory) {
-                    *votes.entry(found.owner).or_default().entry(*parent).or_default() += 1;
+                let parent = tree.parents.get(&name.inode).copied().filter(|_| is_directory);
+                let hinted = self.backpointer(name.inode).filter(|own| own.is_of_name(&name.name));
+                let hinted = hinted.map(|own| InodeNr(own.parent));
+                for parent in parent.into_iter().chain(hinted) {
+                    *votes.entry(found.owner).or_default().entry(parent).or_default() += 1;
                 }
             }
         }
@@ -242,8 +270,30 @@ impl State<'_> {
         }
     }
 
+    /// Gives files without a name a place in the directory that their backpointers name.
+    fn place_by_hints(&mut self, tree: &mut Tree) {
+        let candidates: Vec<InodeNr> =
+            self.evidence.in_place.iter().map(|found| found.inode).collect();
+        for inode in candidates {
+            let is_nameless = !tree.named.contains(u64::from(inode.0))
+                && !self.frame.geometry.is_reserved(inode)
+                && self.evidence.directories.binary_search(&inode).is_err();
+            if !is_nameless {
+                continue;
+            }
+            let Some(parent) = self.hinted_parent(inode, tree) else { continue };
+            let file_type = self.space.inode(inode).and_then(|found| found.file_type());
+            let name = format!("#{}", inode.0).into_bytes();
+            tree.additions.entry(parent).or_default().push(Name { inode, name, file_type });
+            tree.named.insert(u64::from(inode.0));
+            self.summary.inodes.placed_by_hints += 1;
+            self.summary.unnamed += 1;
+        }
+    }
+
     /// Gives everything without a name a place: directories below their `..`, the rest in lost+found.
     fn attach(&mut self, tree: &mut Tree, files: &[NewFile]) {
+        self.place_by_hints(tree);
         let mut homeless = Vec::new();
         let directories: BTreeSet<InodeNr> =
             self.evidence.directories.iter().chain(tree.damaged.keys()).copied().collect();
@@ -254,6 +304,7 @@ impl State<'_> {
             let damaged = tree.damaged.get(&directory);
             let parent = damaged.and_then(|found| found.parent);
             let parent = parent.or_else(|| tree.parents.get(&directory).copied());
+            let parent = parent.or_else(|| Some(InodeNr(self.backpointer(directory)?.parent)));
             let name = damaged.and_then(|found| found.name.clone());
             let name = Name {
                 inode: directory,

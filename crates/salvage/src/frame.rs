@@ -13,6 +13,8 @@ use floe_format::ext::htree::DxBlock;
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::features::{Incompat, RoCompat};
 use floe_format::geometry::Strictness;
+use floe_format::native::identity::Identity;
+use floe_format::native::lot::DESC_SIZE;
 use floe_format::{BlockNr, Geometry, InodeNr};
 
 /// Bytes read at once.
@@ -48,6 +50,11 @@ impl Frame {
     /// The seed of metadata checksums; `None` without metadata_csum.
     pub(crate) fn seed(&self) -> Option<Seed> {
         self.geometry.features.metadata_csum().then(|| self.superblock.seed())
+    }
+
+    /// Whether Floe made the file system as a native one: inodes have backpointers.
+    pub(crate) fn is_native(&self) -> bool {
+        self.geometry.desc_size == DESC_SIZE && Identity::of(&self.superblock).is_some()
     }
 
     /// Whether the places of inode tables are known.

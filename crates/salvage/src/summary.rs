@@ -38,6 +38,8 @@ pub enum Provenance {
 /// Inodes that were found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InodeCounts {
+    /// Files without a name whose backpointers (native file systems) say which directory they are in.
+    pub placed_by_hints: u64,
     /// In use, in their places.
     pub in_place: u64,
     /// Taken from copies elsewhere.

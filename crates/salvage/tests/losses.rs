@@ -9,6 +9,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use floe_blockdev::{Fault, Faulty, MemDevice, ReadBlocks};
+use floe_disk::mkfs::{self, Fresh, FsType, Options as DiskOptions, Plan};
+use floe_disk::ops::{Caller, NewInode};
+use floe_disk::volume::Volume as DiskVolume;
+use floe_ext4::tx::DirectTx;
+use floe_format::ext::inode::Timestamp;
 use floe_format::{InodeNr, LogicalBlock};
 use floe_salvage::{Object, ObjectState, Options, Summary, salvage};
 use floe_testkit::volume::Volume;
@@ -206,4 +211,64 @@ fn unreadable_blocks_are_missing_ranges() {
     assert_eq!(found["flat"].missing, [2 * BLOCK..4 * BLOCK]);
     assert_eq!(found["sparse"].missing, [6 * BLOCK..7 * BLOCK]);
     assert_eq!(found["y"].state, ObjectState::Whole);
+}
+
+/// A native file system with 120 files in `/dir`, whose names need several blocks.
+fn native() -> Image {
+    const SIZE: u64 = 40 << 20;
+    let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
+    let mut options = DiskOptions::of_type(FsType::Native);
+    for (letter, value) in [('E', "lot_size=8m"), ('N', "2000")] {
+        options.set(letter, value).unwrap();
+    }
+    let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now };
+    let device = MemDevice::new(vec![0; SIZE as usize]);
+    mkfs::write(&Plan::new(&options.params(SIZE, None, &fresh).unwrap()).unwrap(), &device)
+        .unwrap();
+    let mut volume = DiskVolume::open(&device).unwrap();
+    let mut tx = DirectTx::new(&device, volume.geometry().clone());
+    let caller = Caller::system(now);
+    volume.begin_writing(&mut tx, now).unwrap();
+    let new = NewInode::directory(0o755);
+    let dir = volume.create(&mut tx, &caller, InodeNr::ROOT, b"dir", &new).unwrap();
+    for at in 0..120u8 {
+        let name = name_of(at);
+        let new = NewInode::regular(0o644);
+        let file = volume.create(&mut tx, &caller, dir, name.as_bytes(), &new).unwrap();
+        volume.write(&mut tx, &device, &caller, file, 0, &[at; 100]).unwrap();
+    }
+    volume.end_writing(&mut tx, now).unwrap();
+    tx.commit().unwrap();
+    let image = Image::empty(SIZE).unwrap();
+    image.write(0, &device.to_vec()).unwrap();
+    image
+}
+
+fn name_of(at: u8) -> String {
+    format!("{at}{}", "n".repeat(120))
+}
+
+/// Inodes of native file systems say which directory names them, and which name it was: blocks of a lost directory are
+/// recognised by the names in them, and files whose names are lost come back into their directory.
+#[test]
+fn backpointers_bring_files_back_into_a_lost_directory() {
+    for keep in [2, 0] {
+        let image = native();
+        let volume = Volume::open(&image).unwrap();
+        let dir = volume.lookup("/dir").unwrap();
+        let blocks: Vec<_> = volume.map(dir).unwrap().data.into_values().collect();
+        assert!(blocks.len() > 3, "{blocks:?}");
+        // With the inode and the first block, all that says whose the other blocks are is lost.
+        for block in &blocks[..blocks.len() - keep] {
+            volume.put_block(*block, &[0; BLOCK as usize]).unwrap();
+        }
+        volume.put_inode(dir, &[0; 256]).unwrap();
+        let (after, summary) = objects_of(&image);
+        let named = (0..120).filter(|at| after.contains_key(&format!("dir/{}", name_of(*at))));
+        let named = named.count();
+        let placed = after.keys().filter(|path| path.starts_with("dir/#")).count();
+        assert_eq!(named + placed, 120, "{after:?}");
+        assert_eq!(named > 20, keep > 0, "{named}");
+        assert_eq!(summary.inodes.placed_by_hints, placed as u64);
+    }
 }

@@ -50,9 +50,9 @@ pub fn base(profile: Profile) -> Result<Image> {
 /// # Errors
 /// As [`base`].
 pub fn base_contents(profile: Profile) -> Result<Contents> {
-    static BUILT: [OnceLock<Result<Contents, String>>; Profile::ALL.len()] =
-        [const { OnceLock::new() }; Profile::ALL.len()];
-    // Variants are numbered from 0 in the order of `ALL`.
+    const COUNT: usize = Profile::ALL.len() + Profile::UNUSUAL.len();
+    static BUILT: [OnceLock<Result<Contents, String>>; COUNT] = [const { OnceLock::new() }; COUNT];
+    // Variants are numbered from 0 in the order of `ALL`, then `UNUSUAL`.
     BUILT[profile as usize]
         .get_or_init(|| build(profile).map_err(|error| format!("{error:#}")))
         .clone()
@@ -141,7 +141,7 @@ mod tests {
             return;
         }
         let mut faults = Vec::new();
-        for &profile in Profile::ALL {
+        for &profile in Profile::ALL.iter().chain(Profile::UNUSUAL) {
             let begin = std::time::Instant::now();
             let pair = (base_contents(profile), build(profile));
             eprintln!("{profile}: twice in {:?}", begin.elapsed());

@@ -3,6 +3,7 @@
 
 mod aimed;
 mod fields;
+mod hostile;
 pub mod script;
 
 use std::fmt;
@@ -18,6 +19,7 @@ use crate::volume::{Place, Volume, survey};
 
 pub use aimed::AIMED_FROM;
 pub use fields::{Field, fields_of};
+pub use hostile::HOSTILE_FROM;
 
 /// Description of the damage to an image.
 #[derive(Clone, Debug)]
@@ -56,11 +58,13 @@ pub fn damage(image: &Image, seed: u64) -> Result<Damage> {
     // interaction.
     let count = if rng.chance(3) { 2 + rng.below(3) } else { 1 };
     let mut events = Vec::new();
-    if seed >= AIMED_FROM {
-        events.push(aimed::event(&volume, &mut rng)?);
+    match seed {
+        HOSTILE_FROM.. => events.push(hostile::event(&volume, &places, &mut rng)?),
+        AIMED_FROM.. => events.push(aimed::event(&volume, &mut rng)?),
+        _ => {}
     }
-    // Aimed damage mostly comes alone, too.
-    let more = if seed >= AIMED_FROM { count - 1 } else { count };
+    // Such damage mostly comes alone, too.
+    let more = if events.is_empty() { count } else { count - 1 };
     for _ in 0..more {
         events.push(event(&volume, &places, &mut rng)?);
     }

@@ -2,33 +2,44 @@
 
 use std::fmt;
 
+use anyhow::{Context, Result};
+
 /// Declares the profiles. Images are small, so that thousands can be built, damaged and checked,
 /// but have several groups, so that group 0 is not the only one.
 macro_rules! profiles {
-    ($($(#[$meta:meta])* $variant:ident $name:literal $size_mib:literal [$($arg:literal),* $(,)?]),* $(,)?) => {
+    ($($(#[$meta:meta])* $variant:ident $name:literal $size_mib:literal [$($arg:literal),* $(,)?],)*
+     ; unusual:
+     $($(#[$odd_meta:meta])* $odd:ident $odd_name:literal $odd_mib:literal [$($odd_arg:literal),* $(,)?],)*) => {
         /// A feature set, with its mke2fs options.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Profile {
             $($(#[$meta])* $variant,)*
+            $($(#[$odd_meta])* $odd,)*
         }
 
         impl Profile {
-            /// All profiles, in declaration order.
+            /// The profiles that every test goes through, in declaration order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// Combinations that users hardly have: for long runs of `cargo xtask differential`.
+            pub const UNUSUAL: &'static [Self] = &[$(Self::$odd,)*];
 
             /// The name in command lines and reports.
             pub const fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name,)* }
+                match self { $(Self::$variant => $name,)* $(Self::$odd => $odd_name,)* }
             }
 
             /// Size of the image in MiB.
             pub const fn size_mib(self) -> u64 {
-                match self { $(Self::$variant => $size_mib,)* }
+                match self { $(Self::$variant => $size_mib,)* $(Self::$odd => $odd_mib,)* }
             }
 
             /// mke2fs options, without those that make the image reproducible.
             pub const fn mke2fs_args(self) -> &'static [&'static str] {
-                match self { $(Self::$variant => &[$($arg),*],)* }
+                match self {
+                    $(Self::$variant => &[$($arg),*],)*
+                    $(Self::$odd => &[$($odd_arg),*],)*
+                }
             }
         }
     };
@@ -126,12 +137,57 @@ profiles! {
         ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^extent,^64bit"],
     /// No indexed directories.
     NoDirIndex "no-dir-index" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^dir_index"],
+
+    ; unusual:
+
+    /// The largest blocks, which Linux mounts only where pages are as large.
+    Blocks64K "blocks-64k" 64
+        ["-t", "ext4", "-b", "65536", "-g", "256", "-N", "512", "-O", "^has_journal,^resize_inode"],
+    /// Nearly all features at once.
+    Everything "everything" 16 [
+        "-t", "ext4", "-b", "1024", "-g", "512", "-I", "512", "-N", "1024", "-O",
+        "inline_data,ea_inode,metadata_csum_seed,orphan_file,quota,project,large_dir,meta_bg,^resize_inode,verity",
+        "-E", "quotatype=usrquota:grpquota:prjquota",
+    ],
+    /// Clusters with everything that counts or shares blocks.
+    BigallocMore "bigalloc-more" 16 [
+        "-t", "ext4", "-b", "1024", "-C", "4096", "-g", "8192", "-N", "1024", "-O",
+        "bigalloc,inline_data,ea_inode,quota,orphan_file,metadata_csum_seed,^resize_inode",
+    ],
+    /// Checksums and extents, but no types in directory entries.
+    NoFiletype "no-filetype" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^filetype"],
+    /// A last group of 55 blocks.
+    SmallLast "small-last" 8 ["-t", "ext4", "-b", "1024", "-g", "2712"],
+    /// Inline directories and files of nearly a kilobyte.
+    InlineLarge "inline-large" 24
+        ["-t", "ext4", "-b", "4096", "-g", "2048", "-I", "1024", "-N", "512", "-O", "inline_data"],
+    /// A copy of the superblock and all descriptors in every group.
+    NoSparse "no-sparse" 8 ["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "^sparse_super,^resize_inode"],
+    /// Meta block groups with clusters, and block maps.
+    MetaBgMaps "meta-bg-maps" 12
+        ["-t", "ext4", "-b", "1024", "-g", "256", "-O", "meta_bg,^resize_inode,^extent,^64bit,quota"],
 }
 
 impl Profile {
     /// The profile with this name.
     pub fn by_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|profile| profile.name() == name)
+        Self::ALL.iter().chain(Self::UNUSUAL).copied().find(|profile| profile.name() == name)
+    }
+
+    /// The profiles with these names; all if there are no names.
+    ///
+    /// # Errors
+    /// A name is unknown; the message lists those that there are.
+    pub fn named(names: &[String]) -> Result<Vec<Self>> {
+        if names.is_empty() {
+            return Ok(Self::ALL.to_vec());
+        }
+        let all = || Self::ALL.iter().chain(Self::UNUSUAL);
+        let known = || all().map(|profile| profile.name()).collect::<Vec<_>>().join(" ");
+        let find = |name: &String| {
+            Self::by_name(name).with_context(|| format!("no profile {name}; there are {}", known()))
+        };
+        names.iter().map(find).collect()
     }
 
     /// Block size in bytes.
@@ -174,7 +230,7 @@ mod tests {
 
     #[test]
     fn names_find_their_profiles() {
-        for &profile in Profile::ALL {
+        for &profile in Profile::ALL.iter().chain(Profile::UNUSUAL) {
             assert_eq!(Profile::by_name(profile.name()), Some(profile));
         }
         assert_eq!(Profile::by_name("zfs"), None);

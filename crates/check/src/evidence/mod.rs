@@ -3,6 +3,7 @@
 
 pub mod accounting;
 pub mod attributes;
+pub mod backpointers;
 pub mod bits;
 pub mod block_set;
 pub mod choice;

@@ -88,7 +88,7 @@ pub fn check(volume: &Volume<'_>, evidence: &mut InodeEvidence, pool: &Pool) {
 
 /// The same, of a shard, which knows only some uses of each block: notes which blocks are plain, and leaves all
 /// others to the merge. Reads the targets of long symlinks, which concern nobody else.
-pub fn check_share(volume: &Volume<'_>, evidence: &mut InodeEvidence, pool: &Pool) {
+pub(crate) fn check_share(volume: &Volume<'_>, evidence: &mut InodeEvidence, pool: &Pool) {
     let symlinks = std::mem::take(&mut evidence.attributes.long_symlinks);
     evidence.attributes.block_uses.sort_unstable();
     let uses = evidence.attributes.block_uses.iter();
@@ -140,7 +140,7 @@ fn read(
 
 /// Claims attribute blocks without reading them, for a refinement, which needs only their claims. Returns `false`,
 /// and nothing is claimed, if their content matters to other inodes.
-pub fn claim_unread(volume: &Volume<'_>, evidence: &mut InodeEvidence) -> bool {
+pub(crate) fn claim_unread(volume: &Volume<'_>, evidence: &mut InodeEvidence) -> bool {
     let uses = &mut evidence.attributes.block_uses;
     if uses.iter().any(|of| of.wants_context) {
         return false;

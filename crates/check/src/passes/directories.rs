@@ -26,6 +26,9 @@ pub fn run(
 ) -> Result<DirEvidence, CheckError> {
     let runs = &cx.dirs.runs;
     let each = |evidence: &mut DirEvidence, block: DirBlock<'_>| {
+        if let Some(backpointers) = &cx.volume.backpointers {
+            backpointers.note_block(block.dir, block.bytes);
+        }
         dirents::check_block(cx, &block, evidence);
     };
     let (mut all, left) = early.certify(cx);

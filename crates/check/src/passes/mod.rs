@@ -12,3 +12,4 @@ pub mod refine_shard;
 pub mod registry;
 pub mod rescan;
 pub mod shard;
+mod swept;

@@ -11,7 +11,7 @@ use floe_format::{GroupNr, InodeNr};
 use super::attribute_blocks;
 use super::clock::Clock;
 use super::registry::{PASSES, Pass};
-use super::{refine_shard, shard};
+use super::{refine_shard, shard, swept};
 use crate::checkpoint::{Closer, Header, PartEvidence, Session, Share, merge_parts};
 use crate::checks;
 use crate::checks::context::directory::{DirCx, DirEvidence};
@@ -36,17 +36,18 @@ use crate::passes::{inodes, recovery};
 use crate::problem::Findings;
 use crate::report::Report;
 use crate::scan::inode_tables::table_parts;
+use crate::scan::sweep::Sweep;
 use crate::volume::Volume;
 use crate::volume::journal::JournalState;
 use crate::volume::open::{Opened, open};
 
-/// Time between two looks at the cores, where other programs need some.
+/// Interval at which the use of the cores is sampled, if they are shared with other programs.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Checks the file system on `device`. Nothing is written.
 ///
 /// # Errors
-/// See [`CheckError`]: nothing could be looked at, or it must not be.
+/// [`CheckError`]: the file system cannot be read, or must not be checked.
 pub fn check(device: &dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Report, CheckError> {
     on_recovered(device, options, Start::Check, |made| made.into_examination().report)
 }
@@ -60,6 +61,13 @@ pub(super) fn on_recovered<T>(
 ) -> Result<T, CheckError> {
     let mut clock = Clock::start("open", options);
     memory::must_hold_descriptors(device, options.into(), false)?;
+    let is_check = matches!(start(0), Start::Check(_));
+    let sweep = is_check.then(|| swept::sweep_of(device, options)).flatten();
+    let swept_bytes = sweep.as_ref().map_or(0, Sweep::held_bytes);
+    let device: &dyn ReadBlocks = match &sweep {
+        Some(sweep) => sweep,
+        None => device,
+    };
     let opened = open(device, options)?;
     clock.end("open");
     let recovery = recovery::recover(device, &opened, options);
@@ -70,17 +78,19 @@ pub(super) fn on_recovered<T>(
             let opened = open(&overlay, options)?;
             let (state, found) = (recovery.state, recovery.found);
             let (held_bytes, _) = overlay.held_bytes();
-            let start = start(held_bytes);
-            Ok(finish(passes(&overlay, opened, state, found, options, start, clock)?))
+            let start = start(held_bytes + swept_bytes);
+            let sweep = sweep.as_ref();
+            Ok(finish(passes(&overlay, opened, state, found, options, (start, sweep), clock)?))
         }
         None => {
             let (state, found) = (recovery.state, recovery.found);
-            Ok(finish(passes(device, opened, state, found, options, start(0), clock)?))
+            let start = (start(swept_bytes), sweep.as_ref());
+            Ok(finish(passes(device, opened, state, found, options, start, clock)?))
         }
     }
 }
 
-/// A check, and what it learned on the way: what a repair needs besides the findings.
+/// The result of a check with the evidence that a repair needs besides the findings.
 pub struct Examination<'d> {
     /// The findings, with totals and costs.
     pub report: Report,
@@ -98,19 +108,18 @@ pub struct Examination<'d> {
     pub tree: DirTree,
     /// Evidence from directory entries.
     pub entries: DirEvidence,
-    /// Extended attributes: who uses which block, how often values in inodes are used.
+    /// Extended attributes: the users of each attribute block, and the number of uses of each value inode.
     pub attributes: AttributeEvidence,
     /// Space and inodes used by each user, group and project.
     pub quota: QuotaUsage,
     /// How many parts of inode tables were read, if the rest was taken over from an earlier examination;
-    /// `None` if everything was looked at.
+    /// `None` if all were.
     pub rescanned_parts: Option<u32>,
     /// Evidence that a later examination can take over.
     pub(crate) kept: Option<Kept>,
 }
 
-/// Checks a file system whose journal was looked at before: what recovery would replay is in place
-/// on `device`, as far as it can be.
+/// Checks a file system whose journal was replayed into `device` before, as far as it could be.
 ///
 /// # Errors
 /// As [`check`].
@@ -123,12 +132,12 @@ pub fn examine<'d>(
     examine_again(device, opened, found, options, None)
 }
 
-/// As [`examine`]; of inodes that were not edited `since` an earlier examination, what it found is taken
-/// over where that is certain to be the same: [`Examination::rescanned_parts`] tells.
+/// As [`examine`], but takes over the findings of an earlier examination for inodes that were not edited
+/// `since`, where they are certain to be the same ([`Examination::rescanned_parts`]).
 ///
-/// All evidence is kept, as a repair needs it. Only where a budget has no room for that
-/// ([`Plan::for_repair`]) sums are taken: then [`Volume::scope`] and [`Volume::claim_scope`] of the
-/// examination say of which groups it was.
+/// Keeps all evidence, because a repair needs it. If the memory budget has no room for that
+/// ([`Plan::for_repair`]), it uses fingerprints, and [`Volume::scope`] and [`Volume::claim_scope`] name the
+/// groups whose evidence was kept.
 ///
 /// # Errors
 /// As [`check`].
@@ -142,24 +151,30 @@ pub fn examine_again<'d>(
     let options = CheckOptions { checkpoint: None, parts: None, ..*options };
     let clock = Clock::start(work::FIRST_OF_ROUND, &options);
     let start = Start::Repair(since);
+    let start = (start, None);
     let made = passes(device, opened, JournalState::Clean, found, &options, start, clock)?;
     Ok(made.into_examination())
 }
 
 /// The starting point of an examination.
 pub(super) enum Start {
-    /// Nothing, and nothing is kept for another one. So many bytes of memory are taken already, by what
-    /// stands between the check and the disk.
+    /// Starts from nothing and keeps nothing for a later examination. The value is the number of bytes that
+    /// devices between the check and the disk have taken already.
     Check(u64),
     /// The same, of one shard of a check.
     Shard(u64, Share),
     /// The same, of one shard of a refinement.
     Refine(u64, Share),
-    /// Perhaps what an earlier one kept.
+    /// Starts from the evidence that an earlier examination kept, if there is any.
     Repair(Option<Since>),
 }
 
 impl Start {
+    /// Whether everything is read.
+    const fn is_whole(&self) -> bool {
+        matches!(self, Self::Check(_) | Self::Repair(None))
+    }
+
     /// The passes to run, in order.
     const fn passes(&self) -> &'static [Pass] {
         match self {
@@ -174,7 +189,7 @@ impl Start {
 pub(super) struct Made<'d, 'p> {
     pub(super) volume: Volume<'d>,
     pub(super) scan: Scan,
-    /// Identifies the check, where its evidence is written down.
+    /// Identifies the check, if its evidence is written to a file.
     pub(super) header: Option<Header>,
     journal: JournalState,
     clock: Clock<'p>,
@@ -194,7 +209,7 @@ fn passes<'d, 'p>(
     journal: JournalState,
     mut found: Findings,
     options: &CheckOptions<'_>,
-    start: Start,
+    (start, sweep): (Start, Option<&'d Sweep<'d>>),
     mut clock: Clock<'p>,
 ) -> Result<Made<'d, 'p>, CheckError> {
     let (mut key, options) = options.with_key();
@@ -221,7 +236,7 @@ fn passes<'d, 'p>(
     let pool = Pool::new(plan.way.threads).dealing(options.dealing);
     let pool = pool.watched(options.progress).sharing(share.as_ref());
     let budget = Budget { load, plan, groups_per_sweep: options.groups_per_sweep };
-    // A check that writes its evidence to a file keeps its method, by sums or object by object.
+    // A check that writes its evidence to a file keeps its accounting, so that the parts can be merged.
     let settled = CheckOptions { accounting: plan.way.accounting(), ..*options };
     let is_shard = matches!(start, Start::Shard(..));
     let written = is_shard || options.checkpoint.is_some() || options.parts.is_some();
@@ -246,7 +261,8 @@ fn passes<'d, 'p>(
     }
     volume.orphans = orphans;
     choose(&mut volume, &plan, &load, options);
-    // Shards and merges do only a part of what the descriptors promise.
+    swept::compare_names(&mut volume, &budget, !written && start.is_whole());
+    // Shards and merges do only a part of the work that the descriptors predict.
     if !matches!(start, Start::Shard(..)) && clock.options.parts.is_none() {
         clock.plan(&volume, overlaps(&volume, clock.options, &budget).is_some());
     }
@@ -262,12 +278,10 @@ fn passes<'d, 'p>(
         start,
         session: session.as_mut(),
         key,
+        sweep,
         clock: &mut clock,
     };
-    for (at, pass) in passes.iter().enumerate() {
-        (pass.run)(&mut volume, &mut setting, &mut scan)?;
-        setting.clock.end_before(pass.name, passes.get(at + 1).map(|next| next.name));
-    }
+    swept::run_passes(passes, &mut volume, &mut setting, &mut scan)?;
     Ok(Made { volume, scan, header, journal, clock, plan })
 }
 
@@ -288,6 +302,8 @@ pub(super) struct Setting<'r, 'p, 'k> {
     pub(super) session: Option<&'r mut Session<'k>>,
     /// The key of the sums.
     key: [u8; 16],
+    /// The device of a native file system whose lots are swept.
+    pub(super) sweep: Option<&'r Sweep<'r>>,
     pub(super) clock: &'r mut Clock<'p>,
 }
 
@@ -300,7 +316,7 @@ impl Setting<'_, '_, '_> {
         }
     }
 
-    /// The share of a shard of either kind; everything if it is none.
+    /// The groups of a shard of either kind; all groups if this is no shard.
     pub(super) const fn share(&self) -> Share {
         match self.start {
             Start::Shard(_, share) | Start::Refine(_, share) => share,
@@ -309,7 +325,7 @@ impl Setting<'_, '_, '_> {
     }
 }
 
-/// Sets up the sums, if there are any: of which groups evidence is kept all the same.
+/// Sets up fingerprints, if they are used, and chooses the groups whose evidence is kept all the same.
 pub(super) fn begin_sums(volume: &mut Volume<'_>, setting: &Setting<'_, '_, '_>) {
     if setting.budget.plan.way.sums {
         volume.tables = Some(Tables::new(&volume.geometry, setting.key));
@@ -318,7 +334,7 @@ pub(super) fn begin_sums(volume: &mut Volume<'_>, setting: &Setting<'_, '_, '_>)
     }
 }
 
-/// The groups that hold reserved inodes, which are no plain case.
+/// The groups that hold reserved inodes, which need checks of their own.
 fn of_reserved(volume: &Volume<'_>) -> Scope {
     let geometry = &volume.geometry;
     let reserved = geometry.first_inode.0.div_ceil(geometry.inodes_per_group.max(1));
@@ -341,6 +357,8 @@ pub(super) struct Scan {
     pub(super) index: DirIndex,
     pub(super) entries: DirEvidence,
     pub(super) tree: DirTree,
+    /// The first inode whose backpointer is not that of its name, and how many there are.
+    pub(super) other_names: Option<(InodeNr, u64)>,
     pub(super) clusters_used: u64,
     pub(super) paths: BTreeMap<InodeNr, Vec<u8>>,
     pub(super) rescanned_groups: Option<u32>,

@@ -1,7 +1,9 @@
 //! Journal recovery before the first pass: replays the journal into memory.
 
 use floe_blockdev::{Overlay, ReadBlocks, SpillOptions};
+use floe_format::ext::jbd2;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr};
 
 use crate::estimate::work;
@@ -44,6 +46,8 @@ pub fn recover<'d>(
     for event in &events {
         found.0.extend(problem_of(event, opened, found_journal.as_ref(), external));
     }
+    let too_old = found_journal.as_ref().and_then(|journal| version_too_old(journal, opened));
+    found.0.extend(too_old);
     let Some(journal) = found_journal else {
         let state = if events.is_empty() { JournalState::None } else { JournalState::Unusable };
         return Recovery { overlay: None, state, found, external: None };
@@ -81,6 +85,21 @@ pub fn recover<'d>(
         blocks: replay.blocks,
     };
     Recovery { overlay: Some(replay.overlay), state, found, external: replay.external }
+}
+
+/// The finding about a journal of version 1 in a file system that Linux only mounts with features of
+/// the journal.
+fn version_too_old(journal: &Journal, opened: &Opened) -> Option<Problem> {
+    let features = opened.superblock.features();
+    let needs = features.metadata_csum() || features.incompat.contains(Incompat::BIT64);
+    match journal.place {
+        JournalPlace::Inode(inode) | JournalPlace::InodeBackup(inode)
+            if needs && journal.superblock.blocktype == jbd2::SUPERBLOCK_V1 =>
+        {
+            Some(Problem::JournalVersionTooOld { inode })
+        }
+        _ => None,
+    }
 }
 
 struct JournalSequence {

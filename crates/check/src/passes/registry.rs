@@ -19,7 +19,7 @@ use crate::error::CheckError;
 use crate::estimate::work::{DIRECTORY_BLOCK_TIME, INODE_TIME, Work};
 use crate::evidence::dir_index::DirIndex;
 use crate::evidence::inode_facts::InodeFacts;
-use crate::problem::Findings;
+use crate::problem::{Findings, Problem, Sink, Weight};
 use crate::report::{in_order, inodes_of};
 use crate::volume::Volume;
 
@@ -28,6 +28,8 @@ use crate::volume::Volume;
 pub enum Evidence {
     /// The superblock, the descriptors and their copies were judged; bad blocks are known.
     Layout,
+    /// Metadata of a native file system are in memory, or are read lot by lot from now on.
+    Lots,
     /// Types, links, claims, directories and attributes of all inodes.
     Inodes,
     /// Inodes that share clusters.
@@ -65,6 +67,17 @@ pub struct Pass {
 /// The function that runs a pass.
 type Run = fn(&mut Volume<'_>, &mut Setting<'_, '_, '_>, &mut Scan) -> Result<(), CheckError>;
 
+/// The lots of a native file system; it runs for no other.
+pub const LOTS: Pass = Pass {
+    name: "lots",
+    reads: "the used prefixes of descriptors, bitmaps, inode tables and region of each lot",
+    keeps: Evidence::Lots,
+    needs: &[Evidence::Layout],
+    estimate: None,
+    weight: None,
+    run: run_lots,
+};
+
 /// Inodes; plain directory blocks along with them, where passes overlap.
 pub const INODES: Pass = Pass {
     name: "inodes",
@@ -88,7 +101,7 @@ pub const DIRECTORIES: Pass = Pass {
 };
 
 /// All passes, in order.
-pub const PASSES: [Pass; 8] = [
+pub const PASSES: [Pass; 9] = [
     Pass {
         name: "superblock",
         reads: "copies of the superblock and the descriptors, the inodes of bad blocks and of growing",
@@ -98,6 +111,7 @@ pub const PASSES: [Pass; 8] = [
         weight: None,
         run: run_layout,
     },
+    LOTS,
     INODES,
     Pass {
         name: "shared blocks",
@@ -157,6 +171,17 @@ fn run_layout(
     Ok(())
 }
 
+fn run_lots(
+    _: &mut Volume<'_>,
+    setting: &mut Setting<'_, '_, '_>,
+    _: &mut Scan,
+) -> Result<(), CheckError> {
+    if let Some(sweep) = setting.sweep {
+        sweep.begin();
+    }
+    Ok(())
+}
+
 fn run_inodes(
     volume: &mut Volume<'_>,
     setting: &mut Setting<'_, '_, '_>,
@@ -201,7 +226,7 @@ fn run_directories(
     setting: &mut Setting<'_, '_, '_>,
     scan: &mut Scan,
 ) -> Result<(), CheckError> {
-    scan.index = DirIndex::new(&scan.inodes.dirs.infos);
+    scan.index = DirIndex::made_by(setting.pool, &scan.inodes.dirs.infos);
     let early = take(&mut scan.early);
     let session = setting.session.as_deref_mut();
     scan.entries = match scan.merged.as_mut().filter(|_| volume.tables.is_some()) {
@@ -212,6 +237,7 @@ fn run_directories(
         None => directories::run(&scan.cx(volume), early, setting.pool, session)?,
     };
     scan.sums.links.merge(take(&mut scan.entries.sums));
+    scan.other_names = volume.backpointers.take().and_then(|all| all.wrong());
     Ok(())
 }
 
@@ -271,6 +297,13 @@ fn run_link_counts(
     orphan_file::check(volume, &mut found);
     quota::check(volume, &scan.inodes.quota, &mut found);
     scan.found.merge(found);
+    // Names that damage took away, or gave, say nothing of backpointers.
+    let is_damage = |problem: &Problem| problem.row().weight != Weight::Remark;
+    if let Some((inode, inodes)) = scan.other_names
+        && !scan.found.0.iter().any(is_damage)
+    {
+        scan.found.push(Problem::BackpointersWrong { inode, inodes });
+    }
     Ok(())
 }
 

@@ -2040,6 +2040,37 @@ problems! {
              block there, as e2fsck does, writes over what the block really holds."
         repair "Name the block that a backup superblock knows; if none is known, switch the protection \
              off. The block named is left alone.";
+    0x070113 "verity-flag-unsupported" VerityFlagUnsupported { inode: InodeNr }
+        Metadata Damage preen Encryption
+        "{inode} is marked as protected by fs-verity, but the feature is off"
+        means "The mark is wrong: it is only set where the feature is on. Linux refuses to open the file."
+        repair "Clear the mark.";
+    0x070114 "xattr-name-with-zero" XattrNameWithZero {
+        inode: InodeNr, block: BlockNr, offset_bytes: u32,
+    }
+        Metadata Damage ask Xattr
+        "an attribute of {inode} (byte {offset_bytes}) has a name with a zero in it"
+        means "Linux refuses to load the inode, or to read any attribute of the block (\"Structure \
+             needs cleaning\")."
+        repair "Keep the name up to the zero; if nothing is left of it, remove the attribute.";
+    0x070115 "xattr-acl-with-name" XattrAclWithName {
+        inode: InodeNr, block: BlockNr, offset_bytes: u32,
+    }
+        Metadata Damage ask Xattr
+        "an attribute of {inode} (byte {offset_bytes}) is filed as an access list, but has a name"
+        means "An access list has none, so the place is wrong. Linux lists the attribute and refuses to \
+             read it (\"Operation not supported\")."
+        repair "File it among the attributes of users, where it can be read.";
+    0x070116 "default-hash-version-bad" DefaultHashVersionBad { stored: u8 }
+        Metadata Damage preen Superblock
+        "the superblock names hash {stored} for the indexes of new directories, which does not exist"
+        means "Linux refuses to mount the file system. Directories that have an index name their own hash."
+        repair "Name the usual one (half MD4).";
+    0x070117 "journal-version-too-old" JournalVersionTooOld { inode: InodeNr }
+        Metadata Damage preen Journal
+        "the journal in {inode} has version 1, and the file system needs features of version 2"
+        means "With the features 64bit or metadata_csum, Linux refuses to mount the file system."
+        repair "Make it a journal of version 2, without features: Linux adds those that it needs.";
 
     0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }
         Metadata Damage preen Superblock
@@ -2090,4 +2121,10 @@ problems! {
         "{inode}, the reservation file of the lot of {group}, lacks {blocks} blocks of the metadata region"
         means "Other programs may put data into these blocks."
         repair "Add the free blocks of the region to the file.";
+    0x070305 "backpointers-wrong" BackpointersWrong { inode: InodeNr, inodes: u64 }
+        Cosmetic Remark preen Inode
+        "{inodes} inodes name another place than the directories that name them; {inode} is the first"
+        means "Linux does not know the backpointers of native file systems, so they are out of date after a file was \
+             renamed by it. They serve only to find the place of a file whose directory is lost."
+        repair "Store the name of each inode in it again.";
 }

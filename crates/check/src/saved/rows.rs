@@ -16,7 +16,10 @@ const RUNS: u64 = 1;
 
 impl Encoder<'_> {
     /// Writes rows, with their number.
-    pub fn put_rows<const N: usize>(&mut self, mut rows: impl ExactSizeIterator<Item = [u64; N]>) {
+    pub(crate) fn put_rows<const N: usize>(
+        &mut self,
+        mut rows: impl ExactSizeIterator<Item = [u64; N]>,
+    ) {
         self.put(rows.len() as u64);
         let (mut chunk, mut last) = (Vec::with_capacity(rows.len().min(CHUNK_ROWS)), [0; N]);
         loop {
@@ -69,7 +72,7 @@ impl Decoder<'_> {
     ///
     /// # Errors
     /// See [`Fault`].
-    pub fn rows<const N: usize, T>(
+    pub(crate) fn rows<const N: usize, T>(
         &mut self,
         mut row: impl FnMut([u64; N]) -> Option<T>,
     ) -> Result<Vec<T>, Fault> {

@@ -4,5 +4,7 @@
 pub mod directory_blocks;
 pub mod inode_reader;
 pub mod inode_tables;
+pub mod lots;
 pub mod map_reads;
 pub mod read_ahead;
+pub mod sweep;

@@ -13,9 +13,12 @@ use floe_format::crc::Seed;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::Superblock;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
+use floe_format::native::identity::Identity;
+use floe_format::native::lot::DESC_SIZE;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 use floe_sync::Arc;
 
+use crate::evidence::backpointers::Backpointers;
 use crate::evidence::bits;
 use crate::evidence::choice::LinkStructure;
 use crate::evidence::fingerprint::Tables;
@@ -69,6 +72,9 @@ pub struct Volume<'d> {
     pub links: LinkStructure,
     /// The random numbers of the sums, where there are sums.
     pub tables: Option<Arc<Tables>>,
+    /// Compares names with what inodes say, until the directories were read; `None` but in native file systems that are
+    /// read as a whole.
+    pub backpointers: Option<Backpointers>,
 }
 
 /// Whether a block lies past the end of a device of so many bytes, at least in part.
@@ -104,6 +110,7 @@ impl<'d> Volume<'d> {
             keeps_whole_groups: false,
             links: LinkStructure::default(),
             tables: None,
+            backpointers: None,
         };
         (volume, found)
     }
@@ -128,6 +135,11 @@ impl<'d> Volume<'d> {
     #[inline]
     pub fn features(&self) -> &Features {
         &self.geometry.features
+    }
+
+    /// Whether Floe made the file system as a native one (`docs/native.md`).
+    pub fn is_native(&self) -> bool {
+        self.geometry.desc_size == DESC_SIZE && Identity::of(&self.superblock).is_some()
     }
 
     /// Whether a compat feature is set.
@@ -155,7 +167,7 @@ impl<'d> Volume<'d> {
     }
 
     /// The number from which on no inode is reserved, and none is one of these, which have a role.
-    pub fn ordinary_from(&self, with_role: &[u32]) -> u32 {
+    pub(crate) fn ordinary_from(&self, with_role: &[u32]) -> u32 {
         let first = self.geometry.first_inode.0;
         with_role.iter().fold(first, |from, role| role.saturating_add(1).max(from))
     }
@@ -200,7 +212,7 @@ impl<'d> Volume<'d> {
 
     /// Sets the bits of clusters `from..from + len` that are metadata; `words` begin with cluster
     /// `first`, which is not behind `from`.
-    pub fn mark_metadata(&self, first: u64, from: u64, len: u64, words: &mut [u64]) {
+    pub(crate) fn mark_metadata(&self, first: u64, from: u64, len: u64, words: &mut [u64]) {
         for (start, len) in self.metadata.runs_in(from, len) {
             // As large as `words` at most, or not set.
             bits::set(words, (start - first) as usize, (start - first + len) as usize);
@@ -209,12 +221,12 @@ impl<'d> Volume<'d> {
 
     /// Whether a group's inode bitmap was never written; see [`Volume::block_bitmap_computed`].
     #[inline]
-    pub fn inode_bitmap_computed(&self, group: GroupNr) -> bool {
+    pub(crate) fn inode_bitmap_computed(&self, group: GroupNr) -> bool {
         self.group(group).inode_uninit() && self.believes_uninit(group)
     }
 
     /// Where the bitmaps of blocks and of inodes of a group are that are read: many were never written.
-    pub fn bitmaps_read(&self, group: GroupNr) -> [Option<BlockNr>; 2] {
+    pub(crate) fn bitmaps_read(&self, group: GroupNr) -> [Option<BlockNr>; 2] {
         let desc = self.group(group);
         [
             (!self.block_bitmap_computed(group)).then_some(desc.block_bitmap),
@@ -238,7 +250,7 @@ impl<'d> Volume<'d> {
     ///
     /// # Errors
     /// `UnexpectedEof` past the end of the device, or what the system said.
-    pub fn read_run(&self, run: BlockRun, into: &mut Vec<u8>) -> io::Result<()> {
+    pub(crate) fn read_run(&self, run: BlockRun, into: &mut Vec<u8>) -> io::Result<()> {
         let block_size = u64::from(self.geometry.block_size);
         let too_far = || io::Error::from(io::ErrorKind::UnexpectedEof);
         let offset = run.start.0.checked_mul(block_size).ok_or_else(too_far)?;
@@ -294,7 +306,7 @@ impl<'d> Volume<'d> {
     }
 
     /// Whether recovery will delete or truncate an inode.
-    pub fn is_orphan(&self, inode: floe_format::InodeNr) -> bool {
+    pub(crate) fn is_orphan(&self, inode: floe_format::InodeNr) -> bool {
         self.orphans.binary_search(&inode).is_ok()
     }
 

@@ -2,13 +2,16 @@
 
 use std::io::Write;
 
+use floe_blockdev::{Model, Request};
 use floe_check::reader::Reader;
+use floe_check::scan::lots::READ_BYTES;
+use floe_check::scan::sweep;
 use floe_format::ext::inode::Inode;
 use floe_format::ext::jbd2::JournalSuperblock;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_ORPHAN, STATE_VALID, Superblock, seconds};
 use floe_format::features::{Compat, Incompat};
 use floe_format::native::identity::Identity;
-use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
+use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr, LogicalBlock};
 use floe_report::calendar::date;
 use floe_report::human::{grouped, size};
 
@@ -166,6 +169,32 @@ fn native(reader: &Reader<'_>, identity: &Identity, sheet: &mut Listing) {
         "broken: another program has written since, or a mount did not end"
     };
     sheet.field("seal", format!("{} ({sealed})", identity.epoch));
+    for (name, value) in swept(reader) {
+        sheet.field(name, value);
+    }
+}
+
+/// What the metadata that a check sweeps take to read, as the descriptors tell, with models of devices.
+fn swept(reader: &Reader<'_>) -> Vec<(&'static str, String)> {
+    let Some(runs) = sweep::expected(reader.device()) else { return Vec::new() };
+    let block = u64::from(reader.geometry.block_size);
+    let requests = |run: &BlockRun| {
+        let (start, len) = (run.start.0 * block, run.len_blocks * block);
+        let parts = (0..len).step_by(READ_BYTES as usize);
+        parts.map(move |at| Request::read(start + at, READ_BYTES.min(len - at)))
+    };
+    let all: Vec<Request> = runs.iter().flat_map(requests).collect();
+    let bytes = all.iter().map(|request| request.len_bytes).sum();
+    let disk = Model::rotating_of(reader.device().size_bytes().max(1));
+    let time = |model: &Model| format!("{:.3} s", model.replay(all.iter().copied()).as_secs_f64());
+    vec![
+        (
+            "metadata, one sweep",
+            format!("{} in {} places", size(bytes), grouped(runs.len() as u64)),
+        ),
+        ("sweep, rotating disk", time(&disk)),
+        ("sweep, SSD", time(&Model::ssd())),
+    ]
 }
 
 fn journal(reader: &Reader<'_>) -> Listing {

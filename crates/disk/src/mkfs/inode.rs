@@ -2,12 +2,13 @@
 
 use floe_format::crc::Seed;
 use floe_format::ext::inode::{InodeFlags, OwnedInode, TimeField, Timestamp};
+use floe_format::native::backpointer::{self, Backpointer};
 use floe_format::{BlockNr, Geometry, InodeNr};
 
 /// Bytes of the extra fields that inodes of more than 128 bytes have.
 pub(super) const EXTRA_SIZE: u16 = 32;
-/// The same of native file systems: 16 private bytes follow, which are zero where nothing is known.
-const NATIVE_EXTRA_SIZE: u16 = 48;
+/// The same of native file systems: the backpointer follows.
+const NATIVE_EXTRA_SIZE: u16 = backpointer::EXTRA_ISIZE;
 
 /// Bytes of the extra fields of inodes of more than 128 bytes.
 pub(super) const fn extra_size(native: bool) -> u16 {
@@ -53,6 +54,8 @@ pub(super) struct NewInode {
     pub(super) block: [u8; 60],
     pub(super) file_acl: BlockNr,
     pub(super) generation: u32,
+    /// A name of it, which inodes of native file systems carry.
+    pub(super) backpointer: Option<Backpointer>,
     /// The bytes behind the extra fields; empty if there are none.
     pub(super) xattrs: Vec<u8>,
 }
@@ -75,6 +78,7 @@ impl NewInode {
             block: [0; 60],
             file_acl: BlockNr(0),
             generation: 0,
+            backpointer: None,
             xattrs: Vec::new(),
         }
     }
@@ -106,6 +110,7 @@ impl NewInode {
         );
         inode.set_blocks(if is_huge { self.blocks } else { sectors });
         inode.set_file_acl(self.file_acl);
+        inode.set_backpointer(self.backpointer.as_ref());
         if let Some(place) = inode.attributes_mut().get_mut(..self.xattrs.len()) {
             place.copy_from_slice(&self.xattrs);
         }

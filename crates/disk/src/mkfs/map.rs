@@ -55,7 +55,8 @@ pub(super) fn attach(
     inode.blocks += needed * ratio;
     let built = if use_extents {
         inode.flags |= InodeFlags::EXTENTS;
-        let form = NodeForm::of(block_size, plan.form.seed, nr, inode.generation);
+        let form = NodeForm::of(block_size, plan.form.seed, nr, inode.generation)
+            .hinting(plan.params.native.is_some(), nr);
         extent_tree::build(&extents, form, &places)?
     } else {
         block_map::build(&mapped, block_size, &places)?

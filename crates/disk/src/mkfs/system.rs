@@ -12,6 +12,7 @@ use floe_format::ext::mmp::{self, Mmp};
 use floe_format::ext::orphan_file;
 use floe_format::ext::quota::QuotaKind;
 use floe_format::features::{Compat, Incompat, RoCompat};
+use floe_format::native::backpointer::Backpointer;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
 use super::frame::set_quota_inode;
@@ -93,7 +94,8 @@ pub(super) fn lost_found(plan: &mut Plan) -> Result<(), PlanError> {
     for _ in 1..lost_found_blocks(plan) {
         content.extend(empty_block(&plan.dir_format, &dir));
     }
-    let found = make_directory(plan, LOST_FOUND, content)?;
+    let mut found = make_directory(plan, LOST_FOUND, content)?;
+    found.backpointer = Some(Backpointer::new(InodeNr::ROOT, b"lost+found"));
     plan.add_inode(LOST_FOUND, found);
     Ok(())
 }

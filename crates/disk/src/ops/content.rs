@@ -25,11 +25,11 @@ pub struct Segment {
     pub offset_bytes: u64,
     /// Bytes, at least 1; up to the end of the file at most.
     pub len_bytes: u64,
-    /// What it holds.
+    /// Its kind.
     pub kind: SegmentKind,
 }
 
-/// What a stretch of a file holds.
+/// The kind of a segment of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentKind {
     /// Stored bytes, from this byte of the device on.

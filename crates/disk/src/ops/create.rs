@@ -171,7 +171,7 @@ impl Volume {
                 return Err(OpError::Invalid("a directory needs a name"));
             }
             let dir = op.open_directory(dir)?;
-            let mut inode = op.new_inode(&dir, new, None)?;
+            let mut inode = op.new_inode(&dir, None, new, None)?;
             inode.base.links_count = 0;
             op.add_orphan(&mut inode)?;
             op.put(&mut inode)?;
@@ -193,7 +193,7 @@ impl Op<'_> {
         if self.lookup(&mut dir, name)?.is_some() {
             return Err(OpError::Exists);
         }
-        let inode = self.new_inode(&dir, new, reserved)?;
+        let inode = self.new_inode(&dir, Some(name), new, reserved)?;
         if new.kind == NewKind::Directory {
             self.add_subdirectory(&mut dir)?;
         }
@@ -201,10 +201,12 @@ impl Op<'_> {
         Ok(inode.number)
     }
 
-    /// An inode with one link (a directory: two) and its first content, written.
+    /// An inode with one link (a directory: two) and its first content, written. `name` is the one that it will have in
+    /// `parent`.
     pub(crate) fn new_inode(
         &mut self,
         parent: &OwnedInode,
+        name: Option<&[u8]>,
         new: &NewInode<'_>,
         reserved: Option<Reserved>,
     ) -> Result<OwnedInode, OpError> {
@@ -248,6 +250,9 @@ impl Op<'_> {
             &mut inode,
             &[TimeField::Access, TimeField::Change, TimeField::Modification, TimeField::Creation],
         );
+        if let Some(name) = name {
+            self.note_name(&mut inode, parent.number, name);
+        }
         self.inherit_list(parent, &mut inode, new.umask)?;
         self.first_content(parent.number, &mut inode, new.kind)?;
         self.put(&mut inode)?;

@@ -181,7 +181,8 @@ impl Op<'_> {
     /// Makes `/.cubes/super`.
     fn make_super(&mut self, home: InodeNr) -> Result<OwnedInode, OpError> {
         let mut home = self.directory(home)?;
-        let mut file = self.new_inode(&home, &NewInode::regular(0o600), None)?;
+        let name = Some(SUPER_NAME);
+        let mut file = self.new_inode(&home, name, &NewInode::regular(0o600), None)?;
         file.set_flags(InodeFlags::IMMUTABLE, true);
         file.set_size_bytes(SUPER_BYTES);
         self.put(&mut file)?;

@@ -18,7 +18,7 @@ const EXTENTS_PER_STEP: usize = 32;
 /// Extents that may move in one operation: some 60 nodes of a tree in blocks of 4 KiB.
 const MOST_MOVED: usize = 10_000;
 
-/// What to do with a range of a file.
+/// The modes of fallocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeMode {
     /// Holes get blocks that read as zeroes; the file grows to hold the range, unless `keep_size`.
@@ -222,7 +222,7 @@ impl Op<'_> {
         let mut whole = self.whole(bytes);
         let size = u64::from(self.volume.geometry().block_size);
         if bytes.end >= inode.size_bytes() {
-            // What lies behind the end in its last block is zeroes already.
+            // The last block holds zeroes behind the end of the file already.
             whole.end = whole.end.max(bytes.end.div_ceil(size)).max(whole.start);
         }
         let extents = self.extents_in(inode, whole)?;

@@ -3,13 +3,14 @@
 use floe_ext4::tx::Tx;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode, TimeField};
+use floe_format::native::backpointer::{Backpointer, FLAG_SEVERAL};
 
 use super::directory::{MOST_LINKS, judge_fixed};
 use super::staged::Op;
 use super::{Caller, OpError};
 use crate::volume::Volume;
 
-/// What a name leads to.
+/// The target of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named {
     /// The inode.
@@ -121,6 +122,13 @@ impl Op<'_> {
             self.remove_orphan(&mut inode)?;
         }
         inode.base.links_count += 1;
+        match inode.backpointer() {
+            Some(own) if inode.base.links_count > 1 => {
+                let flags = own.flags | FLAG_SEVERAL;
+                inode.set_backpointer(Some(&Backpointer { flags, ..own }));
+            }
+            _ => self.note_name(&mut inode, dir.number, name),
+        }
         self.touch(&mut inode, &[TimeField::Change]);
         self.put(&mut inode)?;
         self.add_name(&mut dir, name, &inode)
@@ -152,7 +160,8 @@ impl Op<'_> {
             return Err(OpError::IsADirectory);
         }
         self.take_name(&mut dir, name)?;
-        self.lose_name(&mut inode)
+        let dir = dir.number;
+        self.lose_name(&mut inode, dir, name)
     }
 
     pub(super) fn rmdir(&mut self, dir: InodeNr, name: &[u8]) -> Result<Removed, OpError> {
@@ -171,7 +180,7 @@ impl Op<'_> {
         }
         self.drop_subdirectory(&mut dir);
         self.take_name(&mut dir, name)?;
-        self.lose_name(&mut inode)
+        self.lose_name(&mut inode, dir.number, name)
     }
 
     /// A directory and what a name in it leads to, both of which allow the name to be taken away.
@@ -189,8 +198,27 @@ impl Op<'_> {
         Ok((dir, inode))
     }
 
+    /// Stores a name of an inode in it, in a native file system. The inode is the caller's to write.
+    pub(super) fn note_name(&self, inode: &mut OwnedInode, dir: InodeNr, name: &[u8]) {
+        if self.volume.fs.is_native() {
+            let links = inode.base.links_count;
+            let several = inode.file_type() != Some(FileType::Directory) && links > 1;
+            let flags = if several { FLAG_SEVERAL } else { 0 };
+            inode.set_backpointer(Some(&Backpointer { flags, ..Backpointer::new(dir, name) }));
+        }
+    }
+
     /// Counts one name less; a directory loses all. Without names the inode is an orphan.
-    pub(crate) fn lose_name(&mut self, inode: &mut OwnedInode) -> Result<Removed, OpError> {
+    pub(crate) fn lose_name(
+        &mut self,
+        inode: &mut OwnedInode,
+        dir: InodeNr,
+        name: &[u8],
+    ) -> Result<Removed, OpError> {
+        if inode.backpointer().is_some_and(|own| own.fits(dir, name)) {
+            // The other names, if there are any, are not known here.
+            inode.set_backpointer(None);
+        }
         let links = inode.base.links_count;
         let is_directory = inode.file_type() == Some(FileType::Directory);
         inode.base.links_count = if is_directory { 0 } else { links.saturating_sub(1) };

@@ -15,12 +15,13 @@ use floe_format::ext::quota::{
 use floe_format::features::RoCompat;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
-use super::OpError;
 use super::staged::Op;
+use super::{Caller, OpError};
+use crate::volume::Volume;
 
 const DAMAGED: OpError = OpError::Refused(floe_ext4::tx::Refusal::Damaged("a quota file"));
 
-/// What an inode uses, and on whose account.
+/// The usage of an inode, and its owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Weight {
     /// User, group and project, in the order of [`QuotaKind::ALL`].
@@ -30,6 +31,49 @@ pub(crate) struct Weight {
 
 /// Differences: bytes and inodes.
 type Change = (i64, i64);
+
+impl Volume {
+    /// Whether limits of some quota count ([`Volume::enforce_limits`]).
+    pub fn enforces_limits(&self) -> bool {
+        !self.enforced.is_empty()
+    }
+
+    /// Bytes and inodes that are left to a user, group or project before something would be refused to him or a time of grace
+    /// would begin; [`u64::MAX`] where there is no limit that counts.
+    ///
+    /// # Errors
+    /// The quota file cannot be read.
+    pub fn quota_left(
+        &mut self,
+        tx: &mut dyn Tx,
+        kind: QuotaKind,
+        id: u32,
+    ) -> Result<(u64, u64), OpError> {
+        let unlimited = (u64::MAX, u64::MAX);
+        if !self.enforced.contains(&kind) {
+            return Ok(unlimited);
+        }
+        self.op(tx, &Caller::system(Default::default()), |op| {
+            let at = QuotaKind::ALL.iter().position(|one| *one == kind).unwrap_or_default();
+            let file = op.quota_files()[at];
+            if file.0 == 0 {
+                return Ok(unlimited);
+            }
+            let file = op.inode(file)?;
+            let Some((block, slot)) = op.find_entry(&file, id)? else { return Ok(unlimited) };
+            let place = LEAF_HEADER_SIZE + slot * Dquot::SIZE;
+            let entry = Dquot::decode(&op.read_array(&file, block, place)?);
+            let left = |used: u64, limits: [u64; 2]| {
+                let least = limits.into_iter().filter(|limit| *limit != 0).min();
+                least.map_or(u64::MAX, |limit| limit.saturating_sub(used))
+            };
+            let kib = [entry.block_hard_limit_kib, entry.block_soft_limit_kib];
+            let bytes = kib.map(|kib| kib.saturating_mul(1024));
+            let inodes = [entry.inode_hard_limit, entry.inode_soft_limit];
+            Ok((left(entry.space_bytes, bytes), left(entry.inodes, inodes)))
+        })
+    }
+}
 
 impl Op<'_> {
     /// The inodes of the quota files, in the order of [`QuotaKind::ALL`]; 0: usage of this kind is not counted.

@@ -11,7 +11,7 @@ use super::staged::Op;
 use super::{Caller, OpError};
 use crate::volume::Volume;
 
-/// What becomes of a name that is taken.
+/// The treatment of a name that is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameMode {
     /// It is replaced.
@@ -25,10 +25,10 @@ pub enum RenameMode {
     Whiteout,
 }
 
-/// What came of a rename.
+/// The result of a rename.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Renamed {
-    /// What lost the name that was taken.
+    /// The inode that lost the name.
     pub replaced: Option<Removed>,
 }
 
@@ -155,7 +155,7 @@ impl Op<'_> {
         if mode == RenameMode::Whiteout {
             let kind = NewKind::CharDevice { major: 0, minor: 0 };
             let new = NewInode { kind, permissions: 0, umask: 0 };
-            let whiteout = self.new_inode(&old_dir, &new, None)?;
+            let whiteout = self.new_inode(&old_dir, Some(from.name), &new, None)?;
             self.names(&mut old_dir)?
                 .replace(from.name, whiteout.number, type_byte(&whiteout))?
                 .ok_or(OpError::NotFound("name"))?;
@@ -165,6 +165,7 @@ impl Op<'_> {
             self.take_name(&mut old_dir, from.name)?;
         }
         self.touch(&mut moved, &[TimeField::Change]);
+        self.note_name(&mut moved, to.dir, to.name);
         if is_directory(&moved) {
             if from.dir != to.dir {
                 self.set_parent(&mut moved, to.dir)?;
@@ -202,7 +203,7 @@ impl Op<'_> {
         let mut dir = self.inode(to.dir)?;
         judge_source(&dir)?;
         self.lead(&mut dir, to.name, moved)?;
-        self.lose_name(&mut target)
+        self.lose_name(&mut target, to.dir, to.name)
     }
 
     /// Lets a name lead to an inode; the directory is written.
@@ -245,7 +246,8 @@ impl Op<'_> {
                 self.put(&mut dir)?;
             }
         }
-        for inode in [&mut one, &mut other] {
+        for (inode, place) in [(&mut one, to), (&mut other, from)] {
+            self.note_name(inode, place.dir, place.name);
             self.touch(inode, &[TimeField::Change]);
             self.put(inode)?;
         }

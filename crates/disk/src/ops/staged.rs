@@ -11,7 +11,8 @@ use floe_format::features::{Compat, RoCompat};
 use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
 
 use super::quota::Weight;
-use super::{Caller, OpError, Orphans};
+use super::{Caller, OpError};
+use crate::orphans::Orphans;
 use crate::space::Pool;
 use crate::volume::{Volume, seconds_of, settle_native};
 
@@ -201,7 +202,7 @@ impl Op<'_> {
         // Never more than there are inodes, whose number has 32 bits.
         let free_inodes = u32::try_from(room.free_inodes).unwrap_or(u32::MAX);
         let no_orphans = self.volume.orphans.file_is_empty();
-        // What was not clean before was not checked meanwhile: as Linux does, leave it to the next check.
+        // A file system that was not clean before was not checked meanwhile: leave it so, as Linux does.
         let was_clean = self.volume.was_clean;
         // A lot with a damaged bitmap was passed over.
         let space = &self.volume.fs.space;

@@ -1,5 +1,6 @@
 //! Free space of a volume: runs of clusters near a goal, inodes near their directory, and what may not be handed out yet.
 
+mod colocate;
 mod cubes;
 mod held;
 mod inodes;
@@ -46,6 +47,8 @@ pub struct Pool {
     /// where the checksum is wrong nothing is freed.
     damaged: BTreeSet<GroupNr>,
     system: SystemZone,
+    /// Metadata are put together at the beginning of groups, as far as there is room (`-o colocate`).
+    colocates: bool,
 }
 
 /// A state of the pool that an operation that fails returns to.
@@ -72,7 +75,14 @@ impl Pool {
             reserved_clusters,
             may_use_reserve: false,
             damaged: BTreeSet::new(),
+            colocates: false,
         }
+    }
+
+    /// Puts metadata together from now on: the beginning of each group is preferred for them and avoided by data. Without
+    /// effect in a native file system, which has regions.
+    pub(crate) const fn colocate(&mut self) {
+        self.colocates = self.regions.lot_groups == 0;
     }
 
     /// Ends the epoch: what was freed since the last call is handed out again once [`Pool::durable`] is told of it, or a later one.
@@ -84,6 +94,7 @@ impl Pool {
     /// writes of what lay there.
     pub fn durable(&mut self, epoch: Epoch) {
         self.held.durable(epoch);
+        self.regions.full.clear();
     }
 
     /// Whether anything waits for [`Pool::durable`].
@@ -148,6 +159,7 @@ impl Pool {
     /// groups whose bitmap has a wrong checksum stay marked as used until a check, as with Linux.
     pub(crate) fn release_data(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal> {
         self.refuse_system(run)?;
+        self.open_regions_of(tx, run)?;
         let (mut at, end) = (run.start, run.end());
         while at < end {
             let geo = self.groups.geometry();
@@ -221,12 +233,16 @@ impl Pool {
         group: GroupNr,
         goal: u32,
         wanted: u32,
+        spare_area: bool,
     ) -> Result<Option<Range<u32>>, Refusal> {
         if self.groups.desc(group)?.free_blocks_count == 0 {
             return Ok(None);
         }
         let mut bytes = self.bitmap(tx, group)?;
         self.keep_region(tx, group, &mut bytes)?;
+        if spare_area {
+            bitmap::fill(&mut bytes, self.avoided(group)?, true);
+        }
         let end = self.groups.geometry().clusters_of(group);
         let hole_at = |bit: u32| bit..bitmap::first_set(&bytes, bit..end).unwrap_or(end);
         let fits = |hole: &Range<u32>| hole.end - hole.start >= wanted;
@@ -272,6 +288,7 @@ impl Pool {
         tx: &mut dyn Tx,
         goal: BlockNr,
         wanted: u32,
+        spare_area: bool,
     ) -> Result<(GroupNr, Range<u32>), Refusal> {
         let geo = self.groups.geometry();
         let home = geo.group_of(goal).unwrap_or(GroupNr(0));
@@ -291,7 +308,7 @@ impl Pool {
             }
             searched += 1;
             let goal = if group == home { within } else { 0 };
-            let hole = self.hole_in(tx, group, goal, wanted);
+            let hole = self.hole_in(tx, group, goal, wanted, spare_area);
             let Some(hole) = self.unless_damaged(group, hole)? else { continue };
             if hole.end - hole.start >= wanted {
                 return Ok((group, hole));
@@ -305,7 +322,9 @@ impl Pool {
         match longest {
             Some(longest) => Ok(longest),
             // One lot more each time.
-            None if cube > 0 && self.grow(tx, cube)? => self.hole(tx, goal, wanted),
+            // Data spill over into the areas of metadata.
+            None if spare_area => self.hole(tx, goal, wanted, false),
+            None if cube > 0 && self.grow(tx, cube)? => self.hole(tx, goal, wanted, false),
             None => Err(Refusal::Full("cluster")),
         }
     }
@@ -342,7 +361,7 @@ impl Allocate for Pool {
         let most = usable.min(u64::from(self.groups.geometry().clusters_per_group));
         // Below the clusters of a group.
         let wanted = len_blocks.max(1).div_ceil(1 << bits).min(most) as u32;
-        let (group, hole) = self.hole(tx, goal, wanted)?;
+        let (group, hole) = self.hole(tx, goal, wanted, self.colocates)?;
         let clusters = (hole.end - hole.start).min(wanted);
         let home = self.groups.geometry().blocks_of(group);
         let start = BlockNr(home.start.0 + (u64::from(hole.start) << bits));
@@ -352,12 +371,21 @@ impl Allocate for Pool {
         Ok(BlockRun::new(start, whole.len_blocks.min(len_blocks.max(1))))
     }
 
-    /// A block for metadata: from the region of the goal's lot, if there is one.
+    /// A block for metadata: from the region of the goal's lot or of another, if there are any; else from the area of the goal's
+    /// group where metadata are put together.
     fn block(&mut self, tx: &mut dyn Tx, goal: BlockNr) -> Result<BlockNr, Refusal> {
-        match self.block_in_region(tx, goal)? {
+        if let Some(block) = self.block_in_regions(tx, goal)? {
+            return Ok(block);
+        }
+        match self.block_in_area(tx, goal)? {
             Some(block) => Ok(block),
             None => Ok(self.run(tx, goal, 1)?.start),
         }
+    }
+
+    /// With its data, as FFS has it: a file that ends behind its direct blocks is read without another seek.
+    fn first_indirect(&mut self, tx: &mut dyn Tx, goal: BlockNr) -> Result<BlockNr, Refusal> {
+        if self.colocates { Ok(self.run(tx, goal, 1)?.start) } else { self.block(tx, goal) }
     }
 
     fn judge_node(&self, block: BlockNr) -> Result<(), Refusal> {

@@ -46,6 +46,8 @@ pub(super) struct Regions {
     open: BTreeSet<u32>,
     /// The same, in the order in which they were opened.
     order: Vec<u32>,
+    /// Lots whose regions had no free block when one was sought last, since something was freed.
+    pub(super) full: BTreeSet<u32>,
 }
 
 impl Regions {
@@ -188,6 +190,32 @@ impl Pool {
         Ok(None)
     }
 
+    /// A block for metadata, marked as used, in the region of the goal's lot or else in the next one of the same cube that has
+    /// a free block; `None` if there is none.
+    pub(super) fn block_in_regions(
+        &mut self,
+        tx: &mut dyn Tx,
+        goal: BlockNr,
+    ) -> Result<Option<BlockNr>, Refusal> {
+        let geo = self.groups.geometry();
+        let home = geo.group_of(goal).unwrap_or(GroupNr(0));
+        let Some(lot) = self.regions.lot_of(home) else { return Ok(None) };
+        let (lots, per_lot, cube) =
+            (self.lots(), self.regions.lot_groups, self.cube_of_group(home));
+        for lot in (lot..lots.end).chain(0..lot) {
+            let first = GroupNr(lot * per_lot);
+            if self.regions.full.contains(&lot) || self.cube_of_group(first) != cube {
+                continue;
+            }
+            let start = self.groups.geometry().group_start(first);
+            if let Some(block) = self.block_in_region(tx, start)? {
+                return Ok(Some(block));
+            }
+            self.regions.full.insert(lot);
+        }
+        Ok(None)
+    }
+
     /// The groups that a run of blocks touches.
     fn groups_with(&self, run: BlockRun) -> impl Iterator<Item = GroupNr> + use<> {
         let geo = self.groups.geometry();
@@ -229,6 +257,25 @@ impl Pool {
         self.regions.open.insert(lot);
         self.regions.order.push(lot);
         Ok(true)
+    }
+
+    /// Empties the reservation files of lots in whose regions a run of blocks lies that becomes free, so that the seal reserves
+    /// them.
+    pub(super) fn open_regions_of(
+        &mut self,
+        tx: &mut dyn Tx,
+        run: BlockRun,
+    ) -> Result<(), Refusal> {
+        if self.regions.lot_groups == 0 || run.len_blocks == 0 {
+            return Ok(());
+        }
+        for group in self.groups_with(run) {
+            let Some((lot, region)) = self.region(tx, group)? else { continue };
+            if run.start < region.run.end() && region.run.start < run.end() {
+                self.open_lot(tx, lot, region)?;
+            }
+        }
+        Ok(())
     }
 
     /// Empties the reservation file of a block's lot, if it has one.
@@ -283,7 +330,7 @@ impl Pool {
         {
             return Err(NOT_A_RESERVATION);
         }
-        let NodeForm { block_size, inode_seed } = self.form(&file);
+        let NodeForm { block_size, inode_seed, .. } = self.form(&file);
         let look = MapLook { root: &file.base.block, flags, block_size, inode_seed };
         let mut from = 0;
         while let Some(extent) = look.next(tx, LogicalBlock(from))? {
@@ -298,7 +345,8 @@ impl Pool {
 
     fn form(&self, file: &OwnedInode) -> NodeForm {
         let block_size = self.groups.geometry().block_size;
-        NodeForm { block_size, inode_seed: self.regions.seed.map(|seed| file.seed(seed)) }
+        let inode_seed = self.regions.seed.map(|seed| file.seed(seed));
+        NodeForm { block_size, inode_seed, owner_hint: file.number.0 }
     }
 
     fn file_place(&self, file: InodeNr) -> Result<(BlockNr, usize), Refusal> {

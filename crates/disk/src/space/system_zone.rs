@@ -2,7 +2,7 @@
 
 use floe_ext4::group::{Groups, metadata_runs};
 use floe_ext4::tx::Refusal;
-use floe_format::{BlockRun, GroupNr};
+use floe_format::{BlockNr, BlockRun, GroupNr};
 
 /// Superblocks, descriptors, bitmaps, inode tables and the journal. A map of a file that leads to one of them is damaged:
 /// whoever followed it would write over them, or give them away as free.
@@ -47,6 +47,13 @@ impl SystemZone {
         self.overlaps
     }
 
+    /// The first block from `start` on that is not in the zone.
+    pub(crate) fn end_from(&self, start: BlockNr) -> BlockNr {
+        let behind = self.runs.partition_point(|own| own.start <= start);
+        let own = behind.checked_sub(1).and_then(|at| self.runs.get(at));
+        own.map_or(start, |own| own.end().max(start))
+    }
+
     /// Refuses blocks of a file that lie in the zone.
     ///
     /// # Errors
@@ -64,8 +71,6 @@ impl SystemZone {
 
 #[cfg(test)]
 mod tests {
-    use floe_format::BlockNr;
-
     use super::*;
 
     #[test]
@@ -75,6 +80,7 @@ mod tests {
         zone.add([run(100, 4), run(50, 10), run(60, 5), run(70, 0)]);
         assert_eq!(zone.runs, [run(50, 15), run(100, 4)]);
         assert!(!zone.overlaps());
+        assert_eq!([49, 50, 64, 65].map(|at| zone.end_from(BlockNr(at)).0), [49, 65, 65, 65]);
         for (start, len, refused) in [
             (0, 50, false),
             (0, 51, true),

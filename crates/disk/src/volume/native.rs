@@ -11,9 +11,11 @@ use floe_format::ext::inode::Timestamp;
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::Incompat;
 use floe_format::native::identity::{FLAG_RESERVED, Identity};
+use floe_format::native::lot::LotRecord;
 
 use super::{Volume, cubes};
-use crate::ops::{Caller, OpError};
+use crate::caller::Caller;
+use crate::op_error::OpError;
 use crate::space::Pool;
 
 /// Lets a pool use the regions and cubes of a native file system. Sub-superblocks that cannot be read set no limits.
@@ -55,6 +57,24 @@ impl Volume {
     /// can be sealed: those that were written, or all if others wrote since it was sealed. None in a stock file system.
     pub fn lots_to_reserve(&self) -> Vec<u32> {
         if self.was_sealed { self.fs.space.open_lots() } else { self.fs.space.lots().collect() }
+    }
+
+    /// Whether the file system has cubes besides the root's.
+    pub fn has_cubes(&self) -> bool {
+        self.fs.space.has_cubes()
+    }
+
+    /// Blocks of all metadata regions, free or not, as their records have them: data are never put there.
+    pub fn region_blocks(&self, device: &dyn ReadBlocks) -> u64 {
+        let geo = self.geometry();
+        let first_of = |lot: u32| GroupNr(lot.saturating_mul(geo.block_size / geo.desc_size));
+        let region = |lot: u32| {
+            let (block, at) = desc_place(first_of(lot), geo);
+            let mut raw = vec![0; geo.desc_size as usize];
+            let read = device.read_at(geo.offset_bytes(block).saturating_add(at as u64), &mut raw);
+            read.ok().and_then(|()| LotRecord::of(&raw)).map_or(0, |record| record.region_blocks)
+        };
+        self.fs.space.lots().map(|lot| u64::from(region(lot))).sum()
     }
 
     /// Gives the free blocks of a lot's region to its reservation file. Blocks that were freed must be so for good

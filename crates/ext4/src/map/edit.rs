@@ -129,7 +129,7 @@ impl TreeEditor<'_> {
     ///
     /// # Errors
     /// Those of [`TreeEditor::find`].
-    pub fn reseal(&mut self, root: &[u8; ROOT_BYTES]) -> Result<(), Refusal> {
+    pub(crate) fn reseal(&mut self, root: &[u8; ROOT_BYTES]) -> Result<(), Refusal> {
         let (entries, depth) = parse_root(root)?;
         self.reseal_below(&entries, depth)
     }
@@ -165,7 +165,7 @@ impl TreeEditor<'_> {
             self.pull_up(&mut entries, &mut depth)?;
         }
         *root = [0; ROOT_BYTES];
-        encode(root, depth, &entries)
+        encode(root, depth, &entries, 0)
     }
 
     /// Moves the entries of the root's only node into the root if they fit.
@@ -292,7 +292,7 @@ impl TreeEditor<'_> {
 
     fn store(&mut self, node: BlockNr, depth: u16, entries: &Entries) -> Result<(), Refusal> {
         let bytes = self.tx.block_mut(node)?;
-        encode(bytes, depth, entries)?;
+        encode(bytes, depth, entries, self.form.owner_hint)?;
         if let Some(seed) = self.form.inode_seed {
             let room = extent::write_checksum(seed, bytes);
             room.ok_or(Refusal::Damaged("a node of an extent tree"))?;
@@ -442,7 +442,7 @@ fn parse(bytes: &[u8], depth: u16) -> Result<Entries, Refusal> {
 }
 
 /// Writes header and entries over a node, and zeroes the rest. The caller ensures that they fit.
-fn encode(bytes: &mut [u8], depth: u16, entries: &Entries) -> Result<(), Refusal> {
+fn encode(bytes: &mut [u8], depth: u16, entries: &Entries, owner_hint: u32) -> Result<(), Refusal> {
     let max = bytes.len() / ENTRY_SIZE - 1;
     let beyond = Refusal::TooMuch("the extent is beyond the reach of the tree");
     if entries.len() > max {
@@ -451,7 +451,7 @@ fn encode(bytes: &mut [u8], depth: u16, entries: &Entries) -> Result<(), Refusal
     bytes.fill(0);
     // At most 5,460, which fit a block of 64 KiB.
     let (count, max) = (entries.len() as u16, max as u16);
-    let header = ExtentHeader { magic: MAGIC, entries: count, max, depth, generation: 0 };
+    let header = ExtentHeader { magic: MAGIC, entries: count, max, depth, generation: owner_hint };
     let (slots, _) = bytes.as_chunks_mut::<ENTRY_SIZE>();
     let mut slots = slots.iter_mut();
     if let Some(first) = slots.next() {

@@ -30,12 +30,22 @@ pub struct NodeForm {
     /// [`Seed::of_inode`] of the file's number and generation, if nodes carry checksums
     /// (metadata_csum).
     pub inode_seed: Option<u32>,
+    /// The file's inode, which nodes in blocks carry as a hint (`eh_generation`); 0 where they carry none, as everywhere
+    /// but in native file systems.
+    pub owner_hint: u32,
 }
 
 impl NodeForm {
     /// The form of the nodes of `inode`; `seed` is set with metadata_csum.
     pub fn of(block_size: u32, seed: Option<Seed>, inode: InodeNr, generation: u32) -> Self {
-        Self { block_size, inode_seed: seed.map(|seed| seed.of_inode(inode, generation)) }
+        let inode_seed = seed.map(|seed| seed.of_inode(inode, generation));
+        Self { block_size, inode_seed, owner_hint: 0 }
+    }
+
+    /// The same with the owner as a hint in the nodes of a native file system.
+    #[must_use]
+    pub const fn hinting(self, native: bool, inode: InodeNr) -> Self {
+        Self { owner_hint: if native { inode.0 } else { 0 }, ..self }
     }
 }
 
@@ -153,7 +163,7 @@ pub fn build(extents: &[Extent], form: NodeForm, nodes: &[BlockNr]) -> Result<Bu
     }
     let mut root = [0; ROOT_BYTES];
     let depth = u16::try_from(levels.len()).unwrap_or(u16::MAX);
-    write_node(&mut root, &entries, depth, ROOT_ENTRIES);
+    write_node(&mut root, &entries, depth, ROOT_ENTRIES, 0);
     Ok(Built { root, blocks: made.into_iter().rev().flatten().collect() })
 }
 
@@ -186,10 +196,11 @@ impl Entry {
 }
 
 /// Writes the header and the entries of a node. `into` must have space for `max` entries.
-fn write_node(into: &mut [u8], entries: &[Entry], depth: u16, max: usize) {
+fn write_node(into: &mut [u8], entries: &[Entry], depth: u16, max: usize, owner_hint: u32) {
     let count = |entries: usize| u16::try_from(entries).unwrap_or(u16::MAX);
     let (entries_in_use, max) = (count(entries.len()), count(max));
-    let header = ExtentHeader { magic: MAGIC, entries: entries_in_use, max, depth, generation: 0 };
+    let header =
+        ExtentHeader { magic: MAGIC, entries: entries_in_use, max, depth, generation: owner_hint };
     let (slots, _) = into.as_chunks_mut::<ENTRY_SIZE>();
     let mut slots = slots.iter_mut();
     if let Some(first) = slots.next() {
@@ -203,7 +214,7 @@ fn write_node(into: &mut [u8], entries: &[Entry], depth: u16, max: usize) {
 /// A node in a block, with its checksum.
 fn node_block(entries: &[Entry], depth: u16, max: usize, form: NodeForm) -> Vec<u8> {
     let mut block = vec![0; form.block_size as usize];
-    write_node(&mut block, entries, depth, max);
+    write_node(&mut block, entries, depth, max, form.owner_hint);
     if let Some(inode_seed) = form.inode_seed {
         // There is space for it, because no block size is a multiple of an entry's 12 bytes.
         let written = extent::write_checksum(inode_seed, &mut block);
@@ -305,7 +316,11 @@ mod tests {
             big: bool,
             seed in proptest::option::of(any::<u32>()),
         ) {
-            let form = NodeForm { block_size: if big { 4096 } else { 1024 }, inode_seed: seed };
+            let form = NodeForm {
+                block_size: if big { 4096 } else { 1024 },
+                inode_seed: seed,
+                owner_hint: 0,
+            };
             let needed = nodes_needed(&extents, form.block_size).unwrap();
             let nodes: Vec<_> = (0..needed as u64 + 3).map(|at| BlockNr((1 << 47) + at)).collect();
             let built = build(&extents, form, &nodes).unwrap();
@@ -337,12 +352,12 @@ mod tests {
             let nodes: Vec<_> = nodes.into_iter().map(BlockNr).collect();
             for block_size in [block_size, 1024] {
                 let _ = nodes_needed(&extents, block_size);
-                let _ = build(&extents, NodeForm { block_size, inode_seed: Some(1) }, &nodes);
+                let _ = build(&extents, NodeForm { block_size, inode_seed: Some(1), owner_hint: 0 }, &nodes);
             }
         }
     }
 
-    const FORM: NodeForm = NodeForm { block_size: 1024, inode_seed: None };
+    const FORM: NodeForm = NodeForm { block_size: 1024, inode_seed: None, owner_hint: 0 };
 
     #[test]
     fn long_runs_are_cut_where_an_entry_ends() {

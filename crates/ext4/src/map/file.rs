@@ -83,11 +83,15 @@ fn edit<S: Space>(
 ) -> Result<(), Refusal> {
     let (block_size, bits) = (fs.geometry().block_size, fs.geometry().cluster_bits);
     let inode_seed = fs.seed().map(|seed| inode.seed(seed));
+    let owner_hint = if fs.is_native() { inode.number.0 } else { 0 };
+    // In the region of the file's own lot, wherever its data are.
+    let home = fs.geometry().place_of(inode.number).filter(|_| fs.is_native());
+    let goal = home.map_or(goal, |(group, _)| fs.geometry().group_start(group));
     let has_tree = inode.flags().contains(InodeFlags::EXTENTS);
     let mut tally = Tally::new(&mut fs.space, bits);
     let space: &mut dyn Allocate = &mut tally;
     let mut editor = if has_tree {
-        let form = NodeForm { block_size, inode_seed };
+        let form = NodeForm { block_size, inode_seed, owner_hint };
         Editor::Tree(TreeEditor { tx, space, form, goal, steps: 0 })
     } else {
         Editor::Pointers(PointerEditor { tx, space, block_size, goal })

@@ -55,7 +55,7 @@ impl PointerEditor<'_> {
             }
             let block = match get(root, index) {
                 0 => {
-                    let block = self.new_node()?;
+                    let block = self.new_node(level == 1)?;
                     set(root, index, block.0)?;
                     block
                 }
@@ -105,8 +105,11 @@ impl PointerEditor<'_> {
         Ok(block)
     }
 
-    fn new_node(&mut self) -> Result<BlockNr, Refusal> {
-        let block = self.space.block(self.tx, self.goal)?;
+    fn new_node(&mut self, is_first: bool) -> Result<BlockNr, Refusal> {
+        let block = match is_first {
+            true => self.space.first_indirect(self.tx, self.goal)?,
+            false => self.space.block(self.tx, self.goal)?,
+        };
         if block.0 > u64::from(u32::MAX) {
             return Err(BEYOND);
         }
@@ -132,7 +135,7 @@ impl PointerEditor<'_> {
             }
             let word = get(&self.tx.block(node.block)?, index);
             let block = if word == 0 {
-                let block = self.new_node()?;
+                let block = self.new_node(false)?;
                 set(self.tx.block_mut(node.block)?, index, block.0)?;
                 block
             } else {

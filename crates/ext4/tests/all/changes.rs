@@ -71,8 +71,11 @@ fn make_file(fs: &mut FileSystem, tx: &mut dyn Tx) -> OwnedInode {
         extents.push(Extent { logical, run: kept, unwritten: false });
     }
     let node = fs.space.block(tx, geo.first_data_block).unwrap();
-    let form =
-        NodeForm { block_size: geo.block_size, inode_seed: seed.map(|seed| inode.seed(seed)) };
+    let form = NodeForm {
+        block_size: geo.block_size,
+        inode_seed: seed.map(|seed| inode.seed(seed)),
+        owner_hint: 0,
+    };
     let built = extent_tree::build(&extents, form, &[node]).unwrap();
     assert_eq!(built.blocks.len(), 1, "the tree has a node");
     tx.zeroed(node).unwrap().copy_from_slice(&built.blocks[0].1);
@@ -87,7 +90,7 @@ fn make_file(fs: &mut FileSystem, tx: &mut dyn Tx) -> OwnedInode {
     };
     let (inside, outside) = ([of(b"in", b"here")], [of(b"zz", &value), of(b"b", b"there")]);
     xattr::write_inode(inode.attributes_mut(), &inside).unwrap();
-    xattr::write_block(tx.zeroed(acl).unwrap(), &outside, seed, acl).unwrap();
+    xattr::write_block(tx.zeroed(acl).unwrap(), &outside, seed, acl, InodeNr(0)).unwrap();
     inode.set_file_acl(acl);
     inode.set_blocks(22 * cluster * geo.count_units(inode.flags()));
     fs.put_inode(tx, &mut inode).unwrap();

@@ -120,7 +120,7 @@ impl File {
     }
 
     fn editor(&mut self) -> (TreeEditor<'_>, &mut [u8; 60]) {
-        let form = NodeForm { block_size: BLOCK_SIZE, inode_seed: Some(SEED) };
+        let form = NodeForm { block_size: BLOCK_SIZE, inode_seed: Some(SEED), owner_hint: 0 };
         let (tx, space) = (&mut self.blocks, &mut self.nodes);
         (TreeEditor { tx, space, form, goal: BlockNr(0), steps: 0 }, &mut self.root)
     }

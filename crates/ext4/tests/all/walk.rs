@@ -110,7 +110,7 @@ proptest! {
     #[test]
     fn what_was_built_is_found(runs in runs()) {
         let nodes: Vec<BlockNr> = (1..1000).map(BlockNr).collect();
-        let form = NodeForm { block_size: BLOCK_SIZE, inode_seed: Some(3) };
+        let form = NodeForm { block_size: BLOCK_SIZE, inode_seed: Some(3), owner_hint: 0 };
         let built = extent_tree::build(&runs, form, &nodes).unwrap();
         let mut expected = Vec::new();
         runs.iter().for_each(|&run| push_joined(&mut expected, run));

@@ -112,7 +112,7 @@ attribute! {
     }
 }
 attribute! {
-    /// What follows on damage in the cube.
+    /// The reaction to damage in the cube.
     OnError {
         /// The cube is only read.
         #[default]
@@ -122,7 +122,7 @@ attribute! {
     }
 }
 attribute! {
-    /// Who repairs the cube after a failure.
+    /// The one who repairs the cube after a failure.
     Recovery {
         /// The administrator decides.
         #[default]
@@ -134,9 +134,9 @@ attribute! {
     }
 }
 attribute! {
-    /// What fsync waits for.
+    /// How much fsync waits for.
     FsyncMode {
-        /// What was asked for is durable.
+        /// The file of the call.
         #[default]
         Strict = 0 "strict",
         /// Nothing.
@@ -151,11 +151,11 @@ pub struct Policies {
     pub limit_blocks: u64,
     /// How changes become durable.
     pub journal_mode: JournalMode,
-    /// What follows on damage.
+    /// The reaction to damage.
     pub on_error: OnError,
-    /// Who repairs it.
+    /// The one who repairs it.
     pub recovery: Recovery,
-    /// What fsync waits for.
+    /// How much fsync waits for.
     pub fsync_mode: FsyncMode,
 }
 

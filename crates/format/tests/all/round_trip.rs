@@ -13,6 +13,7 @@ use floe_format::ext::quota::{Dquot, LeafHeader, QuotaHeader};
 use floe_format::ext::superblock::Superblock;
 use floe_format::ext::undo::{UndoHeader, UndoKey, UndoKeyHeader};
 use floe_format::ext::xattr::{RawXattrEntry, XattrHeader};
+use floe_format::native::backpointer::Backpointer;
 use floe_format::native::cube::CubeHeader;
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::LotRecord;
@@ -64,6 +65,7 @@ round_trips! {
     cube_header: CubeHeader,
     identity: Identity,
     lot_record: LotRecord,
+    backpointer: Backpointer,
     quota_header: QuotaHeader,
     quota_leaf_header: LeafHeader,
     dquot: Dquot,

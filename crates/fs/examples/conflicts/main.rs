@@ -128,8 +128,8 @@ impl Stage {
         match call {
             Call::Open(name) => {
                 let place = self.place(name);
-                let found = fs.look_up(&Caller::Judged, place.directory, place.name)?;
-                return Ok(self.found(found.inode, found.kind == FileType::Directory));
+                let (inode, kind) = fs.resolve(&Caller::Judged, place.directory, place.name)?;
+                return Ok(self.found(inode, kind == FileType::Directory));
             }
             Call::Create(name) => {
                 let (place, new) = (self.place(name), NewInode::regular(0o644));

@@ -70,6 +70,8 @@ struct Inode {
     links: u8,
     pages: u8,
     bytes: [u8; PAGES],
+    /// Pages that were written since they were behind the end: the others are holes.
+    stored: [bool; PAGES],
     attributes: [u8; 2],
     touched: bool,
 }
@@ -88,6 +90,7 @@ const NEW: Inode = Inode {
     links: 1,
     pages: 0,
     bytes: [0; PAGES],
+    stored: [false; PAGES],
     attributes: [0; 2],
     touched: false,
 };
@@ -233,6 +236,7 @@ impl Model {
         inode.pages = pages;
         inode.touched = true;
         inode.bytes[usize::from(pages)..].fill(0);
+        inode.stored[usize::from(pages)..].fill(false);
     }
 
     /// Makes a call.
@@ -276,16 +280,21 @@ impl Model {
                 let pages = self.inode(handle).pages.max(page + 1);
                 self.resize(handle, pages);
                 self.inode(handle).bytes[usize::from(page)] = value;
+                self.inode(handle).stored[usize::from(page)] = true;
                 Outcome::Done
             }
             Call::Truncate(handle, pages) => {
                 self.resize(handle, pages);
                 Outcome::Done
             }
-            Call::Seek(handle, page) => match self.inode(handle).pages {
-                pages if page >= pages => Outcome::Missing,
-                pages => Outcome::At(pages),
-            },
+            Call::Seek(handle, page) => {
+                let inode = self.inode(handle);
+                let hole = (page..inode.pages).find(|page| !inode.stored[usize::from(*page)]);
+                match inode.pages {
+                    pages if page >= pages => Outcome::Missing,
+                    pages => Outcome::At(hole.unwrap_or(pages)),
+                }
+            }
             Call::List(directory) => {
                 let names = self.names[usize::from(directory)].iter().enumerate();
                 Outcome::Names(names.map(|(bit, name)| u8::from(name.is_some()) << bit).sum())

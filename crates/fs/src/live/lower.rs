@@ -5,14 +5,14 @@ use floe_disk::ops::{Caller, OpError, Reserved, Step};
 use floe_disk::volume::Volume;
 use floe_ext4::tx::Tx;
 use floe_format::InodeNr;
+use floe_format::ext::quota::QuotaKind;
 use floe_format::features::{Incompat, RoCompat};
-use floe_format::native::identity::Identity;
 
 use super::{BLOCKS_PER_WRITE, Live, caller_of, in_one, of_op};
 use crate::FsError;
 use crate::directory::NameHash;
 use crate::disk::{ChangeError, Disk};
-use crate::memory::{Deed, Facts, Lower};
+use crate::memory::{Deed, Facts, Lower, Quotas};
 use crate::op::OpKind;
 use crate::store::Store;
 
@@ -21,22 +21,34 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
         let files = self.image.files();
         let (superblock, geometry) = (files.superblock(), files.geometry());
         let features = geometry.features;
-        let quotas = features.ro_compat.contains(RoCompat::QUOTA);
+        let work = self.work();
+        let quotas = match features.ro_compat.contains(RoCompat::QUOTA) {
+            true if work.volume.enforces_limits() => Quotas::Enforced,
+            true => Quotas::Counted,
+            false => Quotas::None,
+        };
         let immediate = match self.disk {
             Disk::Direct { .. } => Some("it has no journal"),
-            Disk::Journaled(_) if quotas => Some("it has quotas"),
-            // Free blocks of regions are not for content, so reservations would promise too much.
-            Disk::Journaled(_) if Identity::of(superblock).is_some() => Some("it is native"),
+            // Free blocks of a cube are no use to another.
+            Disk::Journaled(_) if work.volume.has_cubes() => Some("it has cubes"),
             Disk::Journaled(_) => None,
         };
+        // Free blocks of regions are not for content.
+        let kept_blocks = work.volume.region_blocks(self.disk);
         Facts {
             hash: NameHash::of(superblock),
             extents: features.incompat.contains(Incompat::EXTENTS),
             has_crtime: geometry.inode_size > 128,
             cluster_blocks: geometry.cluster_blocks,
             inodes_per_group: geometry.inodes_per_group,
+            quotas,
+            kept_blocks,
             immediate,
         }
+    }
+
+    fn quota_left(&self, kind: QuotaKind, id: u32) -> Result<(u64, u64), FsError> {
+        self.run(|volume, tx| volume.quota_left(tx, kind, id))
     }
 
     fn reserve_inodes(

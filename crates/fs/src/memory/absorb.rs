@@ -21,7 +21,8 @@ pub(crate) fn absorb(log: &mut Log, inode: InodeNr) -> Vec<Record> {
             Action::Link { inode: of, .. }
             | Action::Unlink { inode: of, .. }
             | Action::RemoveDirectory { inode: of, .. }
-            | Action::Change { inode: of, .. },
+            | Action::Change { inode: of, .. }
+            | Action::SetAttribute { inode: of, .. },
         ) => *of == inode,
         Some(Action::Rename { .. } | Action::Release { .. }) | None => false,
     };

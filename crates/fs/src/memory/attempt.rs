@@ -1,11 +1,14 @@
 //! Who makes a change in memory: a thread beside others, or alone, or nobody, so that the disk makes it.
 
+use floe_disk::ops::SetMode;
 use floe_format::InodeNr;
 use floe_sync::MutexGuard;
 
+use super::extended::Extended;
 use super::lower::Lower;
 use super::mnode::Mnode;
 use super::own::Own;
+use super::record::{Record, Stamp};
 use super::room::{Cost, Room};
 use super::stripes::{Inside, Stripes};
 use super::{MemFs, State};
@@ -39,7 +42,7 @@ pub(super) struct Attempt<'s, L> {
 }
 
 /// Directories above each other; more are damage.
-const MOST_LEVELS: usize = 10_000;
+pub(super) const MOST_LEVELS: usize = 10_000;
 
 impl<L: Lower> MemFs<L> {
     /// Makes a change in memory; `None` if the disk must make it at once.
@@ -68,10 +71,12 @@ impl<L: Lower> MemFs<L> {
             return Ok(Err(Stop::Pass));
         }
         changing.refill();
-        let (state, mut slots) = changing.0.parts();
-        let Some(own) = slots.first_mut() else { return Ok(Err(Stop::Pass)) };
-        let done = Attempt { fs: self, state, own, alone: true }.make(op);
-        state.merge(slots);
+        let done = {
+            let (state, mut slots) = changing.0.parts();
+            let Some(own) = slots.first_mut() else { return Ok(Err(Stop::Pass)) };
+            Attempt { fs: self, state, own, alone: true }.make(op)
+        };
+        self.merge(&mut changing.0);
         Ok(done)
     }
 
@@ -102,6 +107,14 @@ impl<L: Lower> MemFs<L> {
             OpKind::Change { inode, .. } | OpKind::Write { inode, .. } => {
                 self.load(state, *inode).ok()?;
                 self.load_lists(state, *inode).ok().map(drop)
+            }
+            OpKind::SetAttribute { inode, name, .. } | OpKind::RemoveAttribute { inode, name } => {
+                self.load_extended(state, *inode).ok()?;
+                let extended = state.node(*inode).ok()?.extended.get_mut();
+                if let Some(extended) = extended.filter(|extended| extended.is_long(name)) {
+                    **extended = Extended::of(&extended.list());
+                }
+                Some(())
             }
             _ => None,
         }
@@ -136,10 +149,13 @@ impl<'s, L: Lower> Attempt<'s, L> {
             OpKind::Write { inode, offset_bytes, bytes } => {
                 self.write(op, *inode, *offset_bytes, bytes)
             }
-            OpKind::CreateUnnamed { .. }
-            | OpKind::Range { .. }
-            | OpKind::SetAttribute { .. }
-            | OpKind::RemoveAttribute { .. } => Err(Stop::Pass),
+            OpKind::SetAttribute { inode, name, value, mode } => {
+                self.set_attribute(op, *inode, name, Some(value), *mode)
+            }
+            OpKind::RemoveAttribute { inode, name } => {
+                self.set_attribute(op, *inode, name, None, SetMode::Replace)
+            }
+            OpKind::CreateUnnamed { .. } | OpKind::Range { .. } => Err(Stop::Pass),
         }
     }
 
@@ -159,16 +175,15 @@ impl<'s, L: Lower> Attempt<'s, L> {
         if !node.is_directory() || !node.is_simple() {
             return Err(Stop::Pass);
         }
-        let status = node.status.read();
-        if status.links == 0 || node.names.get().is_some_and(|_| node.stripes().is_none()) {
+        if node.status.is_gone() || node.names.get().is_some_and(|_| node.stripes().is_none()) {
             return Err(Stop::Pass);
         }
         let stripes = node.stripes().ok_or_else(|| self.missing())?;
         // An index of two levels, half full, takes blocks with this many bytes at least.
         let block = u64::from(self.fs.lower.block_bytes());
         let own = self.own.room.as_ref().map_or(0, |room| room.waiting_name_bytes(directory));
-        let waiting = self.state.room.waiting_name_bytes(directory) + own;
-        let grown = status.size_bytes.saturating_add(4 * waiting);
+        let waiting = node.name_bytes() + own;
+        let grown = node.status.length.size().saturating_add(4 * waiting);
         if grown > (block / 8).saturating_mul(block / 8).saturating_mul(block) / 8 {
             return Err(Stop::Pass);
         }
@@ -176,15 +191,32 @@ impl<'s, L: Lower> Attempt<'s, L> {
         if lists.default { Err(Stop::Pass) } else { Ok((node, stripes)) }
     }
 
+    /// Logs a change for which there is room. The caller still has the locks by which it is ordered, so that a change that
+    /// is merged never depends on one that is not logged yet.
+    pub(super) fn push(&mut self, stamp: Stamp, record: Record) {
+        self.own.take(&record);
+        self.fs.logs.enter().parts().1.records.push((stamp, record));
+    }
+
+    /// Notes that the content of a file changed.
+    pub(super) fn note_content(&mut self, inode: InodeNr) {
+        let mut logs = self.fs.logs.enter();
+        let changed = &mut logs.parts().1.changed;
+        if changed.last() != Some(&inode) {
+            changed.push(inode);
+            self.own.logged += 1;
+        }
+    }
+
     /// Reserves space for a change.
     pub(super) fn reserve(&mut self, cost: &Cost) -> Result<(), Stop> {
-        let blocks = self.state.room.to_lease(cost.most_blocks(self.fs.lower.block_bytes()));
+        let blocks = self.state.sizes.to_lease(cost.most_blocks(self.fs.lower.block_bytes()));
         self.reserve_by(blocks, cost.inodes(), |room| room.has_for(cost))
     }
 
     /// The same for so many pages of a file.
     pub(super) fn reserve_pages(&mut self, pages: u64) -> Result<(), Stop> {
-        let blocks = self.state.room.blocks_for_pages(pages);
+        let blocks = self.state.sizes.blocks_for_pages(pages);
         self.reserve_by(blocks, 0, |room| room.has_for_pages(pages))
     }
 
@@ -194,7 +226,8 @@ impl<'s, L: Lower> Attempt<'s, L> {
         inodes: u64,
         fits: impl Fn(&Room) -> bool,
     ) -> Result<(), Stop> {
-        let (blocks, inodes) = if self.alone { self.state.room.left() } else { (blocks, inodes) };
+        let (blocks, inodes) =
+            if self.alone { self.state.pending().room.left() } else { (blocks, inodes) };
         match self.own.lease(self.state, blocks, inodes, fits) {
             true => Ok(()),
             false if self.alone => Err(Stop::Pass),
@@ -220,12 +253,12 @@ impl<'s> Locked<'s> {
     }
 
     /// The last changes of all of them.
-    pub(super) fn lasts(&self) -> Vec<super::record::Stamp> {
+    pub(super) fn lasts(&self) -> Vec<Stamp> {
         self.stripes.iter().flat_map(|(_, stripes, inside)| [stripes.born, inside.last]).collect()
     }
 
     /// Lets readers wait, and notes the change.
-    pub(super) fn begin(&mut self, stamp: super::record::Stamp) {
+    pub(super) fn begin(&mut self, stamp: Stamp) {
         for ((_, stripe), stripes, inside) in &mut self.stripes {
             inside.last = stamp;
             stripes.begin(*stripe);

@@ -11,9 +11,6 @@ use super::{MemFs, State};
 use crate::FsError;
 use crate::op::{Op, OpKind};
 
-/// Bytes of one write to the disk.
-const MOST_WRITTEN: usize = 1 << 20;
-
 impl Step {
     fn depends_on(&self, losses: &Losses) -> bool {
         match self {
@@ -30,16 +27,8 @@ impl Step {
         }
     }
 
-    /// Bytes that it writes, in runs.
-    fn runs(&self) -> Vec<(u64, Vec<u8>)> {
-        match self {
-            Self::Record(_) => Vec::new(),
-            Self::Content { flight, .. } => flight.runs(MOST_WRITTEN),
-        }
-    }
-
     /// The changes of the disk that it takes.
-    fn deeds<'s>(&'s self, runs: &'s [(u64, Vec<u8>)]) -> Vec<Deed<'s>> {
+    fn deeds(&self) -> Vec<Deed<'_>> {
         let Self::Content { inode, time, stored_bytes, flight } = self else {
             let Self::Record(record) = self else { return Vec::new() };
             return vec![record.deed()];
@@ -51,6 +40,7 @@ impl Step {
             deed(OpKind::Change { inode: *inode, size_bytes, change })
         };
         let cut = flight.cut.filter(|cut| *cut < *stored_bytes);
+        let runs = &flight.runs;
         let end = runs.last().map_or(0, |(at, bytes)| at + bytes.len() as u64);
         let stored = cut.unwrap_or(*stored_bytes).max(end);
         let writes = runs.iter().map(|(offset_bytes, bytes)| {
@@ -68,10 +58,9 @@ impl<L: Lower> MemFs<L> {
     /// # Errors
     /// [`FsError::Ended`]: nothing can be written any more.
     pub(super) fn carry(&self, batch: &Batch, losses: &mut Losses) -> Result<(), FsError> {
-        let runs: Vec<_> = batch.steps.iter().map(Step::runs).collect();
         let (mut steps, mut deeds) = (Vec::new(), Vec::new());
-        for (step, runs) in batch.steps.iter().zip(&runs) {
-            deeds.extend(step.deeds(runs));
+        for step in &batch.steps {
+            deeds.extend(step.deeds());
             steps.resize(deeds.len(), step);
         }
         let mut at = 0;
@@ -118,27 +107,30 @@ impl<L: Lower> MemFs<L> {
             return Err(state.end(&error));
         }
         state.forget_all();
-        state.room.note(self.lower.space());
+        state.pending().room.note(self.lower.space());
         if !losses.is_empty() {
             state.late.add(losses);
         }
         Ok(())
     }
 
-    fn write_the_rest(&self, state: &mut State, losses: &mut Losses) -> Result<(), FsError> {
+    fn write_the_rest(&self, state: &State, losses: &mut Losses) -> Result<(), FsError> {
         loop {
-            let records = state.log.oldest(state.log.last(), RECORDS_PER_BATCH);
-            let contents =
-                if records.is_empty() { state.some_contents(PAGES_PER_BATCH) } else { Vec::new() };
-            let choice = Choice { records, contents, settle: Vec::new() };
+            let mut pending = state.pending();
+            let records = pending.log.oldest(pending.log.last(), RECORDS_PER_BATCH);
+            let contents = match records.is_empty() {
+                true => pending.some_contents(state, PAGES_PER_BATCH),
+                false => Vec::new(),
+            };
+            let choice = Choice { records, contents, ..Choice::default() };
             if choice.is_empty() {
                 break;
             }
-            let batch = state.take_off(&choice);
+            let batch = pending.take_off(state, choice);
             self.carry(&batch, losses)?;
-            state.land(&batch, self.cluster_bytes());
+            pending.land(state, &batch);
         }
-        let due: Vec<InodeNr> = state.unsettled.iter().copied().collect();
+        let due: Vec<InodeNr> = state.pending().unsettled.iter().copied().collect();
         for inode in due {
             let Some(found) = state.get(inode).map(|node| node.shown()) else { continue };
             if found.links > 0 && !losses.concern(inode) {

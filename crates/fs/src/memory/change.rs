@@ -1,14 +1,19 @@
 //! Changes of attributes and content, made in memory.
 
-use floe_disk::ops::Change;
+use floe_disk::ops::{Change, SetMode};
 use floe_format::InodeNr;
+use floe_format::ext::inode::FileType;
 
-use super::attempt::{Attempt, Stop};
-use super::content::PAGE_BYTES;
+use super::attempt::{Attempt, Locked, Stop};
+use super::content::{Brought, Write};
 use super::lower::Lower;
-use super::record::{Action, Record};
-use crate::Attributes;
+use super::names::{hold, record, stamp};
+use super::pages::PAGE_BYTES;
+use super::quotas::Quotas;
+use super::record::{Action, Record, Stamp};
+use super::room::Cost;
 use crate::op::{Applied, Op};
+use crate::{Attributes, FsError};
 
 /// Sizes that any map of extents reaches; the disk judges larger ones.
 const MOST_BYTES: u64 = 1 << 40;
@@ -21,16 +26,14 @@ impl<L: Lower> Attempt<'_, L> {
         size_bytes: Option<u64>,
         change: &Change,
     ) -> Result<Applied, Stop> {
-        if change.flags.is_some() || change.project.is_some() {
+        let owner = change.uid.is_some() || change.gid.is_some();
+        let moves_usage = owner && self.fs.facts.quotas != Quotas::None;
+        if change.flags.is_some() || change.project.is_some() || moves_usage {
             return Err(Stop::Pass);
         }
         let node = self.node(inode)?;
         if !node.is_simple() {
             return Err(Stop::Pass);
-        }
-        if node.is_directory() && !self.alone {
-            // Changes of names take effect on its attributes, too.
-            return Err(Stop::Alone);
         }
         if change.permissions.is_some() {
             match node.lists.get() {
@@ -45,40 +48,39 @@ impl<L: Lower> Attempt<'_, L> {
                 return Err(Stop::Pass);
             }
             // A cut block has to be zeroed behind the cut, a new size needs at most a map.
+            self.charge_blocks(node, self.state.sizes.blocks_for_pages(1))?;
             self.reserve_pages(1)?;
         }
-        let mut guarded = node.lock();
-        let mut now = node.status.read();
         if let Some(size) = size_bytes {
-            let pages = guarded.content.resize(size, now.size_bytes);
-            self.own.pages_gone += pages;
-            now.size_bytes = size;
-            (now.mtime, now.ctime) = (op.time, op.time);
-            now.sectors = node.sectors(&guarded, size, self.fs.cluster_bytes());
-            self.own.note_content(inode);
+            let mut resized = node.content.lock();
+            let gone = node.content.resize(&node.status.length, size, &mut resized);
+            node.content.begin().touch(0, op.time);
+            self.own.pages_gone += gone;
+            self.note_content(inode);
         }
         if *change == Change::default() {
-            node.status.write(&now);
             return Ok(Applied::default());
         }
-        if let Some(stripes) = node.stripes() {
-            // The thread is alone. From now on the inode has all that the stripes had.
-            now = node.shown();
-            stripes.forget_changes();
-        }
+        // Changes of names take effect on a directory's attributes, too, and its children on theirs.
+        let mut locked = node.lock_names(inode);
+        let mut held = hold(vec![(inode, node)]);
+        let mut now = node.folded();
         set(&mut now, change);
         now.ctime = op.time;
-        node.status.write(&now);
         let action = Action::Change { inode, change: *change };
         let record = Record { uid: op.uid, gid: op.gid, time: op.time, action };
+        let last = held.first().map(|held| held.guarded.last).unwrap_or_default();
         // Nothing that concerns the inode happened since its last change, if that is the last of this slot, too.
-        if self.own.last_of(guarded.last).is_some_and(|last| join(last, &record)) {
+        if !node.is_directory() && self.join_last(last, &record) {
+            node.fold(&now);
             return Ok(Applied::default());
         }
-        let lasts = node.stripes().map(|stripes| stripes.born).into_iter().chain([guarded.last]);
-        let stamp = self.state.stamp(self.own.number, lasts);
-        guarded.last = stamp;
-        self.own.push(stamp, record);
+        let stamp = stamp(self, &locked, &held, None);
+        locked.begin(stamp);
+        node.fold(&now);
+        held.iter_mut().for_each(|held| held.guarded.last = stamp);
+        self.push(stamp, record);
+        locked.end();
         Ok(Applied::default())
     }
 
@@ -98,25 +100,111 @@ impl<L: Lower> Attempt<'_, L> {
             return Err(Stop::Pass);
         }
         // As many as it can touch.
-        self.reserve_pages(bytes.len() as u64 / PAGE_BYTES + 2)?;
+        let most_pages = bytes.len() as u64 / PAGE_BYTES + 2;
+        self.charge_blocks(node, self.state.sizes.blocks_for_pages(most_pages))?;
+        self.reserve_pages(most_pages)?;
         let below = |at: u64, into: &mut [u8]| {
             let _reading = self.fs.reading_below();
             self.fs.lower.read(inode, at, into)
         };
-        let mut guarded = node.lock();
-        let mut now = node.status.read();
-        let pages = guarded.content.write(offset_bytes, bytes, now.size_bytes, &below)?;
-        now.size_bytes = now.size_bytes.max(end);
-        (now.mtime, now.ctime) = (op.time, op.time);
-        now.sectors = node.sectors(&guarded, now.size_bytes, self.fs.cluster_bytes());
-        node.status.write(&now);
-        self.own.pages += pages;
-        if let Some(room) = &mut self.own.room {
-            room.pages += pages;
+        let length = &node.status.length;
+        let write = Write { offset_bytes, bytes, grows: false, disk_bytes: node.disk_bytes() };
+        let mut brought = Brought::default();
+        // A write inside the file locks its pages alone.
+        let mut done = false;
+        if end <= length.size() {
+            (done, brought) = node.content.write(length, write, &below)?;
         }
-        self.own.note_content(inode);
+        if !done {
+            let mut resized = node.content.lock();
+            let write = Write { grows: true, ..write };
+            let (_, more) = node.content.write(length, write, &below)?;
+            (brought.dirty, brought.kept) = (brought.dirty + more.dirty, brought.kept + more.kept);
+            let (size, valid) = length.get();
+            if end > size {
+                resized.resized = true;
+                length.set(end, valid);
+            }
+        }
+        node.content.begin().touch(offset_bytes / PAGE_BYTES, op.time);
+        self.own.pages += brought.dirty;
+        self.own.kept_pages += brought.kept;
+        if let Some(room) = &mut self.own.room {
+            room.pages += brought.dirty.cast_signed();
+        }
+        self.note_content(inode);
         Ok(Applied::default())
     }
+
+    /// Sets an extended attribute, or removes it.
+    pub(super) fn set_attribute(
+        &mut self,
+        op: &Op<'_>,
+        inode: InodeNr,
+        name: &[u8],
+        value: Option<&[u8]>,
+        mode: SetMode,
+    ) -> Result<Applied, Stop> {
+        let node = self.node(inode)?;
+        if !node.is_simple() || !may_wait(name, node.kind) {
+            return Err(Stop::Pass);
+        }
+        let extended = match node.extended.get() {
+            Some(extended) => extended,
+            None if node.is_own && value.is_none() => return Err(FsError::NoAttribute.into()),
+            // Something new that has any passed.
+            None if node.is_own => node.extended.get_or_init(Box::default),
+            None => return Err(self.missing()),
+        };
+        let (owned, owned_value) = (name.into(), value.map(Into::into));
+        let action = Action::SetAttribute { inode, name: owned, value: owned_value };
+        let record = record(op, action);
+        let cost = Cost::of(&record);
+        self.charge_blocks(node, cost.own_blocks())?;
+        self.reserve(&cost)?;
+        let mut held = hold(vec![(inode, node)]);
+        match (mode, extended.get(name).is_some()) {
+            (SetMode::Create, true) => return Err(FsError::Exists.into()),
+            (SetMode::Replace, false) => return Err(FsError::NoAttribute.into()),
+            _ => {}
+        }
+        let room = self.fs.lower.block_bytes() as usize - ROOM_OF_HEADER;
+        let fits = value.is_none_or(|value| extended.block_bytes_with(name, value.len()) <= room);
+        if !fits || node.status.is_gone() {
+            return Err(Stop::Pass);
+        }
+        if extended.is_long(name) {
+            return Err(self.missing());
+        }
+        let stamp = stamp(self, &Locked::lock(Vec::new()), &held, None);
+        extended.set(name, value);
+        let mut status = node.status.read();
+        status.ctime = op.time;
+        node.status.write(&status);
+        held.iter_mut().for_each(|held| held.guarded.last = stamp);
+        self.push(stamp, record);
+        Ok(Applied::default())
+    }
+
+    /// Adds a change to the last one of this slot, if that has this stamp and is of the same kind.
+    fn join_last(&self, stamp: Stamp, record: &Record) -> bool {
+        let mut logs = self.fs.logs.enter();
+        let last = logs.parts().1.records.last_mut().filter(|(last, _)| *last == stamp);
+        last.is_some_and(|(_, last)| join(last, record))
+    }
+}
+
+/// Bytes of a block of attributes that its header and its end take, rather too many.
+const ROOM_OF_HEADER: usize = 64;
+
+/// Whether memory knows all effects of a change of an attribute: access lists change permissions, and only files and
+/// directories may have attributes of users.
+fn may_wait(name: &[u8], kind: FileType) -> bool {
+    let plain = matches!(kind, FileType::Regular | FileType::Directory);
+    let rest = [&b"user."[..], b"trusted.", b"security."]
+        .iter()
+        .find_map(|prefix| name.strip_prefix(*prefix));
+    plain && rest.is_some_and(|rest| (1..=255).contains(&rest.len()))
 }
 
 fn set(attributes: &mut Attributes, change: &Change) {

@@ -1,32 +1,60 @@
-//! Bytes of a file that the disk has not got yet.
+//! Content of a file in memory: what the disk has not got yet, and what was read or written lately.
+//!
+//! Readers copy [pages] without a lock. A write inside the file locks its pages, one at a time; a change of the size is made
+//! under the lock of the size. Whoever changes the size does so before he looks for pages behind the new end, and whoever
+//! brings a page looks at the size once he has its lock, so one of the two sees the other.
+//!
+//! [pages]: super::pages
 
-use std::collections::BTreeMap;
+use floe_sync::atomic::{Ordering, fence};
+use floe_sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use floe_sync::Arc;
-
-use crate::FsError;
-
-/// Bytes of a page, whatever the block size of the disk.
-pub(crate) const PAGE_BYTES: u64 = 4096;
-
-type Page = [u8; PAGE_BYTES as usize];
+use super::pages::{Locked, PAGE, PAGE_BYTES, Page, Pages};
+use super::status::Length;
+use crate::store::SeekFor;
+use crate::{FsError, Timestamp};
 
 /// Reads bytes of the disk's content; returns how many there are.
 pub(crate) type Below<'b> = &'b dyn Fn(u64, &mut [u8]) -> Result<usize, FsError>;
 
-/// What memory has of a file's content over what the disk has. The size is the mnode's.
+/// Finds data or a hole of the disk's content.
+pub(crate) type SeekBelow<'b> = &'b dyn Fn(u64, SeekFor) -> Result<u64, FsError>;
+
+/// What memory has of a file's content over what the disk has.
 ///
-/// A byte comes from its page; else from the disk, if it lies below `valid_bytes`; else it is zero. Bytes of pages behind
-/// the end of the file are zeroes.
-#[derive(Debug)]
+/// A byte comes from its page; else from the disk, if it lies below the valid bytes of [`Length`]; else it is zero. Bytes of
+/// pages behind the end of the file are zeroes.
+#[derive(Debug, Default)]
+#[repr(align(64))]
 pub(crate) struct Content {
-    pages: BTreeMap<u64, Arc<Page>>,
-    /// Where the disk's bytes stop counting.
-    valid_bytes: u64,
-    /// The least size that the file had since its last flush, if it was cut.
-    cut: Option<u64>,
+    pages: OnceLock<Box<Pages>>,
+    resized: Mutex<Resized>,
+}
+
+/// How the size changed since the last flush. Whoever changes the size has its lock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Resized {
+    /// The least size that the file had, if it was cut.
+    pub(crate) cut: Option<u64>,
     /// The size differs from that of the last flush.
-    resized: bool,
+    pub(crate) resized: bool,
+    /// Size of the file on the disk when the flush under way, if there is one, is over.
+    pub(crate) stored_bytes: u64,
+}
+
+impl Resized {
+    pub(crate) const fn is_any(&self) -> bool {
+        self.resized || self.cut.is_some()
+    }
+}
+
+/// Pages that a call brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Brought {
+    /// Those for which space is reserved now.
+    pub(crate) dirty: u64,
+    /// Those for which memory was taken.
+    pub(crate) kept: u64,
 }
 
 /// Content on its way to the disk.
@@ -34,273 +62,439 @@ pub(crate) struct Content {
 pub(crate) struct Flight {
     /// The disk's content is cut to this size first.
     pub(crate) cut: Option<u64>,
-    pages: Vec<(u64, Arc<Page>)>,
+    /// The pages.
+    indices: Vec<u64>,
+    /// Runs of neighbouring pages with their offsets, up to the end of the file.
+    pub(crate) runs: Vec<(u64, Vec<u8>)>,
     /// The size of the file.
     pub(crate) size_bytes: u64,
 }
 
+/// A write to a file.
+#[derive(Clone, Copy)]
+pub(crate) struct Write<'w> {
+    pub(crate) offset_bytes: u64,
+    pub(crate) bytes: &'w [u8],
+    /// The size may grow: the caller has the lock of the size, and lets it grow behind the write.
+    pub(crate) grows: bool,
+    /// Size of the file on the disk.
+    pub(crate) disk_bytes: u64,
+}
+
+impl Write<'_> {
+    fn end(&self) -> u64 {
+        self.offset_bytes + self.bytes.len() as u64
+    }
+}
+
+/// Bytes of a page that lie in a file of this size.
+const fn part_of(start: u64, size_bytes: u64) -> usize {
+    let rest = size_bytes.saturating_sub(start);
+    if rest < PAGE_BYTES { rest as usize } else { PAGE }
+}
+
+fn read_below(valid_bytes: u64, at: u64, into: &mut [u8], below: Below<'_>) -> Result<(), FsError> {
+    let valid = valid_bytes.saturating_sub(at).min(into.len() as u64) as usize;
+    let len = if valid == 0 { 0 } else { below(at, &mut into[..valid])? };
+    into[len..].fill(0);
+    Ok(())
+}
+
 impl Content {
-    /// The content of a file that is whole on the disk.
-    pub(crate) const fn on_disk() -> Self {
-        Self { pages: BTreeMap::new(), valid_bytes: u64::MAX, cut: None, resized: false }
+    /// The content of a file that has so many bytes on the disk.
+    pub(crate) fn new(stored_bytes: u64) -> Self {
+        let resized = Resized { stored_bytes, ..Resized::default() };
+        Self { pages: OnceLock::new(), resized: Mutex::new(resized) }
     }
 
-    /// The content of a new file.
-    pub(crate) const fn new_file() -> Self {
-        Self { pages: BTreeMap::new(), valid_bytes: 0, cut: None, resized: false }
+    /// Locks the size. Behind the lock of the inode, before those of pages.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Resized> {
+        // A panic in a change ends all changes.
+        self.resized.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the disk lacks anything.
+    fn pages(&self) -> Option<&Pages> {
+        self.pages.get().map(|pages| &**pages)
+    }
+
+    /// The pages of a file that is about to have some.
+    pub(crate) fn begin(&self) -> &Pages {
+        self.pages.get_or_init(Box::default)
+    }
+
+    /// Whether it ever had pages, or is about to have some.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.pages.get().is_some()
+    }
+
+    /// Whether the disk lacks pages.
     pub(crate) fn is_dirty(&self) -> bool {
-        !self.pages.is_empty() || self.cut.is_some() || self.resized
+        let cells = self.pages().map(Pages::cells);
+        cells.is_some_and(|cells| cells.iter().any(|cell| !cell.dirty().is_empty()))
     }
 
-    /// Pages in memory.
-    pub(crate) fn page_count(&self) -> u64 {
-        self.pages.len() as u64
+    /// Pages that the disk lacks; more, if some went.
+    pub(crate) fn dirty_pages(&self) -> u64 {
+        let cells = self.pages().map(Pages::cells).into_iter().flatten();
+        cells.map(|cell| cell.dirty().len() as u64).sum()
     }
 
-    /// Pages in memory behind the disk's end of the file.
-    pub(crate) fn pages_from(&self, disk_bytes: u64) -> u64 {
-        self.pages.range(disk_bytes.div_ceil(PAGE_BYTES)..).count() as u64
+    /// Pages for which space is reserved.
+    pub(crate) fn counted_pages(&self) -> u64 {
+        let mut count = 0;
+        if let Some(pages) = self.pages() {
+            pages.each(0, &mut |_, slot| {
+                count += u64::from(slot.lock().dirt.counts());
+                true
+            });
+        }
+        count
     }
 
-    /// Bytes of the disk that still count, of so many.
-    pub(crate) fn kept_bytes(&self, disk_bytes: u64) -> u64 {
-        disk_bytes.min(self.valid_bytes)
+    /// Pages that take new blocks.
+    pub(crate) fn fresh_pages(&self) -> u64 {
+        let cells = self.pages().map(Pages::cells).into_iter().flatten();
+        cells.map(|cell| cell.fresh.load(Ordering::Relaxed)).sum()
     }
 
-    /// Fills `into` with bytes from `offset_bytes` on, all of which lie in the file.
+    /// The last write since the times of the inode were set.
+    pub(crate) fn last_write(&self) -> Option<Timestamp> {
+        self.pages()?.last_write()
+    }
+
+    /// The inode has the times now.
+    pub(crate) fn forget_times(&self) {
+        if let Some(pages) = self.pages() {
+            pages.forget_times();
+        }
+    }
+
+    /// Fills `into` with bytes from `offset_bytes` on, as many as there are. Returns their number, and how many pages are
+    /// kept for the next time.
     ///
     /// # Errors
     /// The disk cannot be read.
     pub(crate) fn read(
         &self,
+        length: &Length,
         offset_bytes: u64,
         into: &mut [u8],
         below: Below<'_>,
-    ) -> Result<(), FsError> {
-        let end = offset_bytes + into.len() as u64;
-        let mut at = offset_bytes;
-        while at < end {
-            let next = self.pages.range(at / PAGE_BYTES..).next();
-            let page_start = next.map_or(end, |(index, _)| (index * PAGE_BYTES).min(end));
-            let place = (at - offset_bytes) as usize;
-            if page_start > at {
-                let part = &mut into[place..(page_start - offset_bytes) as usize];
-                self.read_below(at, part, below)?;
-                at = page_start;
-                continue;
+    ) -> Result<(usize, u64), FsError> {
+        let mut kept = 0;
+        loop {
+            let before = length.version().seen();
+            let (size, valid) = length.get();
+            let len = size.saturating_sub(offset_bytes).min(into.len() as u64) as usize;
+            kept += self.read_part(length, valid, offset_bytes, &mut into[..len], below)?;
+            // Someone who cuts the file meanwhile takes bytes away.
+            if length.version().is_still(before) {
+                return Ok((len, kept));
             }
-            let Some((index, page)) = next else { break };
-            let within = (at - index * PAGE_BYTES) as usize;
-            let len = (PAGE_BYTES as usize - within).min(into.len() - place);
-            into[place..place + len].copy_from_slice(&page[within..within + len]);
-            at += len as u64;
         }
-        Ok(())
     }
 
-    fn read_below(&self, at: u64, into: &mut [u8], below: Below<'_>) -> Result<(), FsError> {
-        let valid = self.valid_bytes.saturating_sub(at).min(into.len() as u64) as usize;
-        let len = if valid == 0 { 0 } else { below(at, &mut into[..valid])? };
-        into[len..].fill(0);
-        Ok(())
+    fn read_part(
+        &self,
+        length: &Length,
+        valid: u64,
+        offset_bytes: u64,
+        into: &mut [u8],
+        below: Below<'_>,
+    ) -> Result<u64, FsError> {
+        let end = offset_bytes + into.len() as u64;
+        let (mut at, mut kept) = (offset_bytes, 0);
+        while at < end {
+            let index = at / PAGE_BYTES;
+            let within = (at % PAGE_BYTES) as usize;
+            let place = (at - offset_bytes) as usize;
+            let len = (PAGE - within).min(into.len() - place);
+            let part = &mut into[place..place + len];
+            let page = self.page(index);
+            if page.is_some_and(|page| page.read(within, part)) {
+                at += len as u64;
+            } else if at >= valid {
+                part.fill(0);
+                at += len as u64;
+            } else if len < PAGE {
+                kept += self.load(length, index, below)?;
+                // Where it is gone again, its size changed, and all is read anew.
+                let _ = self.page(index).is_some_and(|page| page.read(within, part));
+                at += len as u64;
+            } else {
+                // Whole pages, at once as far as memory has none.
+                let whole = (end - at) / PAGE_BYTES;
+                let absent = |one: &u64| self.page(*one).is_none_or(Page::is_absent);
+                let count = (index..index + whole).take_while(absent).count().max(1) as u64;
+                let part = &mut into[place..place + (count * PAGE_BYTES) as usize];
+                let seen = length.version().seen();
+                read_below(valid, at, part, below)?;
+                let (chunks, _) = part.as_chunks::<PAGE>();
+                for (index, chunk) in (index..).zip(chunks) {
+                    kept += self.keep(length, seen, index, chunk);
+                }
+                at += count * PAGE_BYTES;
+            }
+        }
+        Ok(kept)
     }
 
-    /// Takes bytes at `offset_bytes`. The file's size was `size_bytes` before; the caller lets it grow. Returns how many
-    /// pages were added.
+    fn page(&self, index: u64) -> Option<&Page> {
+        self.pages()?.get(index)?.page()
+    }
+
+    /// Locks the slot of a page. Sizes that are looked at afterwards are those of now, or of whoever waits for the lock.
+    fn locked(&self, index: u64) -> Result<Locked<'_>, FsError> {
+        let slot = self.begin().ensure(index).ok_or(FsError::TooLarge)?;
+        let locked = slot.lock();
+        fence(Ordering::SeqCst);
+        Ok(locked)
+    }
+
+    /// Keeps what was read of the disk, unless the size has changed since or there is a page.
+    fn keep(&self, length: &Length, seen: u64, index: u64, bytes: &[u8; PAGE]) -> u64 {
+        let Ok(locked) = self.locked(index) else { return 0 };
+        let fits = locked.present().is_none() && length.version().is_still(seen);
+        u64::from(fits && locked.fill(bytes))
+    }
+
+    /// Lets memory have a page. Returns how many were brought.
+    fn load(&self, length: &Length, index: u64, below: Below<'_>) -> Result<u64, FsError> {
+        let locked = self.locked(index)?;
+        if locked.present().is_some() {
+            return Ok(0);
+        }
+        let ((size, valid), start) = (length.get(), index * PAGE_BYTES);
+        let mut page = [0; PAGE];
+        read_below(valid, start, &mut page[..part_of(start, size)], below)?;
+        Ok(u64::from(locked.fill(&page)))
+    }
+
+    /// Takes bytes; `false` if the file became too short for a write that may not let it grow. Returns which pages came in
+    /// any case.
     ///
     /// # Errors
     /// The disk cannot be read, where a page is written in part; then nothing was taken.
     pub(crate) fn write(
-        &mut self,
-        offset_bytes: u64,
-        bytes: &[u8],
-        size_bytes: u64,
+        &self,
+        length: &Length,
+        write: Write<'_>,
         below: Below<'_>,
-    ) -> Result<u64, FsError> {
-        let end = offset_bytes + bytes.len() as u64;
-        let (first, last) = (offset_bytes / PAGE_BYTES, (end - 1) / PAGE_BYTES);
+    ) -> Result<(bool, Brought), FsError> {
+        let mut brought = Brought::default();
+        let (first, last) = (write.offset_bytes / PAGE_BYTES, (write.end() - 1) / PAGE_BYTES);
         // Read first, so that an error leaves all as it is.
-        let mut fresh: BTreeMap<u64, Page> = BTreeMap::new();
         for index in [first, last] {
-            let (start, stop) = (index * PAGE_BYTES, (index + 1) * PAGE_BYTES);
-            let whole = offset_bytes <= start && (stop <= end || size_bytes <= end);
-            if !whole && !self.pages.contains_key(&index) && !fresh.contains_key(&index) {
-                let mut page = [0; PAGE_BYTES as usize];
-                let len = size_bytes.saturating_sub(start).min(PAGE_BYTES) as usize;
-                self.read_below(start, &mut page[..len], below)?;
-                fresh.insert(index, page);
+            let start = index * PAGE_BYTES;
+            let whole = write.offset_bytes <= start
+                && (start + PAGE_BYTES <= write.end() || length.size() <= write.end());
+            if !whole && self.page(index).is_none_or(Page::is_absent) {
+                brought.kept += self.load(length, index, below)?;
             }
         }
-        let before = self.page_count();
         for index in first..=last {
-            let start = index * PAGE_BYTES;
-            let from = offset_bytes.max(start);
-            let to = end.min(start + PAGE_BYTES);
-            let page = self.pages.entry(index).or_insert_with(|| {
-                Arc::new(fresh.remove(&index).unwrap_or([0; PAGE_BYTES as usize]))
-            });
-            // A page on its way to the disk stays as it is; this is another one.
-            Arc::make_mut(page)[(from - start) as usize..(to - start) as usize].copy_from_slice(
-                &bytes[(from - offset_bytes) as usize..(to - offset_bytes) as usize],
-            );
+            if !self.write_page(length, write, index, below, &mut brought)? {
+                return Ok((false, brought));
+            }
         }
-        self.resized |= end > size_bytes;
-        Ok(self.page_count() - before)
+        Ok((true, brought))
     }
 
-    /// Sets the size, which was `before_bytes`. Returns how many pages went.
-    pub(crate) fn resize(&mut self, size_bytes: u64, before_bytes: u64) -> u64 {
-        self.resized |= size_bytes != before_bytes;
-        if size_bytes >= before_bytes {
+    fn write_page(
+        &self,
+        length: &Length,
+        write: Write<'_>,
+        index: u64,
+        below: Below<'_>,
+        brought: &mut Brought,
+    ) -> Result<bool, FsError> {
+        let start = index * PAGE_BYTES;
+        let from = write.offset_bytes.max(start);
+        let to = write.end().min(start + PAGE_BYTES);
+        let mut locked = self.locked(index)?;
+        let (size, valid) = length.get();
+        if to > size && !write.grows {
+            return Ok(false);
+        }
+        let mut page = [0; PAGE];
+        let there = part_of(start, size);
+        let within = (from - start) as usize;
+        let bytes =
+            &write.bytes[(from - write.offset_bytes) as usize..(to - write.offset_bytes) as usize];
+        let base = locked.present().is_none();
+        if base && (within > 0 || bytes.len() < there) {
+            read_below(valid, start, &mut page[..there], below)?;
+        }
+        brought.kept += u64::from(locked.write(base.then_some(&page), within, bytes));
+        brought.dirty += u64::from(!locked.dirt.counts());
+        if !locked.dirt.dirty {
+            locked.dirt.dirty = true;
+            let cell = self.begin().cell(index);
+            cell.dirty().push(index);
+            if start >= write.disk_bytes && !locked.dirt.fresh {
+                locked.dirt.fresh = true;
+                cell.fresh.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sets the size. The caller has its lock. Returns for how many pages no space is reserved any more.
+    pub(crate) fn resize(&self, length: &Length, size_bytes: u64, resized: &mut Resized) -> u64 {
+        let (before, valid) = length.get();
+        resized.resized |= size_bytes != before;
+        if size_bytes >= before {
+            // What lets a file grow will write to it.
+            self.begin();
+            length.set(size_bytes, valid);
             return 0;
         }
-        let before = self.page_count();
-        drop(self.pages.split_off(&size_bytes.div_ceil(PAGE_BYTES)));
-        if let Some(page) = self.pages.get_mut(&(size_bytes / PAGE_BYTES)) {
-            Arc::make_mut(page)[(size_bytes % PAGE_BYTES) as usize..].fill(0);
-        }
-        self.cut = Some(self.cut.map_or(size_bytes, |cut| cut.min(size_bytes)));
-        self.valid_bytes = self.valid_bytes.min(size_bytes);
-        before - self.page_count()
-    }
-
-    /// What the disk lacks. It stays readable here until [`Content::landed`].
-    pub(crate) fn take_off(&mut self, size_bytes: u64) -> Flight {
-        let pages = self.pages.iter().map(|(index, page)| (*index, Arc::clone(page))).collect();
-        self.resized = false;
-        Flight { cut: self.cut.take(), pages, size_bytes }
-    }
-
-    /// The disk has it: drops what did not change meanwhile. Returns how many pages went.
-    pub(crate) fn landed(&mut self, flight: &Flight) -> u64 {
-        let before = self.page_count();
-        for (index, page) in &flight.pages {
-            if self.pages.get(index).is_some_and(|now| Arc::ptr_eq(now, page)) {
-                self.pages.remove(index);
+        length.set(size_bytes, valid.min(size_bytes));
+        fence(Ordering::SeqCst);
+        resized.cut = Some(resized.cut.map_or(size_bytes, |cut| cut.min(size_bytes)));
+        let Some(pages) = self.pages() else { return 0 };
+        let mut gone = 0;
+        pages.each(size_bytes.div_ceil(PAGE_BYTES), &mut |index, slot| {
+            let was = slot.lock().clear();
+            gone += u64::from(was.counts());
+            if was.fresh {
+                pages.cell(index).fresh.fetch_sub(1, Ordering::Relaxed);
             }
+            true
+        });
+        if let Some(slot) = pages.get(size_bytes / PAGE_BYTES) {
+            slot.lock().zero_from((size_bytes % PAGE_BYTES) as usize);
         }
-        self.valid_bytes = self.cut.unwrap_or(u64::MAX);
-        before - self.page_count()
+        gone
     }
-}
 
-impl Flight {
-    /// Runs of neighbouring pages with their offsets, up to the end of the file, each of at most so many bytes and a page.
-    pub(crate) fn runs(&self, most_bytes: usize) -> Vec<(u64, Vec<u8>)> {
-        let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
-        for (index, page) in &self.pages {
+    /// What the disk lacks, in runs of so many bytes and a page at most. It stays readable here.
+    pub(crate) fn take_off(
+        &self,
+        length: &Length,
+        resized: &mut Resized,
+        most_bytes: usize,
+    ) -> Flight {
+        let (size_bytes, cut) = (length.size(), resized.cut.take());
+        (resized.resized, resized.stored_bytes) = (false, size_bytes);
+        let mut flight = Flight { cut, indices: Vec::new(), runs: Vec::new(), size_bytes };
+        let Some(pages) = self.pages() else { return flight };
+        let mut due: Vec<u64> =
+            pages.cells().iter().flat_map(|cell| std::mem::take(&mut *cell.dirty())).collect();
+        due.sort_unstable();
+        due.dedup();
+        for index in due {
+            let Some(slot) = pages.get(index) else { continue };
+            let mut locked = slot.lock();
             let at = index * PAGE_BYTES;
-            let len = self.size_bytes.saturating_sub(at).min(PAGE_BYTES) as usize;
-            if len == 0 {
-                break;
+            let len = part_of(at, size_bytes);
+            // Some went, and some lie behind the end.
+            if !locked.dirt.dirty || len == 0 {
+                continue;
             }
+            (locked.dirt.dirty, locked.dirt.flying) = (false, true);
             let goes_on = |(start, run): &&mut (u64, Vec<u8>)| {
                 at == *start + run.len() as u64 && run.len() < most_bytes
             };
-            match runs.last_mut().filter(goes_on) {
-                Some((_, run)) => run.extend_from_slice(&page[..len]),
-                None => runs.push((at, page[..len].to_vec())),
+            if flight.runs.last_mut().filter(goes_on).is_none() {
+                flight.runs.push((at, Vec::new()));
             }
-        }
-        runs
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[derive(Clone, Debug)]
-    enum Act {
-        Write(u64, usize),
-        Resize(u64),
-        TakeOff,
-        Land,
-    }
-
-    fn act() -> impl Strategy<Value = Act> {
-        let offset = prop_oneof![0u64..40_000, (0u64..10).prop_map(|page| page * PAGE_BYTES)];
-        prop_oneof![
-            4 => (offset.clone(), 1usize..10_000).prop_map(|(at, len)| Act::Write(at, len)),
-            2 => offset.prop_map(Act::Resize),
-            1 => Just(Act::TakeOff),
-            2 => Just(Act::Land),
-        ]
-    }
-
-    /// Lets the disk, a plain buffer, have a flight.
-    fn land(disk: &RefCell<Vec<u8>>, flight: &Flight) {
-        let mut disk = disk.borrow_mut();
-        if let Some(cut) = flight.cut
-            && (cut as usize) < disk.len()
-        {
-            disk.truncate(cut as usize);
-        }
-        for (at, bytes) in flight.runs(8192) {
-            let end = at as usize + bytes.len();
-            if disk.len() < end {
-                disk.resize(end, 0);
+            if let (Some((_, run)), Some(page)) = (flight.runs.last_mut(), locked.present()) {
+                let from = run.len();
+                run.resize(from + len, 0);
+                page.read(0, &mut run[from..]);
             }
-            disk[at as usize..end].copy_from_slice(&bytes);
+            flight.indices.push(index);
         }
-        disk.resize(flight.size_bytes as usize, 0);
+        flight
     }
 
-    proptest! {
-        /// Whatever is written, cut and flushed in any order, reads see the content that a plain buffer has, and the disk
-        /// has it after the last flush.
-        #[test]
-        fn reads_and_flushes_see_what_was_written(
-            before in 0usize..30_000, acts in prop::collection::vec(act(), 1..40),
-        ) {
-            let mut model: Vec<u8> = (0..before).map(|at| (at % 251) as u8 + 1).collect();
-            let disk = RefCell::new(model.clone());
-            let below = |at: u64, into: &mut [u8]| {
-                let disk = disk.borrow();
-                let rest = disk.get(at as usize..).unwrap_or_default();
-                let len = rest.len().min(into.len());
-                into[..len].copy_from_slice(&rest[..len]);
-                Ok(len)
-            };
-            let (mut content, mut flight, mut pages) = (Content::on_disk(), None::<Flight>, 0);
-            for (turn, act) in acts.into_iter().chain([Act::Land, Act::TakeOff, Act::Land]).enumerate() {
-                match act {
-                    Act::Write(at, len) => {
-                        let bytes = vec![(turn % 255) as u8 + 1; len];
-                        pages += content.write(at, &bytes, model.len() as u64, &below).unwrap();
-                        let end = at as usize + len;
-                        if model.len() < end { model.resize(end, 0); }
-                        model[at as usize..end].copy_from_slice(&bytes);
-                    }
-                    Act::Resize(size) => {
-                        pages -= content.resize(size, model.len() as u64);
-                        model.resize(size as usize, 0);
-                    }
-                    Act::TakeOff if flight.is_none() => {
-                        flight = Some(content.take_off(model.len() as u64));
-                    }
-                    Act::TakeOff => {}
-                    Act::Land => {
-                        if let Some(flight) = flight.take() {
-                            land(&disk, &flight);
-                            pages -= content.landed(&flight);
-                        }
-                    }
+    /// The disk has it. Returns for how many pages no space is reserved any more.
+    pub(crate) fn landed(&self, length: &Length, resized: &Resized, flight: &Flight) -> u64 {
+        let mut gone = 0;
+        if let Some(pages) = self.pages() {
+            for &index in &flight.indices {
+                let Some(slot) = pages.get(index) else { continue };
+                let mut locked = slot.lock();
+                if !std::mem::take(&mut locked.dirt.flying) {
+                    continue;
                 }
-                let mut seen = vec![0xee; model.len()];
-                content.read(0, &mut seen, &below).unwrap();
-                prop_assert!(seen == model, "turn {turn}");
-                prop_assert_eq!(pages, content.page_count());
+                if std::mem::take(&mut locked.dirt.fresh) {
+                    pages.cell(index).fresh.fetch_sub(1, Ordering::Relaxed);
+                }
+                gone += u64::from(!locked.dirt.counts());
             }
-            prop_assert!(!content.is_dirty());
-            prop_assert!(*disk.borrow() == model);
         }
+        length.set(length.size(), resized.cut.unwrap_or(u64::MAX));
+        gone
+    }
+
+    /// Gives back the memory of pages that the disk has; returns how many are left.
+    pub(crate) fn drop_clean(&mut self) -> usize {
+        let Some(pages) = self.pages.get_mut() else { return 0 };
+        let left = pages.drop_clean();
+        if left == 0 && pages.last_write().is_none() && !self.is_dirty() {
+            self.pages.take();
+        }
+        left
+    }
+
+    /// The first byte from `offset_bytes` on that lies in data or in a hole. Pages that were written count as data.
+    ///
+    /// # Errors
+    /// [`FsError::PastEnd`], and of the disk.
+    pub(crate) fn seek(
+        &self,
+        length: &Length,
+        offset_bytes: u64,
+        what: SeekFor,
+        below: SeekBelow<'_>,
+    ) -> Result<u64, FsError> {
+        let (size, valid) = length.get();
+        if offset_bytes >= size {
+            return Err(FsError::PastEnd);
+        }
+        let mut at = offset_bytes;
+        while at < size {
+            let next = self.next_written(at / PAGE_BYTES).unwrap_or(u64::MAX).max(at).min(size);
+            if next == at {
+                if what == SeekFor::Data {
+                    return Ok(at);
+                }
+                at = (at / PAGE_BYTES + 1) * PAGE_BYTES;
+                continue;
+            }
+            // Up to here the disk knows.
+            let known = next.min(valid);
+            if at < known {
+                match below(at, what) {
+                    Ok(found) if found < known => return Ok(found),
+                    Ok(_) => {}
+                    // The disk's file ends here: a hole.
+                    Err(FsError::PastEnd) if what == SeekFor::Hole => return Ok(at),
+                    Err(FsError::PastEnd) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if known < next && what == SeekFor::Hole {
+                return Ok(known.max(at));
+            }
+            at = next;
+        }
+        if what == SeekFor::Hole { Ok(size) } else { Err(FsError::PastEnd) }
+    }
+
+    /// Where the next page starts that a program wrote to.
+    fn next_written(&self, from: u64) -> Option<u64> {
+        let mut found = None;
+        self.pages()?.each(from, &mut |index, slot| {
+            let written = slot.page().is_some_and(Page::is_written);
+            found = written.then_some(index * PAGE_BYTES);
+            !written
+        });
+        found
     }
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

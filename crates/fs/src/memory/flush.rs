@@ -8,13 +8,15 @@ use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_sync::{MutexGuard, thread};
 
 use super::carry::survive;
-use super::content::{Flight, PAGE_BYTES};
+use super::content::Flight;
 use super::losses::Losses;
 use super::lower::Lower;
+use super::mnode::Mnode;
+use super::pages::PAGE_BYTES;
 use super::plan::plan;
 use super::record::{Action, Record, Stamp};
-use super::room::Cost;
 use super::table::Table;
+use super::waiting::Pending;
 use super::{MemFs, State};
 use crate::op::{Op, OpKind};
 use crate::{Attributes, FsError, Timestamp};
@@ -24,10 +26,16 @@ pub(super) const RECORDS_PER_BATCH: usize = 512;
 /// Pages of content that a batch takes, or those of one file.
 pub(super) const PAGES_PER_BATCH: u64 = 2048;
 
+/// Bytes of one write to the disk.
+const MOST_WRITTEN: usize = 1 << 20;
+
 /// A batch: steps in the order in which the disk takes them.
 pub(super) struct Batch {
     pub(super) steps: Vec<Step>,
     touched: BTreeSet<InodeNr>,
+    born: BTreeSet<InodeNr>,
+    /// Inodes to compare with the disk afterwards.
+    compared: Vec<InodeNr>,
 }
 
 pub(super) enum Step {
@@ -48,6 +56,8 @@ pub(super) struct Choice {
     pub(super) contents: Vec<InodeNr>,
     /// Inodes whose times the disk is to have.
     pub(super) settle: Vec<InodeNr>,
+    /// Those of no others that changes concern.
+    pub(super) only: bool,
 }
 
 impl Choice {
@@ -56,15 +66,24 @@ impl Choice {
     }
 }
 
-impl State {
+impl Pending {
     /// Takes a batch out of the log. The changes are closed downward, so their order is all that the disk needs.
-    pub(super) fn take_off(&mut self, choice: &Choice) -> Batch {
-        let mut batch = Batch { steps: Vec::new(), touched: BTreeSet::new() };
+    pub(super) fn take_off(&mut self, state: &State, choice: Choice) -> Batch {
+        let mut batch = Batch {
+            steps: Vec::new(),
+            touched: BTreeSet::new(),
+            born: BTreeSet::new(),
+            compared: choice.settle,
+        };
         for stamp in &choice.records {
             let Some(record) = self.log.remove(*stamp) else { continue };
-            if let Action::Rename { moved, replaced: Some(_), .. } = &record.action {
+            match &record.action {
                 // Whoever replaces a file wants the old content or the new one.
-                self.content_off(*moved, &mut batch);
+                Action::Rename { moved, replaced: Some(_), .. } => {
+                    let _ = content_off(state, *moved, &mut batch);
+                }
+                Action::Create { reserved, .. } => drop(batch.born.insert(reserved.inode)),
+                _ => {}
             }
             record.each_mnode(|mnode| {
                 batch.touched.insert(mnode);
@@ -72,98 +91,77 @@ impl State {
             batch.steps.push(Step::Record(record));
         }
         for inode in &choice.contents {
-            self.content_off(*inode, &mut batch);
-        }
-        batch.touched.extend(&choice.settle);
-        for inode in &batch.touched {
-            if let Some(node) = self.nodes.get_mut(inode.0) {
-                node.in_flight = true;
+            if !content_off(state, *inode, &mut batch) {
+                self.note_content(state, *inode, 0);
             }
         }
+        batch.touched.extend(&batch.compared);
+        self.flying = true;
+        let nodes = batch.touched.iter().filter_map(|inode| state.get(*inode));
+        nodes.for_each(|node| node.set_in_flight(true));
         // Those that a change is not known to have reached the disk for.
-        let there = |inode: &&InodeNr| self.nodes.get(inode.0).is_some();
+        let there = |inode: &&InodeNr| state.get(**inode).is_some();
         self.unsettled.extend(batch.touched.iter().filter(there));
+        if !choice.only {
+            batch.compared = batch.touched.iter().copied().collect();
+        }
         batch
     }
 
-    /// Lets a batch have the content of a file; nothing if its creation is not before it.
-    fn content_off(&mut self, inode: InodeNr, batch: &mut Batch) {
-        let born_later = |state: &Self| {
-            let first = state.log.of_mnode(inode).next().and_then(|stamp| state.log.get(stamp));
-            first.is_some_and(|record| {
-                matches!(&record.action, Action::Create { reserved, .. } if reserved.inode == inode)
-            })
-        };
-        if !self.dirty.contains(&inode) || born_later(self) {
-            return;
-        }
-        let Some(node) = self.nodes.get_mut(inode.0) else { return };
-        let status = node.status.read();
-        let (size_bytes, time) = (status.size_bytes, status.ctime);
-        let flight = node.guarded().content.take_off(size_bytes);
-        let stored_bytes = std::mem::replace(&mut node.stored_bytes, size_bytes);
-        batch.touched.insert(inode);
-        batch.steps.push(Step::Content { inode, time, stored_bytes, flight });
-    }
-
-    /// The disk has a batch. Returns the attributes of those that are on the disk now, to be compared.
-    pub(super) fn land(&mut self, batch: &Batch, cluster_bytes: u64) -> Vec<Attributes> {
+    /// The disk has a batch. Returns which inodes are gone for good.
+    pub(super) fn land(&mut self, state: &State, batch: &Batch) -> Vec<InodeNr> {
+        self.flying = false;
+        let mut gone = Vec::new();
         for step in &batch.steps {
             match step {
                 Step::Record(record) => {
-                    self.room.release(&Cost::of(record));
+                    self.release(state, record);
                     match &record.action {
                         Action::Create { reserved, .. } => {
-                            if let Some(node) = self.nodes.get_mut(reserved.inode.0) {
-                                node.unborn = false;
-                                node.target = None;
+                            if let Some(node) = state.get(reserved.inode) {
+                                node.set_born();
                             }
                         }
                         Action::Release { inode } => {
                             self.unsettled.remove(inode);
-                            self.drop_node(*inode);
+                            gone.push(*inode);
                         }
                         _ => {}
                     }
                 }
                 Step::Content { inode, flight, .. } => {
-                    if let Some(node) = self.nodes.get_mut(inode.0) {
-                        let pages = node.guarded().content.landed(flight);
-                        let mut status = node.status.read();
-                        let guarded = node.lock();
-                        status.sectors = node.sectors(&guarded, status.size_bytes, cluster_bytes);
-                        drop(guarded);
-                        node.status.write(&status);
-                        self.note_content(*inode, -pages.cast_signed());
-                    }
+                    let Some(node) = state.get(*inode) else { continue };
+                    let resized = node.content.lock();
+                    let pages = node.content.landed(&node.status.length, &resized, flight);
+                    drop(resized);
+                    node.set_disk_bytes(flight.size_bytes);
+                    self.note_content(state, *inode, -pages.cast_signed());
                 }
             }
         }
-        let mut there = Vec::new();
-        for inode in &batch.touched {
-            let waits = self.log.concerns(*inode);
-            let Some(node) = self.nodes.get_mut(inode.0) else { continue };
-            node.in_flight = false;
-            let shown = node.shown();
-            let dirty = node.guarded().content.is_dirty();
-            if !waits && !node.unborn && !dirty && shown.links > 0 {
-                there.push(shown);
-            }
-        }
-        there
+        let nodes = batch.touched.iter().filter_map(|inode| state.get(*inode));
+        nodes.for_each(|node| node.set_in_flight(false));
+        gone
     }
+}
 
-    /// Files whose content the disk lacks, up to so many pages or one more file.
-    pub(super) fn some_contents(&self, most_pages: u64) -> Vec<InodeNr> {
-        let mut pages = 0;
-        let fits = |inode: &&InodeNr| {
-            let fits = pages < most_pages;
-            pages += self.get(**inode).map_or(0, |node| node.lock().content.page_count());
-            fits
-        };
-        self.dirty.iter().take_while(fits).copied().collect()
+/// Lets a batch have the content of a file; nothing if its creation is not before it, or if there is none.
+fn content_off(state: &State, inode: InodeNr, batch: &mut Batch) -> bool {
+    let Some(node) = state.get(inode) else { return false };
+    if !node.is_dirty() || node.is_unborn() && !batch.born.contains(&inode) {
+        return false;
     }
+    let time = node.folded().ctime;
+    let mut resized = node.content.lock();
+    let stored_bytes = resized.stored_bytes;
+    let flight = node.content.take_off(&node.status.length, &mut resized, MOST_WRITTEN);
+    drop(resized);
+    batch.touched.insert(inode);
+    batch.steps.push(Step::Content { inode, time, stored_bytes, flight });
+    true
+}
 
+impl State {
     /// Ends all changes: what memory has and what the disk has may differ for good.
     pub(super) fn end(&mut self, error: &FsError) -> FsError {
         let why = format!("changes that were accepted cannot be written: {error}");
@@ -173,20 +171,12 @@ impl State {
     /// Forgets all inodes; the disk has what there is to know of them.
     pub(super) fn forget_all(&mut self) {
         self.nodes = Table::default();
-        self.dirty.clear();
-        self.unsettled.clear();
-        (self.names, self.room.pages, self.room.files) = (0, 0, 0);
-    }
-
-    /// The disk has these attributes: what memory had was the first, now it is the second.
-    fn settle(&mut self, before: &Attributes, now: Attributes) {
-        let waits = self.log.concerns(before.inode);
-        let Some(node) = self.nodes.get_mut(before.inode.0) else { return };
-        let dirty = node.guarded().content.is_dirty();
-        if node.shown() == *before && !waits && !dirty && !node.in_flight {
-            node.set_stored(&now);
-            self.unsettled.remove(&before.inode);
-        }
+        (self.names, self.kept_pages) = (0, 0);
+        let mut pending = self.pending();
+        pending.dirty.clear();
+        pending.unsettled.clear();
+        (pending.room.pages, pending.room.files) = (0, 0);
+        self.pressure.note(&pending);
     }
 }
 
@@ -195,25 +185,30 @@ impl<L: Lower> MemFs<L> {
     fn flush_batch(
         &self,
         turn: &MutexGuard<'_, ()>,
-        choose: impl FnOnce(&mut State) -> Choice,
+        choose: impl FnOnce(&State, &mut Pending) -> Choice,
     ) -> Result<bool, FsError> {
         let (batch, returned) = {
-            let mut state = self.state_mut();
+            let state = self.state();
             state.judge()?;
-            let choice = choose(&mut state);
+            let mut pending = self.gather(&state);
+            let choice = choose(&state, &mut pending);
             if choice.is_empty() {
                 return Ok(false);
             }
-            (state.take_off(&choice), std::mem::take(&mut state.returned))
+            (pending.take_off(&state, choice), std::mem::take(&mut pending.returned))
         };
         returned.into_iter().for_each(|inode| self.lower.give_back(inode));
         let mut losses = Losses::default();
         self.carry(&batch, &mut losses).map_err(|error| self.end(&error))?;
-        let there = {
-            let mut state = self.state_mut();
-            let there = state.land(&batch, self.cluster_bytes());
-            state.room.note(self.lower.space());
-            there
+        let (gone, there) = {
+            let state = self.state();
+            let mut pending = self.gather(&state);
+            let gone = pending.land(&state, &batch);
+            pending.room.note(self.lower.space());
+            state.pressure.note(&pending);
+            let whole = |inode: &InodeNr| self.whole(&state, &mut pending, *inode);
+            let there: Vec<Attributes> = batch.compared.iter().filter_map(whole).collect();
+            (gone, there)
         };
         let mut settled = Vec::with_capacity(there.len());
         for before in there {
@@ -227,12 +222,55 @@ impl<L: Lower> MemFs<L> {
             self.reconcile(turn, losses)?;
             return Ok(true);
         }
-        let mut state = self.state_mut();
-        for (before, now) in settled {
-            state.settle(&before, now);
+        let is_crowded = {
+            let state = self.state();
+            let mut pending = state.pending();
+            for (before, now) in settled {
+                self.settle(&state, &mut pending, &before, now);
+            }
+            state.keeps_much(&self.limits, &pending)
+        };
+        if is_crowded || !gone.is_empty() {
+            let mut state = self.state_mut();
+            gone.into_iter().for_each(|inode| state.drop_node(inode));
+            state.evict(&self.limits);
         }
-        state.evict(&self.limits);
         Ok(true)
+    }
+
+    /// The attributes of an inode, if the disk has all of it. Whoever changes it has one of its locks until that is logged, so
+    /// a change that is seen here is seen to wait.
+    fn whole(&self, state: &State, pending: &mut Pending, inode: InodeNr) -> Option<Attributes> {
+        let node = state.get(inode)?;
+        let stripes = node.lock_names(inode);
+        let guarded = (node.lock(), node.content.lock());
+        let shown = node.shown();
+        let dirty = guarded.1.is_any() || node.content.is_dirty();
+        self.gather_into(state, pending);
+        drop((guarded, stripes));
+        let whole = !pending.log.concerns(inode) && !node.is_unborn() && !dirty;
+        (whole && shown.links > 0).then_some(shown)
+    }
+
+    /// The disk has these attributes: what memory had was the first, now it is the second, unless others changed it since.
+    fn settle(&self, state: &State, pending: &mut Pending, before: &Attributes, now: Attributes) {
+        let inode = before.inode;
+        let Some(node) = state.get(inode) else { return };
+        let stripes = node.lock_names(inode);
+        let guarded = (node.lock(), node.content.lock());
+        let shown = node.shown();
+        let dirty = guarded.1.is_any() || node.content.is_dirty();
+        self.gather_into(state, pending);
+        if shown != *before || dirty || node.is_in_flight() || pending.log.concerns(inode) {
+            return;
+        }
+        if shown != now {
+            node.fold(&now);
+            node.status.length.set(now.size_bytes, node.status.length.get().1);
+            node.set_disk_bytes(now.size_bytes);
+        }
+        drop((guarded, stripes));
+        pending.unsettled.remove(&inode);
     }
 
     fn end(&self, error: &FsError) -> FsError {
@@ -280,47 +318,43 @@ impl<L: Lower> MemFs<L> {
     /// Lets the disk have all changes that were made before the call.
     pub(super) fn flush_all(&self) -> Result<(), FsError> {
         let until = {
-            let state = self.state_mut();
+            let state = self.state();
             state.judge()?;
-            state.log.last()
+            self.gather(&state).log.last()
         };
         // Between two batches others may take their turn.
-        let turns = |choose: &dyn Fn(&mut State) -> Choice| {
+        let turns = |choose: &dyn Fn(&State, &mut Pending) -> Choice| {
             while self.flush_batch(&self.flushing(), choose)? {
                 thread::yield_now();
             }
             Ok::<(), FsError>(())
         };
-        turns(&|state| Choice {
-            records: state.log.oldest(until, RECORDS_PER_BATCH),
+        turns(&|_, pending| Choice {
+            records: pending.log.oldest(until, RECORDS_PER_BATCH),
             ..Choice::default()
         })?;
-        let mut dirty: BTreeSet<InodeNr> = self.state_mut().dirty.clone();
+        let mut dirty: BTreeSet<InodeNr> = self.state().pending().dirty.clone();
         while !dirty.is_empty() {
             let (mut contents, mut pages) = (Vec::new(), 0);
             while pages < PAGES_PER_BATCH
                 && let Some(inode) = dirty.pop_first()
             {
                 let state = self.state();
-                let count = state.get(inode).map_or(0, |node| node.lock().content.page_count());
+                let count = state.get(inode).map_or(0, |node| node.content.dirty_pages());
                 pages += count + 1;
                 contents.push(inode);
             }
-            self.flush_batch(&self.flushing(), |state| {
-                // Those that were created since the cut wait for the next time.
-                let records = plan(
-                    &state.log,
-                    contents
-                        .iter()
-                        .copied()
-                        .filter(|inode| state.get(*inode).is_some_and(|node| node.unborn)),
-                );
-                Choice { records, contents, settle: Vec::new() }
+            self.flush_batch(&self.flushing(), |state, pending| {
+                // Those that were created since the cut go along.
+                let unborn = |inode: &InodeNr| state.get(*inode).is_some_and(Mnode::is_unborn);
+                let unborn = contents.iter().copied().filter(unborn);
+                let records = plan(&pending.log, unborn);
+                Choice { records, contents, ..Choice::default() }
             })?;
         }
-        let settle: Vec<InodeNr> = self.state().unsettled.iter().copied().collect();
+        let settle: Vec<InodeNr> = self.state().pending().unsettled.iter().copied().collect();
         for part in settle.chunks(RECORDS_PER_BATCH) {
-            self.flush_batch(&self.flushing(), |state| {
+            self.flush_batch(&self.flushing(), |state, _| {
                 let settle = part.iter().filter(|inode| state.get(**inode).is_some());
                 Choice { settle: settle.copied().collect(), ..Choice::default() }
             })?;
@@ -335,18 +369,34 @@ impl<L: Lower> MemFs<L> {
         inodes: impl IntoIterator<Item = InodeNr>,
     ) -> Result<(), FsError> {
         let inodes: Vec<InodeNr> = inodes.into_iter().collect();
-        self.flush_batch(turn, |state| Choice {
-            records: plan(&state.log, inodes.iter().copied()),
-            contents: inodes.iter().copied().filter(|inode| state.dirty.contains(inode)).collect(),
-            settle: inodes.iter().copied().filter(|one| state.unsettled.contains(one)).collect(),
+        self.flush_batch(turn, |state, pending| {
+            let records = plan(&pending.log, inodes.iter().copied());
+            let waits = |inode: &InodeNr| {
+                pending.log.concerns(*inode)
+                    || state.get(*inode).is_some_and(Mnode::is_dirty)
+                    || pending.unsettled.contains(inode)
+            };
+            let settle: Vec<InodeNr> = inodes.iter().copied().filter(waits).collect();
+            Choice { records, contents: settle.clone(), settle, only: true }
         })?;
         Ok(())
     }
 
     /// Lets the disk have some changes if many wait.
     pub(super) fn flush_some(&self) -> Result<(), FsError> {
-        while self.is_pressed(2) {
-            self.flush_oldest(&self.flushing())?;
+        self.flush_until(2)
+    }
+
+    /// Lets the disk have changes until not more than a part of what may wait does.
+    pub(super) fn flush_until(&self, part: u64) -> Result<(), FsError> {
+        while self.is_pressed(part) {
+            if !self.flush_oldest(&self.flushing())? {
+                // What slots have brought back makes the difference, if anything does.
+                drop(self.state_mut());
+                if !self.is_pressed(part) || !self.flush_oldest(&self.flushing())? {
+                    break;
+                }
+            }
             thread::yield_now();
         }
         Ok(())
@@ -354,22 +404,22 @@ impl<L: Lower> MemFs<L> {
 
     /// Whether more than a part of what may wait does.
     pub(super) fn is_pressed(&self, part: u64) -> bool {
-        let state = self.state();
-        state.log.len() as u64 > self.limits.records as u64 / part
-            || state.room.pages * PAGE_BYTES > self.limits.content_bytes / part
+        let (records, content_bytes) = self.state().pressure.get();
+        records > self.limits.records as u64 / part
+            || content_bytes > self.limits.content_bytes / part
     }
 
-    /// Lets the disk have the oldest changes, or content, whichever presses.
-    pub(super) fn flush_oldest(&self, turn: &MutexGuard<'_, ()>) -> Result<(), FsError> {
-        self.flush_batch(turn, |state| {
-            if state.room.pages * PAGE_BYTES <= self.limits.content_bytes / 2 {
-                let records = state.log.oldest(state.log.last(), RECORDS_PER_BATCH);
+    /// Lets the disk have the oldest changes, or content, whichever presses; `false` if there are none.
+    pub(super) fn flush_oldest(&self, turn: &MutexGuard<'_, ()>) -> Result<bool, FsError> {
+        self.flush_batch(turn, |state, pending| {
+            let content_bytes = pending.room.pages.max(0).cast_unsigned() * PAGE_BYTES;
+            if content_bytes <= self.limits.content_bytes / 2 {
+                let records = pending.log.oldest(pending.log.last(), RECORDS_PER_BATCH);
                 return Choice { records, ..Choice::default() };
             }
-            let contents = state.some_contents(PAGES_PER_BATCH);
-            let records = plan(&state.log, contents.iter().copied());
-            Choice { records, contents, settle: Vec::new() }
-        })?;
-        Ok(())
+            let contents = pending.some_contents(state, PAGES_PER_BATCH);
+            let records = plan(&pending.log, contents.iter().copied());
+            Choice { records, contents, ..Choice::default() }
+        })
     }
 }

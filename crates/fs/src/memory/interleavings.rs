@@ -149,3 +149,127 @@ fn nothing_is_created_in_a_directory_that_goes() {
         400,
     );
 }
+
+/// Of two directories that each are to move into the other one only one does, and nothing is lost from the tree.
+#[test]
+fn directories_never_come_to_lie_below_themselves() {
+    shuttle::check_random(
+        || {
+            let fs = memory();
+            let mut made = Vec::new();
+            for name in ["a", "b"] {
+                let new = NewInode::directory(0o755);
+                let kind = OpKind::Create { place: place(name), new };
+                made.push(apply(&fs, kind).expect("it is free").expect("it is created"));
+            }
+            let (a, b) = (made[0], made[1]);
+            let into = |fs: &Fs, name: &'static str, directory| {
+                let (from, to) = (place(name), Place { directory, name: b"x" });
+                let _ = apply(fs, OpKind::Rename { from, to, mode: RenameMode::Replace });
+            };
+            let fs = together(
+                fs,
+                vec![
+                    Box::new(move |fs| into(fs, "a", b)),
+                    Box::new(move |fs| into(fs, "b", a)),
+                    Box::new(move |fs| fs.sync_inode(b).expect("nothing is lost")),
+                ],
+            );
+            let left: Vec<InodeNr> = names(&*fs).into_iter().map(|(_, inode, _)| inode).collect();
+            assert_eq!(left.len(), 1, "{left:?}");
+            let moved = if left[0] == a { b } else { a };
+            assert_eq!(fs.find(left[0], b"x").expect("it can be read"), Some(moved));
+            assert_eq!(fs.parent(moved).expect("it can be read"), left[0]);
+            fs.sync().expect("nothing is lost");
+            assert_eq!(names(fs.lower()), names(&*fs));
+        },
+        400,
+    );
+}
+
+/// Writes of different pages, a cut, a read and an fsync at the same time: every page is what one of the orders leaves, and
+/// the disk has it in the end. Pages have 32 bytes here.
+#[test]
+fn pages_are_whole_whoever_cuts_the_file() {
+    const PAGE: usize = super::pages::PAGE;
+    shuttle::check_random(
+        || {
+            let fs = memory();
+            let inode = create(&fs, "a").expect("it is free").expect("it is created");
+            let write = move |fs: &Fs, page: usize, value: u8| {
+                let offset_bytes = (page * PAGE) as u64;
+                let kind = OpKind::Write { inode, offset_bytes, bytes: &[value; PAGE] };
+                apply(fs, kind).expect("there is room");
+            };
+            write(&fs, 0, 1);
+            write(&fs, 1, 1);
+            fs.sync().expect("nothing is lost");
+            let read = move |store: &dyn Store| {
+                let mut bytes = [0xee; 3 * PAGE];
+                let len = store.read(inode, 0, &mut bytes).expect("it can be read");
+                assert!(len % PAGE == 0, "{len} bytes");
+                let pages = bytes[..len].chunks(PAGE).map(|page| {
+                    assert!(page.iter().all(|byte| *byte == page[0]), "a page is torn: {page:?}");
+                    page[0]
+                });
+                pages.collect::<Vec<u8>>()
+            };
+            let fs = together(
+                fs,
+                vec![
+                    Box::new(move |fs| write(fs, 0, 2)),
+                    Box::new(move |fs| {
+                        let (size_bytes, change) = (Some(PAGE as u64), Default::default());
+                        apply(fs, OpKind::Change { inode, size_bytes, change }).expect("it is cut");
+                        write(fs, 1, 3);
+                    }),
+                    Box::new(move |fs| {
+                        let seen = read(fs);
+                        let first = matches!(seen.first(), Some(1 | 2));
+                        assert!(first && matches!(seen.get(1), None | Some(0 | 1 | 3)), "{seen:?}");
+                    }),
+                    Box::new(move |fs| fs.sync_inode(inode).expect("nothing is lost")),
+                ],
+            );
+            assert_eq!(read(&*fs), [2, 3]);
+            fs.sync().expect("nothing is lost");
+            assert_eq!(read(fs.lower()), [2, 3]);
+        },
+        300,
+    );
+}
+
+/// An attribute has its old value or a new one, and the disk has the last one in the end.
+#[test]
+fn attributes_have_the_last_value() {
+    shuttle::check_random(
+        || {
+            let fs = memory();
+            let inode = create(&fs, "a").expect("it is free").expect("it is created");
+            let set = move |fs: &Fs, name: &'static [u8], value: u8| {
+                let mode = floe_disk::ops::SetMode::Any;
+                apply(fs, OpKind::SetAttribute { inode, name, value: &[value], mode })
+                    .expect("it fits");
+            };
+            set(&fs, b"user.a", 1);
+            let fs = together(
+                fs,
+                vec![
+                    Box::new(move |fs| set(fs, b"user.a", 2)),
+                    Box::new(move |fs| set(fs, b"user.b", 3)),
+                    Box::new(move |fs| {
+                        let seen = fs.extended_attribute(inode, b"user.a").expect("it can be read");
+                        assert!(seen == Some(vec![1]) || seen == Some(vec![2]), "{seen:?}");
+                    }),
+                    Box::new(move |fs| fs.sync_inode(inode).expect("nothing is lost")),
+                ],
+            );
+            fs.sync().expect("nothing is lost");
+            let all =
+                |store: &dyn Store| store.extended_attributes(inode).expect("they can be read");
+            assert_eq!(all(&*fs).len(), 2);
+            assert_eq!(all(fs.lower()), all(&*fs));
+        },
+        300,
+    );
+}

@@ -27,14 +27,15 @@ impl Log {
         stamp
     }
 
-    /// Adds a change of this stamp, which is behind all others.
+    /// Adds a change of this stamp. A slot may have logged it after others merged later ones, which share no lock with it.
     pub(crate) fn insert(&mut self, stamp: Stamp, record: Record) {
-        assert!(stamp > self.last, "changes are merged in the order of their stamps");
-        self.last = stamp;
+        self.last = self.last.max(stamp);
         record.each_mnode(|mnode| {
             let stamps = self.of_mnodes.entry(mnode).or_default();
-            if stamps.back() != Some(&stamp) {
+            if stamps.back().is_none_or(|last| *last < stamp) {
                 stamps.push_back(stamp);
+            } else if let Err(at) = stamps.binary_search(&stamp) {
+                stamps.insert(at, stamp);
             }
         });
         self.records.insert(stamp, record);

@@ -58,7 +58,9 @@ impl Losses {
                 let whole = replaced.is_none() || !self.contents.contains(moved);
                 place(from) || place(to) || counted || !whole
             }
-            Action::Change { inode, .. } | Action::Release { inode } => self.unborn.contains(inode),
+            Action::Change { inode, .. }
+            | Action::SetAttribute { inode, .. }
+            | Action::Release { inode } => self.unborn.contains(inode),
         }
     }
 
@@ -86,7 +88,9 @@ impl Losses {
                 self.renamed.extend(replaced);
                 self.lose(&[from, to], &[&[*moved][..], replaced.as_slice()].concat());
             }
-            Action::Change { inode, .. } | Action::Release { inode } => self.lose(&[], &[*inode]),
+            Action::Change { inode, .. }
+            | Action::SetAttribute { inode, .. }
+            | Action::Release { inode } => self.lose(&[], &[*inode]),
         }
     }
 

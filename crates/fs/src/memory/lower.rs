@@ -2,7 +2,9 @@
 
 use floe_disk::ops::Reserved;
 use floe_format::InodeNr;
+use floe_format::ext::quota::QuotaKind;
 
+use super::quotas::Quotas;
 use crate::op::Op;
 use crate::store::Store;
 use crate::{FsError, NameHash};
@@ -20,6 +22,10 @@ pub struct Facts {
     pub cluster_blocks: u32,
     /// Inodes of a group: files are created near their directory.
     pub inodes_per_group: u32,
+    /// What quotas mean for changes.
+    pub quotas: Quotas,
+    /// Blocks that content never gets, free or not: those of metadata regions.
+    pub kept_blocks: u64,
     /// Why each change must reach the disk at once; `None` if changes may wait.
     pub immediate: Option<&'static str>,
 }
@@ -43,6 +49,15 @@ pub trait Lower: Store {
 
     /// Takes a promise back.
     fn give_back(&self, inode: InodeNr);
+
+    /// Bytes and inodes that are left to a user, group or project before the disk would refuse him something or begin a time
+    /// of grace.
+    ///
+    /// # Errors
+    /// The disk cannot be read.
+    fn quota_left(&self, _kind: QuotaKind, _id: u32) -> Result<(u64, u64), FsError> {
+        Ok((u64::MAX, u64::MAX))
+    }
 
     /// Makes changes in their order: all, or those before the first that cannot be made, or fewer. The first one is made
     /// or refused. Returns how many were made, and why the next one was refused, if it was.

@@ -3,15 +3,20 @@
 use floe_disk::ops::{NewInode, NewKind, Reserved};
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use floe_sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::content::{Content, PAGE_BYTES};
+use super::apart::Apart;
+use super::attempt::Locked;
+use super::content::Content;
+use super::extended::Extended;
 use super::lower::Facts;
+use super::pages::{PAGE_BYTES, pack, unpack};
 use super::record::Stamp;
 use super::status::Status;
 use super::stripes::Stripes;
 use crate::op::Op;
-use crate::{Attributes, Directory};
+use crate::{Attributes, Directory, Timestamp};
 
 /// Flags under which a change has no effects but the ones that memory knows.
 const SIMPLE: InodeFlags = InodeFlags::EXTENTS
@@ -20,7 +25,7 @@ const SIMPLE: InodeFlags = InodeFlags::EXTENTS
     .union(InodeFlags::HUGE_FILE);
 
 /// Mode bit of directories whose children get their group.
-const SETGID: u16 = 0o2000;
+pub(crate) const SETGID: u16 = 0o2000;
 /// Targets of links below this many bytes lie in the inode.
 const FAST_TARGET_BYTES: usize = 60;
 
@@ -42,9 +47,16 @@ impl Lists {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Mnode {
-    /// As programs see them, but for changes of names in a directory, which its stripes have.
+    /// As programs see them, but for changes of names in a directory, which its stripes have, and times of writes and new
+    /// blocks, which the content has. Sectors are those on the disk.
     pub(crate) status: Status,
     guarded: Guard,
+    /// Content of a regular file.
+    pub(crate) content: Content,
+    /// Extended attributes, once somebody changed some.
+    pub(crate) extended: Apart<OnceLock<Box<Extended>>>,
+    /// When a name of it moved last, packed; 0 for never since the times were set.
+    moved: Apart<AtomicU64>,
     /// The type, which never changes.
     pub(crate) kind: FileType,
     /// The flags, which change only while a thread is alone. Here once more, because most changes look at them.
@@ -54,15 +66,11 @@ pub(crate) struct Mnode {
     /// Target of a symbolic link that the disk has not got.
     pub(crate) target: Option<Box<[u8]>>,
     /// Size of the file on the disk.
-    pub(crate) disk_bytes: u64,
-    /// Size of the file on the disk when the flush under way, if there is one, is over.
-    pub(crate) stored_bytes: u64,
+    disk_bytes: AtomicU64,
     /// Access lists, once somebody asked for them.
     pub(crate) lists: OnceLock<Lists>,
-    /// The disk has no such inode yet.
-    pub(crate) unborn: bool,
-    /// A flush has changes of it that are not known to be on the disk.
-    pub(crate) in_flight: bool,
+    /// It was created in memory, and since then memory has made all changes of its attributes.
+    pub(crate) is_own: bool,
 }
 
 /// Names of a directory.
@@ -86,49 +94,62 @@ impl Names {
 
 #[derive(Debug)]
 #[repr(align(64))]
-struct Guard(Mutex<Guarded>);
+struct Guard {
+    lock: Mutex<Guarded>,
+    /// The disk has no such inode yet.
+    unborn: AtomicBool,
+    /// A flush has changes of it that are not known to be on the disk.
+    in_flight: AtomicBool,
+    /// Bytes of new names of a directory, as far as slots are merged.
+    name_bytes: AtomicU64,
+}
 
 /// What the lock of an inode guards, beside its attributes.
 #[derive(Debug)]
 pub(crate) struct Guarded {
-    /// Content of a regular file.
-    pub(crate) content: Content,
     /// The last change but those of names in a directory.
     pub(crate) last: Stamp,
-    /// Sectors on the disk.
-    pub(crate) disk_sectors: u64,
 }
 
 impl Mnode {
     /// An inode as the disk has it.
     pub(crate) fn loaded(attributes: Attributes) -> Self {
-        let content = Content::on_disk();
-        let disk_sectors = attributes.sectors;
-        let guarded = Guarded { content, last: Stamp::default(), disk_sectors };
+        Self::with(&attributes, u64::MAX)
+    }
+
+    /// The same, with so many bytes on the disk that count.
+    fn with(attributes: &Attributes, valid_bytes: u64) -> Self {
+        let guarded = Guarded { last: Stamp::default() };
         Self {
-            status: Status::new(&attributes),
+            status: Status::new(attributes, valid_bytes),
             kind: attributes.kind,
             flags: attributes.flags,
-            guarded: Guard(Mutex::new(guarded)),
+            guarded: Guard {
+                lock: Mutex::new(guarded),
+                unborn: AtomicBool::new(false),
+                in_flight: AtomicBool::new(false),
+                name_bytes: AtomicU64::new(0),
+            },
+            content: Content::new(attributes.size_bytes),
+            extended: Apart::default(),
+            moved: Apart::default(),
             names: OnceLock::new(),
             target: None,
-            disk_bytes: attributes.size_bytes,
-            stored_bytes: attributes.size_bytes,
+            disk_bytes: AtomicU64::new(attributes.size_bytes),
             lists: OnceLock::new(),
-            unborn: false,
-            in_flight: false,
+            is_own: false,
         }
     }
 
     /// Takes its lock. Those of several inodes are taken in the order of their numbers, behind those of stripes.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Guarded> {
         // A panic in a change ends all changes.
-        self.guarded.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.guarded.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What its lock guards, without the lock.
     pub(crate) fn guarded(&mut self) -> &mut Guarded {
-        self.guarded.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+        self.guarded.lock.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The names of a directory that memory changes.
@@ -151,31 +172,102 @@ impl Mnode {
 
     /// The attributes as programs see them.
     pub(crate) fn shown(&self) -> Attributes {
-        let base = self.status.read();
-        let Some(stripes) = self.stripes() else { return base };
-        let (time, subdirectories) = stripes.changes();
-        // Programs set `mtime` to any time, which the next change of a name replaces.
+        let all = self.folded();
+        Attributes { sectors: self.shown_sectors(&all), ..all }
+    }
+
+    /// The attributes with what stripes and content have of them, but sectors as on the disk.
+    pub(crate) fn folded(&self) -> Attributes {
+        let (base, (time, subdirectories)) =
+            self.status.read_with(|| match (self.stripes(), self.kind) {
+                (Some(stripes), _) => stripes.changes(),
+                (None, FileType::Regular) => (self.content.last_write(), 0),
+                _ => (None, 0),
+            });
+        // Programs set `mtime` to any time, which the next change of a name or of content replaces.
         let mtime = time.unwrap_or(base.mtime);
         let ctime = time.map_or(base.ctime, |time| base.ctime.max(time));
+        let ctime = unpack(self.moved.load(Ordering::Acquire)).map_or(ctime, |at| ctime.max(at));
         let gone = base.links == 0;
         let links = if gone { 0 } else { base.links.wrapping_add_signed(subdirectories) };
         Attributes { links, mtime, ctime, ..base }
     }
 
-    /// Replaces the attributes, those that the stripes of a directory have among them.
+    /// Replaces the attributes but the size, those that stripes and content have among them. The caller has the locks of the
+    /// inode and of all stripes, or is alone.
+    pub(crate) fn fold(&self, attributes: &Attributes) {
+        self.status.write_with(attributes, || {
+            if let Some(stripes) = self.stripes() {
+                stripes.forget_changes();
+            }
+            self.content.forget_times();
+            if self.moved.load(Ordering::Relaxed) != 0 {
+                self.moved.store(0, Ordering::Release);
+            }
+        });
+    }
+
+    /// Notes that a name of it moved. Needs no lock.
+    pub(crate) fn note_move(&self, time: Timestamp) {
+        self.moved.fetch_max(pack(time), Ordering::AcqRel);
+    }
+
+    /// Replaces the attributes. The caller is alone.
     pub(crate) fn set(&mut self, attributes: &Attributes) {
-        self.status.write(attributes);
+        self.fold(attributes);
+        self.status.length.set(attributes.size_bytes, self.status.length.get().1);
         self.flags = attributes.flags;
-        if let Some(stripes) = self.stripes_mut() {
-            stripes.forget_changes();
+    }
+
+    /// Whether the disk lacks anything of the content.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.content.lock().is_any() || self.content.is_dirty()
+    }
+
+    /// Locks all names of a directory, as far as memory has them.
+    pub(crate) fn lock_names(&self, inode: InodeNr) -> Locked<'_> {
+        let stripes = self.stripes().into_iter();
+        let all = stripes.flat_map(|names| names.all().map(move |one| ((inode, one), names)));
+        Locked::lock(all.collect())
+    }
+
+    /// Size of the file on the disk.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.disk_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_disk_bytes(&self, bytes: u64) {
+        if self.disk_bytes() != bytes {
+            self.disk_bytes.store(bytes, Ordering::Relaxed);
         }
     }
 
-    /// The same as the disk has them.
-    pub(crate) fn set_stored(&mut self, attributes: &Attributes) {
-        self.set(attributes);
-        self.disk_bytes = attributes.size_bytes;
-        self.guarded().disk_sectors = attributes.sectors;
+    /// The disk has no such inode yet.
+    pub(crate) fn is_unborn(&self) -> bool {
+        self.guarded.unborn.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_born(&self) {
+        self.guarded.unborn.store(false, Ordering::Release);
+    }
+
+    /// A flush has changes of it that are not known to be on the disk.
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.guarded.in_flight.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_in_flight(&self, flies: bool) {
+        self.guarded.in_flight.store(flies, Ordering::Release);
+    }
+
+    /// Bytes of new names of a directory that wait for the disk, as far as slots are merged.
+    pub(crate) fn name_bytes(&self) -> u64 {
+        self.guarded.name_bytes.load(Ordering::Relaxed)
+    }
+
+    /// So many more wait, or fewer.
+    pub(crate) fn count_name_bytes(&self, more: i64) {
+        self.guarded.name_bytes.fetch_add(more.cast_unsigned(), Ordering::Relaxed);
     }
 
     /// Something new in a directory, by the rules of the disk's own operation as far as they concern a directory with
@@ -225,21 +317,30 @@ impl Mnode {
             flags: if mapped && facts.extents { InodeFlags::EXTENTS } else { InodeFlags::empty() },
             project: 0,
         };
-        let mut node = Self::loaded(attributes);
+        let mut node = Self::with(&attributes, 0);
         if is_directory {
             let stripes = Stripes::new(facts.hash, parent.inode, stamp);
             node.names = OnceLock::from(Names::Plain(stripes));
         }
-        let guarded = node.guarded();
-        (guarded.content, guarded.last) = (Content::new_file(), stamp);
-        Self {
-            target: target.map(Into::into),
-            disk_bytes: 0,
-            stored_bytes: 0,
-            lists: OnceLock::from(Lists::default()),
-            unborn: true,
-            ..node
+        node.guarded().last = stamp;
+        node.content = Content::new(0);
+        node.set_disk_bytes(0);
+        node.guarded.unborn = AtomicBool::new(true);
+        let lists = OnceLock::from(Lists::default());
+        Self { target: target.map(Into::into), lists, is_own: true, ..node }
+    }
+
+    /// Gives back the memory of content that the disk has; returns how many pages are left.
+    pub(crate) fn drop_clean(&mut self) -> usize {
+        if !self.content.has_begun() {
+            return 0;
         }
+        if self.is_dirty() {
+            return self.content.drop_clean();
+        }
+        let all = self.folded();
+        self.fold(&all);
+        self.content.drop_clean()
     }
 
     /// Whether its flags forbid nothing and are handed on to nobody.
@@ -258,16 +359,15 @@ impl Mnode {
             && self.flags.contains(InodeFlags::EXTENTS)
     }
 
-    /// The sectors of a file of this size, as programs see them. Content in memory counts as stored in clusters of so many
-    /// bytes, so that no program takes it for a hole, and `du` says what it will take.
-    pub(crate) fn sectors(&self, guarded: &Guarded, size_bytes: u64, cluster_bytes: u64) -> u64 {
-        let content = &guarded.content;
-        if !content.is_dirty() {
-            return guarded.disk_sectors;
+    /// The sectors of a file as programs see them. Content in memory counts as stored, so that no program takes it for a hole,
+    /// and `du` says what it will take.
+    fn shown_sectors(&self, all: &Attributes) -> u64 {
+        let (fresh, (_, valid)) = (self.content.fresh_pages(), self.status.length.get());
+        if fresh == 0 && valid >= self.disk_bytes() {
+            return all.sectors;
         }
-        let sectors = |bytes: u64| bytes.next_multiple_of(cluster_bytes) / 512;
-        let kept = guarded.disk_sectors.min(sectors(content.kept_bytes(self.disk_bytes)));
-        let new = content.pages_from(self.disk_bytes) * PAGE_BYTES / 512;
-        kept + new.min(sectors(size_bytes).saturating_sub(kept))
+        let sectors = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES) / 512;
+        let kept = all.sectors.min(sectors(self.disk_bytes().min(valid)));
+        kept + (fresh * PAGE_BYTES / 512).min(sectors(all.size_bytes).saturating_sub(kept))
     }
 }

@@ -9,15 +9,18 @@
 //! which it depends is flushed, and the disk makes it at once. So does a change that memory would refuse for a rare reason:
 //! the disk says why.
 //!
-//! Locks, in the order in which a thread takes them: `flushing` (one flush or passing change at a time), `state` (mnodes and
-//! log; whoever changes it is alone, see [`Slots`]), `below` (readers of the disk apart from its changes). A flush holds
-//! `state` only while it takes changes out of the log and when they are done, so that others go on in memory meanwhile.
+//! Locks, in the order in which a thread takes them: `flushing` (one flush or passing change at a time), `state` (who must not
+//! have others beside him is alone there, see [`Slots`]; all others enter), what [waits](waiting), `moving` (one directory gets
+//! another parent at a time), those of stripes, inodes and pages, `logs` (what slots have logged), `below` (readers of the disk
+//! apart from its changes). A flush is alone only where it drops inodes, so that others go on in memory meanwhile.
 
 mod absorb;
+mod apart;
 mod attempt;
 mod carry;
 mod change;
 mod content;
+mod extended;
 mod flush;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
@@ -29,16 +32,19 @@ mod names;
 mod null_disk;
 mod numbers;
 mod own;
+mod pages;
 mod pass;
 mod plan;
+mod quotas;
 mod record;
+mod rename;
 mod room;
 mod serve;
 mod status;
 mod stripes;
 mod table;
+mod waiting;
 
-use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
@@ -46,17 +52,22 @@ use floe_format::InodeNr;
 use floe_sync::{Alone, Entered, Mutex, MutexGuard, OnceLock, PoisonError, Slots, thread};
 
 use crate::FsError;
-use log::Log;
+use apart::Apart;
+use extended::Extended;
 pub use losses::Handle;
 use losses::LateErrors;
 pub use lower::{Deed, Facts, Lower};
 use mnode::{Lists, Mnode, Names};
 pub use null_disk::NullDisk;
-use own::{Own, Pool};
-use record::{Record, Stamp};
-use room::{Cost, Room};
+use own::{Logged, Own, Pool};
+use pages::PAGE_BYTES;
+use quotas::Accounts;
+pub use quotas::Quotas;
+use record::Stamp;
+use room::{Room, Sizes};
 use stripes::Stripes;
 use table::Table;
+use waiting::{Pending, Pressure};
 
 /// Bits of a stamp that number its slot.
 const SLOT_BITS: u32 = 6;
@@ -72,6 +83,8 @@ pub struct Limits {
     pub clean_inodes: usize,
     /// Names of directories that are kept, likewise.
     pub clean_names: usize,
+    /// Bytes of content that are kept, likewise.
+    pub clean_bytes: u64,
     /// Nothing waits: the disk makes each change at once, as it does anyway without a journal or with quotas.
     pub immediate: bool,
 }
@@ -83,6 +96,7 @@ impl Default for Limits {
             content_bytes: 64 << 20,
             clean_inodes: 1 << 17,
             clean_names: 1 << 20,
+            clean_bytes: 32 << 20,
             immediate: false,
         }
     }
@@ -94,28 +108,29 @@ pub struct MemFs<L> {
     lower: L,
     facts: Facts,
     limits: Limits,
-    flushing: Mutex<()>,
+    flushing: Apart<Mutex<()>>,
     state: Slots<State, Own>,
+    logs: Slots<(), Logged>,
     below: Slots<(), ()>,
+    /// The lock of those who give a directory another parent, and the last such change.
+    moving: Apart<Mutex<Stamp>>,
 }
 
 /// What memory knows.
 #[derive(Debug)]
 struct State {
     nodes: Table<Mnode>,
-    log: Log,
-    room: Room,
+    pending: Apart<Mutex<Pending>>,
+    pressure: Pressure,
+    accounts: Accounts,
+    sizes: Sizes,
     pool: Pool,
     /// When the file system began, for stamps.
     began: Instant,
-    /// Files whose content the disk lacks in part.
-    dirty: BTreeSet<InodeNr>,
-    /// Inodes whose times on the disk may differ.
-    unsettled: BTreeSet<InodeNr>,
-    /// Promised numbers that came and went.
-    returned: Vec<InodeNr>,
     /// Names of all directories that are kept.
     names: usize,
+    /// Pages for which memory was taken since they were counted.
+    kept_pages: u64,
     /// Why nothing is changed any more.
     ended: Option<String>,
     /// Changes that were lost.
@@ -137,16 +152,10 @@ impl State {
         self.nodes.get(inode.0)
     }
 
-    /// Logs a change that was made in memory.
-    fn push(&mut self, record: Record) -> Stamp {
-        self.room.take(&Cost::of(&record));
-        self.log.push(record)
-    }
-
     /// A stamp of this slot: later than those of all changes that ended before the caller took its locks, which have these
     /// last stamps. The clock never goes back, and a thread that waited for a lock reads it afterwards.
     fn stamp(&self, slot: u64, lasts: impl IntoIterator<Item = Stamp>) -> Stamp {
-        let last = lasts.into_iter().fold(self.log.last(), Stamp::max);
+        let last = lasts.into_iter().fold(Stamp::default(), Stamp::max);
         loop {
             let nanoseconds = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
             let stamp = Stamp(nanoseconds << SLOT_BITS | slot);
@@ -157,33 +166,29 @@ impl State {
         }
     }
 
-    /// Notes whether the content of a file waits, after it changed by so many pages.
-    fn note_content(&mut self, inode: InodeNr, pages: i64) {
-        self.room.pages = self.room.pages.saturating_add_signed(pages);
-        if self.nodes.get(inode.0).is_some_and(|node| node.lock().content.is_dirty()) {
-            self.dirty.insert(inode);
-        } else {
-            self.dirty.remove(&inode);
-        }
-        self.room.files = self.dirty.len() as u64;
-    }
-
-    /// Whether all of an inode is on the disk, once slots are merged.
-    fn is_clean(&self, inode: InodeNr) -> bool {
-        !self.log.concerns(inode)
-            && !self.unsettled.contains(&inode)
-            && self.get(inode).is_none_or(|node| {
-                !node.in_flight && !node.unborn && !node.lock().content.is_dirty()
-            })
+    /// Whether memory keeps more than it may, as far as slots are merged.
+    fn keeps_much(&self, limits: &Limits, pending: &Pending) -> bool {
+        let waiting = pending.room.pages.max(0).cast_unsigned();
+        self.kept_pages.saturating_sub(waiting) * PAGE_BYTES > limits.clean_bytes
+            || self.nodes.count > limits.clean_inodes
+            || self.names > limits.clean_names
     }
 
     /// Drops inodes that the disk has, where too many are kept.
     fn evict(&mut self, limits: &Limits) {
+        let waiting = self.pending().room.pages.max(0).cast_unsigned();
+        if self.kept_pages.saturating_sub(waiting) * PAGE_BYTES > limits.clean_bytes {
+            self.kept_pages = self.nodes.iter_mut().map(|(_, node)| node.drop_clean() as u64).sum();
+        }
         if self.nodes.count <= limits.clean_inodes && self.names <= limits.clean_names {
             return;
         }
-        let all = self.nodes.iter().map(|(inode, _)| InodeNr(inode));
-        let clean: Vec<InodeNr> = all.filter(|inode| self.is_clean(*inode)).collect();
+        let clean: Vec<InodeNr> = {
+            let pending = self.pending();
+            let all = self.nodes.iter().map(|(inode, node)| (InodeNr(inode), node));
+            let clean = all.filter(|(inode, node)| pending.has_nothing_of(node, *inode));
+            clean.map(|(inode, _)| inode).collect()
+        };
         for inode in clean {
             self.drop_node(inode);
         }
@@ -205,7 +210,7 @@ impl Changing<'_> {
     fn give_back(&mut self, lower: &impl Lower) {
         let (state, slots) = self.0.parts();
         slots.into_iter().for_each(|own| own.numbers.give_back(lower));
-        state.returned.drain(..).for_each(|inode| lower.give_back(inode));
+        state.pending().returned.drain(..).for_each(|inode| lower.give_back(inode));
     }
 }
 
@@ -239,16 +244,17 @@ impl<L: Lower> MemFs<L> {
         if limits.immediate {
             facts.immediate.get_or_insert("it was asked for");
         }
+        let room = Room::new(lower.space(), &facts);
         let state = State {
             nodes: Table::default(),
-            log: Log::default(),
-            room: Room::new(lower.space(), &facts),
+            sizes: room.sizes,
+            pending: Apart(Mutex::new(Pending::new(room))),
+            pressure: Pressure::default(),
+            accounts: Accounts::default(),
             pool: Pool::default(),
             began: Instant::now(),
-            dirty: BTreeSet::new(),
-            unsettled: BTreeSet::new(),
-            returned: Vec::new(),
             names: 0,
+            kept_pages: 0,
             ended: None,
             late: LateErrors::default(),
             changing: false,
@@ -258,8 +264,9 @@ impl<L: Lower> MemFs<L> {
         alone.refill();
         (0..).zip(alone.parts().1).for_each(|(number, own)| own.number = number);
         drop(alone);
-        let (flushing, below) = (Mutex::default(), Slots::default());
-        Self { lower, facts, limits, flushing, state, below }
+        let (flushing, moving) = (Apart::default(), Apart::default());
+        let (logs, below) = (Slots::default(), Slots::default());
+        Self { lower, facts, limits, flushing, state, logs, below, moving }
     }
 
     /// Lets the disk have all that waits, and returns it; also whether changes are lost of which nobody was told yet. What
@@ -283,7 +290,7 @@ impl<L: Lower> MemFs<L> {
 
     /// Changes that wait for the disk.
     pub fn waiting_records(&self) -> usize {
-        self.state_mut().log.len()
+        self.state_mut().pending().log.len()
     }
 
     fn state(&self) -> Entered<'_, State, Own> {
@@ -292,8 +299,7 @@ impl<L: Lower> MemFs<L> {
 
     fn state_mut(&self) -> Changing<'_> {
         let mut state = self.state.alone();
-        let (merged, slots) = state.parts();
-        merged.merge(slots);
+        self.merge(&mut state);
         if state.changing {
             // A panic may have left a change half made, which must not reach the disk.
             let why = || "a thread panicked in a change".to_owned();
@@ -305,6 +311,11 @@ impl<L: Lower> MemFs<L> {
 
     fn flushing(&self) -> MutexGuard<'_, ()> {
         self.flushing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other thread gives a directory another parent.
+    fn moving(&self) -> MutexGuard<'_, Stamp> {
+        self.moving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn reading_below(&self) -> Entered<'_, (), ()> {
@@ -369,6 +380,21 @@ impl<L: Lower> MemFs<L> {
         Ok(lists)
     }
 
+    /// Lets memory have the extended attributes of an inode.
+    fn load_extended(&self, state: &mut State, inode: InodeNr) -> Result<(), FsError> {
+        let node = self.load(state, inode)?;
+        if node.is_own || node.extended.get().is_some() {
+            return Ok(());
+        }
+        let all = {
+            let _reading = self.reading_below();
+            self.lower.extended_attributes(inode)?
+        };
+        node.lists = OnceLock::from(Lists::of(&all));
+        node.extended = Apart(OnceLock::from(Box::new(Extended::of(&all))));
+        Ok(())
+    }
+
     /// Reads the names of a directory, which memory keeps from now on.
     fn with_names<T>(
         &self,
@@ -383,10 +409,5 @@ impl<L: Lower> MemFs<L> {
         let mut state = self.state_mut();
         state.evict(&self.limits);
         read(self.load_names(&mut state, inode)?)
-    }
-
-    /// Bytes of a cluster.
-    fn cluster_bytes(&self) -> u64 {
-        u64::from(self.lower.block_bytes()) * u64::from(self.facts.cluster_blocks)
     }
 }

@@ -17,6 +17,8 @@ use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, FsError, Timestamp};
 
 const BLOCK_BYTES: u32 = 4096;
+/// Sectors of a block.
+const SECTORS: u64 = BLOCK_BYTES as u64 / 512;
 
 /// A disk that keeps everything in tables, and loses it when it is dropped.
 #[derive(Debug)]
@@ -38,6 +40,8 @@ struct File {
     names: BTreeMap<Box<[u8]>, InodeNr>,
     parent: InodeNr,
     bytes: Vec<u8>,
+    /// Pages that were written: the others are holes.
+    pages: BTreeSet<u64>,
     extended: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -137,7 +141,7 @@ impl Tables {
             uid: op.uid,
             gid: above.filter(|_| inherits).map_or(op.gid, |above| above.gid),
             size_bytes: if is_directory { u64::from(BLOCK_BYTES) } else { bytes.len() as u64 },
-            sectors: 0,
+            sectors: if is_directory || bytes.len() >= 60 { SECTORS } else { 0 },
             atime: op.time,
             mtime: op.time,
             ctime: op.time,
@@ -146,10 +150,8 @@ impl Tables {
             flags: if mapped { InodeFlags::EXTENTS } else { InodeFlags::empty() },
             project: 0,
         };
-        self.files.insert(
-            inode,
-            File { attributes, names: BTreeMap::new(), parent, bytes, extended: BTreeMap::new() },
-        );
+        let (names, pages, extended) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        self.files.insert(inode, File { attributes, names, parent, bytes, pages, extended });
         self.free_inodes = self.free_inodes.saturating_sub(1);
     }
 
@@ -271,6 +273,8 @@ impl Tables {
         let file = self.file_mut(inode)?;
         file.bytes.resize(usize::try_from(size).map_err(|_| FsError::TooLarge)?, 0);
         file.attributes.size_bytes = size;
+        file.pages.split_off(&size.div_ceil(u64::from(BLOCK_BYTES)));
+        file.attributes.sectors = file.pages.len() as u64 * SECTORS;
         self.touch(inode, op.time)
     }
 
@@ -317,7 +321,11 @@ impl Tables {
                 self.resize(op, *inode, size.max(end))?;
                 // Inside what was resized.
                 let place = *offset_bytes as usize..end as usize;
-                self.file_mut(*inode)?.bytes[place].copy_from_slice(bytes);
+                let file = self.file_mut(*inode)?;
+                file.bytes[place].copy_from_slice(bytes);
+                let block = u64::from(BLOCK_BYTES);
+                file.pages.extend(offset_bytes / block..end.div_ceil(block));
+                file.attributes.sectors = file.pages.len() as u64 * SECTORS;
             }
             OpKind::SetAttribute { inode, name, value, mode } => {
                 let extended = &mut self.file_mut(*inode)?.extended;
@@ -369,11 +377,17 @@ impl Store for NullDisk {
     }
 
     fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
-        let size = self.tables().file(inode)?.attributes.size_bytes;
-        match what {
+        let (tables, block) = (self.tables(), u64::from(BLOCK_BYTES));
+        let file = tables.file(inode)?;
+        let size = file.attributes.size_bytes;
+        let all = offset_bytes / block..size.div_ceil(block);
+        let is_data = what == SeekFor::Data;
+        let found = all.clone().find(|page| file.pages.contains(page) == is_data);
+        match found {
             _ if offset_bytes >= size => Err(FsError::PastEnd),
-            SeekFor::Data => Ok(offset_bytes),
-            SeekFor::Hole => Ok(size),
+            Some(page) => Ok(offset_bytes.max(page * block)),
+            None if is_data => Err(FsError::PastEnd),
+            None => Ok(size),
         }
     }
 
@@ -437,6 +451,8 @@ impl Lower for NullDisk {
             has_crtime: true,
             cluster_blocks: 1,
             inodes_per_group: u32::MAX,
+            quotas: super::quotas::Quotas::None,
+            kept_blocks: 0,
             immediate: None,
         }
     }

@@ -23,16 +23,17 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// A number for something new in a directory; the disk is asked for more where none is left.
+    /// A number for something new near a directory; the disk is asked for more where none is left, under the guard that
+    /// `reading` gives.
     ///
     /// # Errors
     /// [`FsError::NoSpace`], and of reading the disk.
-    pub(crate) fn take(
+    pub(crate) fn take<G>(
         &mut self,
         lower: &impl Lower,
         inodes_per_group: u32,
-        directory: InodeNr,
-        is_directory: bool,
+        (directory, is_directory): (InodeNr, bool),
+        reading: impl FnOnce() -> G,
     ) -> Result<Reserved, FsError> {
         let group = directory.0.saturating_sub(1) / inodes_per_group.max(1);
         let promised = self.of_groups.entry((group, is_directory)).or_default();
@@ -43,6 +44,7 @@ impl Numbers {
                 true => DIRECTORIES_PER_REQUEST,
                 false => PER_REQUEST,
             };
+            let _reading = reading();
             *promised = lower.reserve_inodes(directory, is_directory, most)?;
             promised.reverse();
         }

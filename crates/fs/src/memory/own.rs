@@ -1,15 +1,20 @@
 //! What a slot has for itself until it is merged with the others: a log of changes, space and numbers that it may use.
 
 use floe_format::InodeNr;
-use floe_sync::{Mutex, PoisonError};
+use floe_sync::{Alone, Mutex, MutexGuard, PoisonError};
 
-use super::State;
+use super::lower::Lower;
 use super::numbers::Numbers;
+use super::quotas::Leases;
 use super::record::{Record, Stamp};
 use super::room::{Cost, Room};
+use super::waiting::Pending;
+use super::{MemFs, State};
 
 /// Changes that a slot logs before they are merged with those of others.
 const MOST_RECORDS: usize = 1024;
+/// Pages that a slot takes memory for before somebody looks whether there are too many.
+const MOST_PAGES: u64 = 1024;
 /// Blocks that a slot takes at once where there are many.
 const BLOCKS_PER_LEASE: u64 = 8192;
 /// Inodes, likewise.
@@ -23,17 +28,19 @@ pub(crate) struct Own {
     pub(crate) number: u64,
     /// Files that programs opened here.
     pub(crate) opened: u64,
-    /// Changes, in the order of their stamps.
-    records: Vec<(Stamp, Record)>,
+    /// Changes that were logged since the last merge of all that a slot has.
+    pub(crate) logged: usize,
     /// What they may take of the space that is leased.
     pub(crate) room: Option<Room>,
     /// Numbers that the disk has promised.
     pub(crate) numbers: Numbers,
-    /// Files whose content or size changed.
-    pub(crate) changed: Vec<InodeNr>,
-    /// Pages that came and went.
+    /// Pages that came and went, of those for which space is reserved.
     pub(crate) pages: u64,
     pub(crate) pages_gone: u64,
+    /// What owners may use, where limits count.
+    pub(crate) quota: Leases,
+    /// Pages for which memory was taken.
+    pub(crate) kept_pages: u64,
     /// Inodes that were created.
     pub(crate) born: usize,
     /// Names that were added.
@@ -42,8 +49,19 @@ pub(crate) struct Own {
     pub(crate) crowded: Vec<InodeNr>,
 }
 
+/// What a slot has logged, until somebody merges the logs: behind locks of their own, so that whoever does keeps no reader
+/// waiting.
+#[derive(Debug, Default)]
+pub(crate) struct Logged {
+    /// Changes, in the order of their stamps.
+    pub(crate) records: Vec<(Stamp, Record)>,
+    /// Files whose content or size changed.
+    pub(crate) changed: Vec<InodeNr>,
+}
+
 /// Space that no slot has leased.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub(crate) struct Pool(Mutex<Free>);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,32 +89,25 @@ impl Pool {
 }
 
 impl Own {
-    /// Logs a change for which there is room.
-    pub(crate) fn push(&mut self, stamp: Stamp, record: Record) {
+    /// Takes what a change costs out of the lease.
+    pub(crate) fn take(&mut self, record: &Record) {
         if let Some(room) = &mut self.room {
-            room.take(&Cost::of(&record));
+            room.take(&Cost::of(record));
         }
-        self.records.push((stamp, record));
-    }
-
-    /// The last change of this slot, if it has this stamp.
-    pub(crate) fn last_of(&mut self, stamp: Stamp) -> Option<&mut Record> {
-        let last = self.records.last_mut().filter(|(last, _)| *last == stamp);
-        last.map(|(_, record)| record)
-    }
-
-    /// Notes that the content of a file changed.
-    pub(crate) fn note_content(&mut self, inode: InodeNr) {
-        if self.changed.last() != Some(&inode) {
-            self.changed.push(inode);
-        }
+        self.logged += 1;
     }
 
     /// Whether what it has is to be merged.
     pub(crate) fn is_full(&self) -> bool {
-        self.records.len() > MOST_RECORDS
-            || self.changed.len() > MOST_RECORDS
+        self.logged > MOST_RECORDS
+            || self.born > MOST_RECORDS
+            || self.keeps_many()
             || !self.crowded.is_empty()
+    }
+
+    /// Whether it has taken memory for many pages.
+    pub(crate) const fn keeps_many(&self) -> bool {
+        self.kept_pages > MOST_PAGES
     }
 
     /// Leases space until `fits` says that it is enough; at most once.
@@ -107,7 +118,7 @@ impl Own {
         inodes: u64,
         fits: impl Fn(&Room) -> bool,
     ) -> bool {
-        let room = self.room.get_or_insert_with(|| state.room.empty());
+        let room = self.room.get_or_insert_with(|| state.pending().room.empty());
         if fits(room) {
             return true;
         }
@@ -117,46 +128,78 @@ impl Own {
     }
 }
 
-impl State {
-    /// Merges what slots have. Their leases end.
-    pub(super) fn merge(&mut self, slots: Vec<&mut Own>) {
+impl Pending {
+    /// Merges what slots have logged.
+    fn merge(&mut self, state: &State, logs: Vec<&mut Logged>) {
         let mut records = Vec::new();
-        let (mut crowded, mut changed) = (Vec::new(), Vec::new());
-        for own in slots {
-            records.append(&mut own.records);
-            changed.append(&mut own.changed);
-            crowded.append(&mut own.crowded);
-            own.room = None;
-            self.returned.extend(own.numbers.take_unused());
-            let (came, gone) =
-                (std::mem::take(&mut own.pages), std::mem::take(&mut own.pages_gone));
-            self.room.pages = (self.room.pages + came).saturating_sub(gone);
-            self.names += std::mem::take(&mut own.names);
-            self.nodes.count += std::mem::take(&mut own.born);
+        let mut changed = Vec::new();
+        for logged in logs {
+            records.append(&mut logged.records);
+            changed.append(&mut logged.changed);
         }
         records.sort_unstable_by_key(|(stamp, _)| *stamp);
         for (stamp, record) in records {
-            self.room.take(&Cost::of(&record));
+            self.take(state, &record);
             self.log.insert(stamp, record);
         }
-        for inode in changed {
-            self.unsettled.insert(inode);
-            self.note_content(inode, 0);
+        // Whether there is content indeed is found out by who flushes: here the caller may have its locks.
+        self.unsettled.extend(&changed);
+        self.dirty.extend(&changed);
+        self.room.files = self.dirty.len() as u64;
+    }
+}
+
+impl<L: Lower> MemFs<L> {
+    /// What waits, with all that slots have logged. Other threads go on: a change that is logged while this one waits for the
+    /// logs comes next time, and so does whatever depends on it.
+    pub(super) fn gather<'s>(&self, state: &'s State) -> MutexGuard<'s, Pending> {
+        let mut pending = state.pending();
+        self.gather_into(state, &mut pending);
+        pending
+    }
+
+    /// The same for whoever has what waits.
+    pub(super) fn gather_into(&self, state: &State, pending: &mut Pending) {
+        let mut logs = self.logs.alone();
+        pending.merge(state, logs.parts().1);
+        drop(logs);
+        state.pressure.note(pending);
+    }
+
+    /// Merges all that slots have. Their leases end.
+    pub(super) fn merge(&self, alone: &mut Alone<'_, State, Own>) {
+        let (state, slots) = alone.parts();
+        drop(self.gather(state));
+        let mut crowded = Vec::new();
+        for own in slots {
+            crowded.append(&mut own.crowded);
+            (own.room, own.logged) = (None, 0);
+            let (came, gone) =
+                (std::mem::take(&mut own.pages), std::mem::take(&mut own.pages_gone));
+            let pending = state.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
+            pending.returned.extend(own.numbers.take_unused());
+            pending.room.pages += came.cast_signed() - gone.cast_signed();
+            state.kept_pages += std::mem::take(&mut own.kept_pages);
+            state.names += std::mem::take(&mut own.names);
+            state.nodes.count += std::mem::take(&mut own.born);
         }
         for inode in crowded {
-            let Some(node) = self.nodes.get_mut(inode.0) else { continue };
+            let Some(node) = state.nodes.get_mut(inode.0) else { continue };
             let before = node.name_count();
             if let Some(stripes) = node.stripes_mut() {
                 stripes.rebuild();
             }
-            self.names = (self.names + node.name_count()).saturating_sub(before);
+            state.names = (state.names + node.name_count()).saturating_sub(before);
         }
-        self.nodes.grow(self.nodes.count);
+        state.nodes.grow(state.nodes.count);
+        state.pressure.note(&state.pending());
     }
+}
 
+impl State {
     /// Lets slots lease what is free, after the room for changes was changed.
     pub(super) fn refill(&mut self) {
-        let (blocks, inodes) = self.room.left();
+        let (blocks, inodes) = self.pending().room.left();
         self.pool.set(blocks, inodes);
     }
 }

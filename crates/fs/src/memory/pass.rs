@@ -6,11 +6,12 @@ use floe_format::ext::inode::InodeFlags;
 use floe_sync::OnceLock;
 
 use super::absorb::{absorb, directories};
+use super::content::Content;
 use super::losses::Losses;
 use super::lower::Lower;
 use super::mnode::{Mnode, Names};
+use super::quotas::{Owner, Quotas};
 use super::record::{Action, Record};
-use super::room::Cost;
 use super::stripes::Found;
 use super::{Changing, MemFs, State};
 use crate::op::{Applied, Op, OpKind, Place};
@@ -25,8 +26,10 @@ const MOST_TURNS: u32 = 3;
 impl<L: Lower> MemFs<L> {
     /// Lets the disk make a change at once, behind all on which it depends.
     pub(super) fn pass(&self, op: &Op<'_>) -> Result<Applied, FsError> {
-        let whole = matches!(op.kind, OpKind::Rename { .. })
-            || !self.state().room.has(blocks_of(&op.kind, self.lower.block_bytes()), 1);
+        let whole = self.is_limited() || matches!(op.kind, OpKind::Rename { .. }) || {
+            let blocks = blocks_of(&op.kind, self.lower.block_bytes());
+            !self.state().pending().room.has(blocks, 1)
+        };
         let mut turns = 0;
         loop {
             if whole {
@@ -40,10 +43,15 @@ impl<L: Lower> MemFs<L> {
             let concerned = self.concerned(&mut state, &op.kind);
             // Others may have changed something since.
             let is_written = |inode: &InodeNr| {
-                let dirty = |node: &Mnode| node.lock().content.is_dirty();
-                !state.log.concerns(*inode) && !state.get(*inode).is_some_and(dirty)
+                !state.pending().log.concerns(*inode)
+                    && !state.get(*inode).is_some_and(Mnode::is_dirty)
             };
-            if concerned.iter().all(is_written) && (!whole || state.log.len() == 0) {
+            let is_all = match (self.is_limited(), whole) {
+                (true, _) => state.pending().is_empty(),
+                (false, true) => state.pending().log.len() == 0,
+                (false, false) => true,
+            };
+            if concerned.iter().all(is_written) && is_all {
                 return self.make(&mut state, op, &concerned);
             }
             if turns >= MOST_TURNS {
@@ -63,6 +71,9 @@ impl<L: Lower> MemFs<L> {
         let _changing = self.changing_below();
         // Numbers that nobody took are free for this one, too.
         state.give_back(&self.lower);
+        // Limits are judged as the disk has them.
+        let (world, slots) = state.0.parts();
+        world.accounts.end_leases(slots);
         let moved = will_move(state, &op.kind);
         let done = self.lower.apply(op);
         if let Ok(applied) = &done {
@@ -70,9 +81,14 @@ impl<L: Lower> MemFs<L> {
         }
         let created = done.as_ref().ok().and_then(|applied| applied.created);
         for inode in concerned.iter().copied().chain(created) {
+            if self.facts.quotas != Quotas::None
+                && let Ok(found) = self.lower.attributes(inode)
+            {
+                state.accounts.note(Owner::of(&found));
+            }
             self.refresh(state, inode);
         }
-        state.room.note(self.lower.space());
+        state.pending().room.note(self.lower.space());
         done
     }
 
@@ -124,7 +140,7 @@ impl<L: Lower> MemFs<L> {
             // The next one who asks finds out why.
             Err(_) => state.drop_node(inode),
         }
-        state.unsettled.remove(&inode);
+        state.pending().unsettled.remove(&inode);
     }
 
     /// Lets an inode go that has no name and that nobody uses.
@@ -134,32 +150,32 @@ impl<L: Lower> MemFs<L> {
             let _changing = self.changing_below();
             state.drop_node(inode);
             let done = self.lower.release(inode);
-            state.room.note(self.lower.space());
+            state.pending().room.note(self.lower.space());
             return done;
         }
         let mut state = self.state_mut();
         state.judge()?;
         if let Some(node) = state.nodes.get_mut(inode.0) {
-            let content = &mut node.guarded().content;
-            let pages = content.page_count();
-            *content = super::content::Content::on_disk();
-            state.note_content(inode, -pages.cast_signed());
+            let pages = node.content.counted_pages();
+            node.content = Content::new(node.disk_bytes());
+            state.pending().note_content(&state, inode, -pages.cast_signed());
         }
-        let free = state.get(inode).is_some_and(|node| node.unborn && !node.in_flight);
-        let absorbed = if free { absorb(&mut state.log, inode) } else { Vec::new() };
+        let free = state.get(inode).is_some_and(|node| node.is_unborn() && !node.is_in_flight());
+        let mut pending = state.pending();
+        let absorbed = if free { absorb(&mut pending.log, inode) } else { Vec::new() };
         if absorbed.is_empty() {
             let action = Action::Release { inode };
-            state.push(Record { uid: 0, gid: 0, time: now(), action });
+            let record = Record { uid: 0, gid: 0, time: now(), action };
+            pending.take(&state, &record);
+            pending.log.push(record);
             return Ok(());
         }
-        for record in &absorbed {
-            state.room.release(&Cost::of(record));
-        }
-        let directories = directories(&absorbed, inode);
-        state.unsettled.extend(directories);
-        state.unsettled.remove(&inode);
+        absorbed.iter().for_each(|record| pending.release(&state, record));
+        pending.unsettled.extend(directories(&absorbed, inode));
+        pending.unsettled.remove(&inode);
+        pending.returned.push(inode);
+        drop(pending);
         state.drop_node(inode);
-        state.returned.push(inode);
         Ok(())
     }
 
@@ -168,10 +184,7 @@ impl<L: Lower> MemFs<L> {
         if self.state().parts().1.is_full() {
             drop(self.state_mut());
         }
-        while self.is_pressed(1) {
-            self.flush_oldest(&self.flushing())?;
-        }
-        Ok(())
+        self.flush_until(1)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A change that the disk has not got yet, as the log keeps it.
 
-use floe_disk::ops::{Change, NewInode, NewKind, RenameMode, Reserved};
+use floe_disk::ops::{Change, NewInode, NewKind, RenameMode, Reserved, SetMode};
 use floe_ext4::files::Timestamp;
 use floe_format::InodeNr;
 
@@ -94,6 +94,8 @@ pub(crate) enum Action {
     },
     /// Permissions, owner or times changed.
     Change { inode: InodeNr, change: Change },
+    /// An extended attribute was set, or it went.
+    SetAttribute { inode: InodeNr, name: Box<[u8]>, value: Option<Box<[u8]>> },
     /// Nobody uses an inode without names any more.
     Release { inode: InodeNr },
 }
@@ -124,7 +126,9 @@ impl Record {
                 // The chain of parents begins with the new directory, which was visited.
                 ancestors.iter().filter(|one| **one != from.directory).for_each(|one| visit(*one));
             }
-            Action::Change { inode, .. } | Action::Release { inode } => visit(*inode),
+            Action::Change { inode, .. }
+            | Action::SetAttribute { inode, .. }
+            | Action::Release { inode } => visit(*inode),
         }
     }
 
@@ -158,6 +162,12 @@ impl Record {
             }
             Action::Change { inode, change } => {
                 OpKind::Change { inode: *inode, size_bytes: None, change: *change }
+            }
+            Action::SetAttribute { inode, name, value: Some(value) } => {
+                OpKind::SetAttribute { inode: *inode, name, value, mode: SetMode::Any }
+            }
+            Action::SetAttribute { inode, name, value: None } => {
+                OpKind::RemoveAttribute { inode: *inode, name }
             }
             Action::Release { inode } => return Deed::Release(*inode),
         }))

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use floe_format::InodeNr;
 
-use super::content::PAGE_BYTES;
 use super::lower::Facts;
+use super::pages::PAGE_BYTES;
 use super::record::{Action, BornKind, Record};
 use crate::store::Space;
 
@@ -40,9 +40,21 @@ impl Cost {
                 (u64::from(target.len() >= FAST_TARGET_BYTES), 1)
             }
             Action::Create { .. } => (0, 1),
+            // A block of attributes, or a copy of one that others use, too.
+            Action::SetAttribute { .. } => (1, 0),
             _ => (0, 0),
         };
         Self { blocks, inodes, name: record.new_name() }
+    }
+
+    /// Blocks besides those of the directory.
+    pub(crate) const fn own_blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Blocks of so many bytes that the directory takes where nothing else waits.
+    pub(crate) fn directory_blocks(&self, block_bytes: u32) -> u64 {
+        self.most_blocks(block_bytes) - self.blocks
     }
 
     pub(crate) const fn inodes(&self) -> u64 {
@@ -56,30 +68,63 @@ impl Cost {
     }
 }
 
+/// Sizes that do not change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    block_bytes: u32,
+    cluster_blocks: u64,
+    kept_blocks: u64,
+}
+
+impl Sizes {
+    pub(crate) fn of(space: &Space, facts: &Facts) -> Self {
+        let cluster_blocks = u64::from(facts.cluster_blocks);
+        let (block_bytes, kept_blocks) = (space.block_bytes, facts.kept_blocks);
+        Self { block_bytes, cluster_blocks, kept_blocks }
+    }
+
+    /// Blocks to lease for something that may take so many.
+    pub(crate) const fn to_lease(self, blocks: u64) -> u64 {
+        (blocks + SLACK_BLOCKS) * self.cluster_blocks
+    }
+
+    /// Blocks to lease for so many pages of a file.
+    pub(crate) fn blocks_for_pages(&self, pages: u64) -> u64 {
+        self.to_lease(self.most_blocks_for_pages(pages))
+    }
+
+    fn blocks_per_page(&self) -> u64 {
+        (PAGE_BYTES / u64::from(self.block_bytes)).max(self.cluster_blocks)
+    }
+
+    fn most_blocks_for_pages(&self, pages: u64) -> u64 {
+        pages * self.blocks_per_page() + pages / PAGES_PER_LEAF + BLOCKS_PER_FILE + 1
+    }
+}
+
 /// Space that is free, and space that waiting changes may take.
 #[derive(Debug)]
 pub(crate) struct Room {
     /// As the disk said after the last flush.
     space: Space,
-    cluster_blocks: u64,
+    pub(crate) sizes: Sizes,
     blocks: u64,
     inodes: u64,
     /// Entries that wait, and their bytes, by directory.
     names: HashMap<InodeNr, (u64, u64)>,
     name_bytes: u64,
-    /// Pages in memory.
-    pub(crate) pages: u64,
+    /// Pages that wait. Those that a slot brought are added when it is merged, perhaps after they are on the disk.
+    pub(crate) pages: i64,
     /// Files that have some.
     pub(crate) files: u64,
 }
 
 impl Room {
     pub(crate) fn new(space: Space, facts: &Facts) -> Self {
-        let cluster_blocks = u64::from(facts.cluster_blocks);
         let names = HashMap::new();
         Self {
             space,
-            cluster_blocks,
+            sizes: Sizes::of(&space, facts),
             blocks: 0,
             inodes: 0,
             names,
@@ -92,9 +137,10 @@ impl Room {
     /// Room for the changes of a slot, which has leased nothing yet.
     pub(crate) fn empty(&self) -> Self {
         let space = Space { available_blocks: 0, free_inodes: 0, ..self.space };
+        let sizes = Sizes { kept_blocks: 0, ..self.sizes };
         let names = HashMap::new();
         let (blocks, inodes, name_bytes, pages, files) = (0, 0, 0, 0, 0);
-        Self { space, names, blocks, inodes, name_bytes, pages, files, ..*self }
+        Self { space, sizes, names, blocks, inodes, name_bytes, pages, files }
     }
 
     /// More space is leased.
@@ -105,13 +151,9 @@ impl Room {
 
     /// Blocks and inodes that are free and that no waiting change may take.
     pub(crate) fn left(&self) -> (u64, u64) {
-        let blocks = self.space.available_blocks.saturating_sub(self.reserved_blocks());
+        let kept = self.reserved_blocks() + self.sizes.kept_blocks;
+        let blocks = self.space.available_blocks.saturating_sub(kept);
         (blocks, self.space.free_inodes.saturating_sub(self.inodes))
-    }
-
-    /// Blocks to lease for something that may take so many.
-    pub(crate) const fn to_lease(&self, blocks: u64) -> u64 {
-        (blocks + SLACK_BLOCKS) * self.cluster_blocks
     }
 
     /// The disk has changed.
@@ -119,22 +161,20 @@ impl Room {
         self.space = space;
     }
 
-    fn blocks_per_page(&self) -> u64 {
-        (PAGE_BYTES / u64::from(self.space.block_bytes)).max(self.cluster_blocks)
-    }
-
     /// Blocks that waiting changes may take.
     pub(crate) fn reserved_blocks(&self) -> u64 {
         let entries = 2 * self.name_bytes / u64::from(self.space.block_bytes);
         let directories = self.names.len() as u64 * BLOCKS_PER_DIRECTORY;
-        let content = self.pages * self.blocks_per_page();
-        let maps = self.pages / PAGES_PER_LEAF + self.files * BLOCKS_PER_FILE;
-        content + (self.blocks + entries + directories + maps) * self.cluster_blocks
+        let pages = self.pages.max(0).cast_unsigned();
+        let content = pages * self.sizes.blocks_per_page();
+        let maps = pages / PAGES_PER_LEAF + self.files * BLOCKS_PER_FILE;
+        content + (self.blocks + entries + directories + maps) * self.sizes.cluster_blocks
     }
 
     /// Whether there is room for `blocks` more, and for `inodes`.
     pub(crate) fn has(&self, blocks: u64, inodes: u64) -> bool {
-        let wanted = self.reserved_blocks() + (blocks + SLACK_BLOCKS) * self.cluster_blocks;
+        let kept = self.reserved_blocks() + self.sizes.kept_blocks;
+        let wanted = kept + self.sizes.to_lease(blocks);
         wanted <= self.space.available_blocks && self.inodes + inodes <= self.space.free_inodes
     }
 
@@ -145,16 +185,7 @@ impl Room {
 
     /// Whether there is room for so many more pages of a file.
     pub(crate) fn has_for_pages(&self, pages: u64) -> bool {
-        self.has(self.most_blocks_for_pages(pages), 0)
-    }
-
-    /// Blocks to lease for so many pages of a file.
-    pub(crate) fn blocks_for_pages(&self, pages: u64) -> u64 {
-        self.to_lease(self.most_blocks_for_pages(pages))
-    }
-
-    fn most_blocks_for_pages(&self, pages: u64) -> u64 {
-        pages * self.blocks_per_page() + pages / PAGES_PER_LEAF + BLOCKS_PER_FILE + 1
+        self.has(self.sizes.most_blocks_for_pages(pages), 0)
     }
 
     /// Bytes of entries that wait for a directory.
@@ -225,6 +256,8 @@ mod tests {
             has_crtime: true,
             cluster_blocks: 1,
             inodes_per_group: 8192,
+            quotas: super::super::quotas::Quotas::None,
+            kept_blocks: 0,
             immediate: None,
         };
         let mut room = Room::new(space, &facts);

@@ -6,7 +6,6 @@ use floe_format::ext::inode::FileType;
 use floe_sync::Arc;
 
 use super::MemFs;
-use super::content::PAGE_BYTES;
 use super::losses::Handle;
 use super::lower::Lower;
 use super::mnode::Names;
@@ -27,7 +26,7 @@ impl<L: Lower> Store for MemFs<L> {
 
     fn permissions(&self, inode: InodeNr) -> Result<Attributes, FsError> {
         if let Some(node) = self.state().get(inode) {
-            return Ok(node.status.read());
+            return Ok(node.status.who());
         }
         self.attributes(inode)
     }
@@ -85,7 +84,8 @@ impl<L: Lower> Store for MemFs<L> {
     }
 
     fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {
-        let state = self.state();
+        let mut inside = self.state();
+        let (state, own) = inside.parts();
         state.late.judge(inode)?;
         let below = |at: u64, into: &mut [u8]| {
             let _reading = self.reading_below();
@@ -95,32 +95,39 @@ impl<L: Lower> Store for MemFs<L> {
         if node.is_directory() {
             return Err(FsError::IsADirectory);
         }
-        let guarded = node.lock();
-        // A cut that is on its way is not dirty any more, and not on the disk yet.
-        if !node.unborn && !node.in_flight && !guarded.content.is_dirty() {
-            drop(guarded);
-            return below(offset_bytes, into);
+        if !node.may_keep_content() {
+            return match node.kind {
+                // Something new has no content that the disk would know.
+                FileType::Regular if offset_bytes >= node.status.length.size() => Ok(0),
+                FileType::Regular => below(offset_bytes, into),
+                _ => Err(FsError::Invalid),
+            };
         }
-        let found = node.status.read();
-        if found.kind != FileType::Regular {
-            return Err(FsError::Invalid);
+        let (len, kept) = node.content.read(&node.status.length, offset_bytes, into, &below)?;
+        own.kept_pages += kept;
+        let many = own.keeps_many();
+        drop(inside);
+        if many {
+            self.state_mut().evict(&self.limits);
         }
-        let rest = found.size_bytes.saturating_sub(offset_bytes);
-        let len = rest.min(into.len() as u64) as usize;
-        guarded.content.read(offset_bytes, &mut into[..len], &below)?;
         Ok(len)
     }
 
     fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
-        if let Some(found) = self.seek_in_memory(inode, offset_bytes, what) {
-            return found;
+        let state = self.state();
+        state.late.judge(inode)?;
+        let below = |at: u64, what: SeekFor| {
+            let _reading = self.reading_below();
+            self.lower.seek(inode, at, what)
+        };
+        match state.get(inode) {
+            Some(node) if node.may_keep_content() => {
+                node.content.seek(&node.status.length, offset_bytes, what, &below)
+            }
+            Some(node) if node.kind != FileType::Regular => Err(FsError::Invalid),
+            Some(node) if offset_bytes >= node.status.length.size() => Err(FsError::PastEnd),
+            _ => below(offset_bytes, what),
         }
-        if !self.state_mut().is_clean(inode) {
-            // Where blocks lie is known once they are on the disk.
-            self.flush_of(&self.flushing(), [inode])?;
-        }
-        let _reading = self.reading_below();
-        self.lower.seek(inode, offset_bytes, what)
     }
 
     fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
@@ -130,7 +137,7 @@ impl<L: Lower> Store for MemFs<L> {
         if let Some(target) = node.and_then(|node| node.target.as_ref()) {
             return Ok(target.to_vec());
         }
-        if node.is_some_and(|node| node.unborn) {
+        if node.is_some_and(|node| node.kind != FileType::Symlink) {
             return Err(FsError::Invalid);
         }
         let _reading = self.reading_below();
@@ -140,16 +147,37 @@ impl<L: Lower> Store for MemFs<L> {
     fn extended_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
         let state = self.state();
         state.late.judge(inode)?;
-        if state.get(inode).is_some_and(|node| node.unborn) {
-            // Something new that has any passes.
-            return Ok(Vec::new());
+        match state.get(inode) {
+            Some(node) if node.extended.get().is_some() => {
+                Ok(node.extended.get().map(|extended| extended.list()).unwrap_or_default())
+            }
+            // Something new that has any was asked for them, or passed.
+            Some(node) if node.is_own => Ok(Vec::new()),
+            _ => {
+                let _reading = self.reading_below();
+                self.lower.extended_attributes(inode)
+            }
         }
-        let _reading = self.reading_below();
-        self.lower.extended_attributes(inode)
+    }
+
+    fn extended_attribute(&self, inode: InodeNr, name: &[u8]) -> Result<Option<Vec<u8>>, FsError> {
+        let state = self.state();
+        state.late.judge(inode)?;
+        match state.get(inode) {
+            Some(node) if node.extended.get().is_some() => {
+                let found = node.extended.get().and_then(|extended| extended.get(name));
+                Ok(found.map(<[u8]>::to_vec))
+            }
+            Some(node) if node.is_own => Ok(None),
+            _ => {
+                let _reading = self.reading_below();
+                self.lower.extended_attribute(inode, name)
+            }
+        }
     }
 
     fn space(&self) -> Space {
-        self.state_mut().room.shown()
+        self.state_mut().pending().room.shown()
     }
 
     fn block_bytes(&self) -> u32 {
@@ -204,28 +232,5 @@ impl<L: Lower> Store for MemFs<L> {
 
     fn tend(&self) -> Result<(), FsError> {
         self.flush_some()
-    }
-}
-
-impl<L: Lower> MemFs<L> {
-    /// Seeks in a new file all of whose pages are in memory; `None` for any other.
-    fn seek_in_memory(
-        &self,
-        inode: InodeNr,
-        offset_bytes: u64,
-        what: SeekFor,
-    ) -> Option<Result<u64, FsError>> {
-        let state = self.state();
-        let node = state.get(inode).filter(|node| node.unborn && node.may_keep_content())?;
-        let guarded = node.lock();
-        let size = node.status.read().size_bytes;
-        if guarded.content.page_count() < size.div_ceil(PAGE_BYTES) {
-            return None;
-        }
-        Some(match what {
-            _ if offset_bytes >= size => Err(FsError::PastEnd),
-            SeekFor::Data => Ok(offset_bytes),
-            SeekFor::Hole => Ok(size),
-        })
     }
 }

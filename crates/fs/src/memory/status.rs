@@ -1,4 +1,7 @@
 //! The attributes of an inode, which readers copy without writing anything.
+//!
+//! They lie on three cache lines, by who needs them and what changes them: who may do what and whether there is a name (to
+//! find a file and open it), links and times, and the size. A change of one line leaves readers of the others alone.
 
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
@@ -7,7 +10,9 @@ use floe_sync::thread;
 
 use crate::{Attributes, Timestamp};
 
-const WORDS: usize = 13;
+/// Words of a cache line behind its version.
+const WORDS: usize = 7;
+type Words = [u64; WORDS];
 
 /// A word that is odd while somebody changes what it guards. A reader begins anew if it changed.
 #[derive(Debug, Default)]
@@ -15,18 +20,32 @@ pub(crate) struct Version(AtomicU64);
 
 impl Version {
     /// Reads what is guarded: words whose loads may mix old and new, until they do not.
-    pub(crate) fn read<T>(&self, read: impl Fn() -> T) -> T {
+    pub(crate) fn read<T>(&self, mut read: impl FnMut() -> T) -> T {
         loop {
-            let before = self.0.load(Ordering::Acquire);
-            if before & 1 == 0 {
-                let value = read();
-                fence(Ordering::Acquire);
-                if self.0.load(Ordering::Relaxed) == before {
-                    return value;
-                }
+            let before = self.seen();
+            let value = read();
+            if self.is_still(before) {
+                return value;
             }
             thread::yield_now();
         }
+    }
+
+    /// The version between two changes.
+    pub(crate) fn seen(&self) -> u64 {
+        loop {
+            let before = self.0.load(Ordering::Acquire);
+            if before & 1 == 0 {
+                return before;
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// Whether nothing was changed since.
+    pub(crate) fn is_still(&self, before: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.0.load(Ordering::Relaxed) == before
     }
 
     /// Begins a change, which one thread makes at a time.
@@ -43,12 +62,81 @@ impl Version {
     }
 }
 
-/// The attributes of an inode, on cache lines of their own.
+/// Words on a cache line of their own.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct Status {
+struct Line {
     version: Version,
     words: [AtomicU64; WORDS],
+}
+
+impl Line {
+    fn new(words: Words) -> Self {
+        Self { version: Version::default(), words: words.map(AtomicU64::new) }
+    }
+
+    fn load(&self) -> Words {
+        self.words.each_ref().map(|word| word.load(Ordering::Relaxed))
+    }
+
+    fn read(&self) -> Words {
+        self.version.read(|| self.load())
+    }
+
+    fn store(&self, words: Words) {
+        for (word, value) in self.words.iter().zip(words) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Replaces them. Only one thread does at a time, so it may look first: what stays the same is not written.
+    fn write(&self, words: Words) {
+        if self.load() != words {
+            self.version.begin();
+            self.store(words);
+            self.version.end();
+        }
+    }
+}
+
+/// The size of a file.
+#[derive(Debug)]
+pub(crate) struct Length(Line);
+
+impl Length {
+    fn new(size_bytes: u64, valid_bytes: u64) -> Self {
+        Self(Line::new([size_bytes, valid_bytes, 0, 0, 0, 0, 0]))
+    }
+
+    /// The size, and where the disk's bytes stop counting.
+    pub(crate) fn get(&self) -> (u64, u64) {
+        let [size, valid, ..] = self.0.read();
+        (size, valid)
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.get().0
+    }
+
+    /// Sets both. The caller holds the lock of the size, or is alone.
+    pub(crate) fn set(&self, size_bytes: u64, valid_bytes: u64) {
+        self.0.write([size_bytes, valid_bytes, 0, 0, 0, 0, 0]);
+    }
+
+    /// Changes with the size.
+    pub(crate) const fn version(&self) -> &Version {
+        &self.0.version
+    }
+}
+
+/// The attributes of an inode, on cache lines of their own.
+#[derive(Debug)]
+pub(crate) struct Status {
+    /// Who it is, and who may do what.
+    who: Line,
+    /// Links, sectors and times.
+    when: Line,
+    pub(crate) length: Length,
 }
 
 const fn pair(low: u32, high: u32) -> u64 {
@@ -87,34 +175,44 @@ pub(crate) const fn kind_of(code: u8) -> Option<FileType> {
     })
 }
 
-fn words(of: &Attributes) -> [u64; WORDS] {
+/// What follows from the permissions line: kind, permissions, and which fields there are.
+fn who(of: &Attributes) -> Words {
     let crtime = of.crtime.unwrap_or_default();
     let (major, minor) = of.device.unwrap_or_default();
-    let has = u32::from(of.crtime.is_some()) | u32::from(of.device.is_some()) << 1;
+    let has = u32::from(of.crtime.is_some())
+        | u32::from(of.device.is_some()) << 1
+        | u32::from(of.links > 0) << 2;
     let kind = u32::from(code_of(Some(of.kind))) | u32::from(of.permissions) << 8 | has << 24;
     [
         pair(of.inode.0, of.generation),
-        pair(kind, of.links),
+        pair(kind, crtime.nanoseconds),
         pair(of.uid, of.gid),
-        of.size_bytes,
+        pair(of.flags.bits(), of.project),
+        pair(major, minor),
+        crtime.seconds.cast_unsigned(),
+        0,
+    ]
+}
+
+fn when(of: &Attributes) -> Words {
+    [
+        pair(of.links, of.atime.nanoseconds),
         of.sectors,
         of.atime.seconds.cast_unsigned(),
         of.mtime.seconds.cast_unsigned(),
         of.ctime.seconds.cast_unsigned(),
-        crtime.seconds.cast_unsigned(),
-        pair(of.atime.nanoseconds, of.mtime.nanoseconds),
-        pair(of.ctime.nanoseconds, crtime.nanoseconds),
-        pair(major, minor),
-        pair(of.flags.bits(), of.project),
+        pair(of.mtime.nanoseconds, of.ctime.nanoseconds),
+        0,
     ]
 }
 
-fn attributes(words: &[u64; WORDS]) -> Attributes {
+/// Attributes of these lines.
+fn attributes(who: &Words, when: &Words, size_bytes: u64) -> Attributes {
     let time =
         |seconds: u64, nanoseconds| Timestamp { seconds: seconds.cast_signed(), nanoseconds };
-    let ((inode, generation), (kind, links)) = (halves(words[0]), halves(words[1]));
-    let ((uid, gid), (flags, project)) = (halves(words[2]), halves(words[12]));
-    let ((atime, mtime), (ctime, crtime)) = (halves(words[9]), halves(words[10]));
+    let ((inode, generation), (kind, crtime)) = (halves(who[0]), halves(who[1]));
+    let ((uid, gid), (flags, project)) = (halves(who[2]), halves(who[3]));
+    let ((links, atime), (mtime, ctime)) = (halves(when[0]), halves(when[5]));
     Attributes {
         inode: InodeNr(inode),
         generation,
@@ -124,37 +222,61 @@ fn attributes(words: &[u64; WORDS]) -> Attributes {
         links,
         uid,
         gid,
-        size_bytes: words[3],
-        sectors: words[4],
-        atime: time(words[5], atime),
-        mtime: time(words[6], mtime),
-        ctime: time(words[7], ctime),
-        crtime: (kind >> 24 & 1 != 0).then_some(time(words[8], crtime)),
-        device: (kind >> 25 & 1 != 0).then_some(halves(words[11])),
+        size_bytes,
+        sectors: when[1],
+        atime: time(when[2], atime),
+        mtime: time(when[3], mtime),
+        ctime: time(when[4], ctime),
+        crtime: (kind >> 24 & 1 != 0).then_some(time(who[5], crtime)),
+        device: (kind >> 25 & 1 != 0).then_some(halves(who[4])),
         flags: InodeFlags::from_bits_retain(flags),
         project,
     }
 }
 
 impl Status {
-    pub(crate) fn new(of: &Attributes) -> Self {
-        Self { version: Version::default(), words: words(of).map(AtomicU64::new) }
+    /// Those of an inode of whose content the disk has so many valid bytes.
+    pub(crate) fn new(of: &Attributes, valid_bytes: u64) -> Self {
+        let length = Length::new(of.size_bytes, valid_bytes);
+        Self { who: Line::new(who(of)), when: Line::new(when(of)), length }
     }
 
-    /// A copy, as of one moment.
+    /// A copy; each line as of one moment.
     pub(crate) fn read(&self) -> Attributes {
-        let words =
-            self.version.read(|| self.words.each_ref().map(|word| word.load(Ordering::Relaxed)));
-        attributes(&words)
+        self.read_with(|| ()).0
     }
 
-    /// Replaces them. The caller holds the lock of the inode, or is alone.
+    /// A copy, with something that changes along with links and times.
+    pub(crate) fn read_with<T>(&self, mut also: impl FnMut() -> T) -> (Attributes, T) {
+        let (when, also) = self.when.version.read(|| (self.when.load(), also()));
+        (attributes(&self.who.read(), &when, self.length.size()), also)
+    }
+
+    /// Who may do what. Links are 1 if there is a name, or more; times and sizes are not filled in.
+    pub(crate) fn who(&self) -> Attributes {
+        let who = self.who.read();
+        let has_name = halves(who[1]).0 >> 26 & 1;
+        attributes(&who, &[pair(has_name, 0), 0, 0, 0, 0, 0, 0], 0)
+    }
+
+    /// Whether it has no name any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.who().links == 0
+    }
+
+    /// Replaces all but the size. The caller holds the lock of the inode, or is alone.
     pub(crate) fn write(&self, of: &Attributes) {
-        self.version.begin();
-        for (word, value) in self.words.iter().zip(words(of)) {
-            word.store(value, Ordering::Relaxed);
-        }
-        self.version.end();
+        self.who.write(who(of));
+        self.when.write(when(of));
+    }
+
+    /// The same, with something that changes along with links and times.
+    pub(crate) fn write_with(&self, of: &Attributes, also: impl FnOnce()) {
+        self.who.write(who(of));
+        self.when.version.begin();
+        self.when.store(when(of));
+        also();
+        self.when.version.end();
     }
 }
 
@@ -183,10 +305,16 @@ mod tests {
             flags: InodeFlags::EXTENTS,
             project: 11,
         };
-        let status = Status::new(&one);
+        let status = Status::new(&one, 0);
         assert_eq!(status.read(), one);
         let other = Attributes { crtime: None, device: None, kind: FileType::Fifo, ..one };
         status.write(&other);
         assert_eq!(status.read(), other);
+        assert_eq!(status.who().links, 1);
+        let gone = Attributes { links: 0, ..other };
+        status.write_with(&gone, || ());
+        status.length.set(5, 6);
+        assert_eq!(status.read(), Attributes { size_bytes: 5, ..gone });
+        assert!(status.is_gone() && status.length.get() == (5, 6));
     }
 }

@@ -101,6 +101,18 @@ impl<V> Table<V> {
         })
     }
 
+    /// The same, to change them.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut V)> {
+        self.buckets.iter_mut().flat_map(|head| {
+            let mut link = head.get_mut();
+            std::iter::from_fn(move || {
+                let Entry { key, value, next } = &mut **link.take()?;
+                link = next.get_mut();
+                Some((*key, value))
+            })
+        })
+    }
+
     /// Makes room for so many values in all, with few in a bucket.
     pub(crate) fn grow(&mut self, values: usize) {
         if values <= self.buckets.len() {
@@ -144,6 +156,9 @@ mod tests {
                 prop_assert_eq!(table.get(key), map.get(&key));
             }
             let all: BTreeMap<u32, usize> = table.iter().map(|(key, turn)| (key, *turn)).collect();
+            prop_assert_eq!(&all, &map);
+            let all: BTreeMap<u32, usize> =
+                table.iter_mut().map(|(key, turn)| (key, *turn)).collect();
             prop_assert_eq!(all, map);
         }
     }

@@ -57,15 +57,10 @@ pub(super) fn apply(
                 image.raw[at..at + 4].fill(0);
             }
         }
-        InodeEdit::ValueSize { block, offset_bytes, size } => {
-            let field = EntryField::ValueSize(size);
-            if !xattrs::set_field(stage, &mut image, block, offset_bytes, field)? {
-                return Ok(());
-            }
-        }
-        InodeEdit::ValueHere { block, offset_bytes } => {
-            let field = EntryField::ValueInode(0);
-            if !xattrs::set_field(stage, &mut image, block, offset_bytes, field)? {
+        InodeEdit::ValueSize { .. }
+        | InodeEdit::ValueHere { .. }
+        | InodeEdit::AttributeName { .. } => {
+            if !edit_attribute(stage, &mut image, edit)? {
                 return Ok(());
             }
         }
@@ -91,6 +86,27 @@ pub(super) fn apply(
         }
     }
     stage.write_inode(&image)
+}
+
+/// Changes one attribute. Returns whether it is in the inode, which the caller must then write.
+fn edit_attribute(
+    stage: &Stage<'_>,
+    image: &mut InodeImage,
+    edit: InodeEdit,
+) -> Result<bool, Failure> {
+    let (block, offset_bytes, field) = match edit {
+        InodeEdit::AttributeName { block, offset_bytes } => {
+            return xattrs::mend_name(stage, image, block, offset_bytes);
+        }
+        InodeEdit::ValueSize { block, offset_bytes, size } => {
+            (block, offset_bytes, EntryField::ValueSize(size))
+        }
+        InodeEdit::ValueHere { block, offset_bytes } => {
+            (block, offset_bytes, EntryField::ValueInode(0))
+        }
+        _ => return Ok(true),
+    };
+    xattrs::set_field(stage, image, block, offset_bytes, field)
 }
 
 fn hurd(stage: &Stage<'_>) -> bool {

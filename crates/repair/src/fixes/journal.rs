@@ -41,6 +41,12 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &JournalEdit) -> Result<(), Fai
         JournalEdit::ZeroStaleFields => edit_superblock(stage, |bytes| {
             bytes[V2_FIELDS..].fill(0);
         }),
+        JournalEdit::Version2 => edit_superblock(stage, |bytes| {
+            bytes[V2_FIELDS..].fill(0);
+            let mut superblock = JournalSuperblock::decode(bytes);
+            (superblock.blocktype, superblock.nr_users) = (jbd2::SUPERBLOCK_V2, 1);
+            superblock.encode_into(bytes);
+        }),
         JournalEdit::Bounds { first, blocks } => edit_superblock(stage, |bytes| {
             let mut superblock = JournalSuperblock::decode(bytes);
             (superblock.first, superblock.maxlen) = (*first, *blocks);

@@ -8,6 +8,7 @@ use crate::edit::{Edit, InodeEdit, MapEdit, TreeEdit};
 use crate::failure::Failure;
 use crate::stage::Stage;
 
+mod backpointers;
 mod bad_blocks;
 mod bitmaps;
 mod connectivity;
@@ -35,13 +36,13 @@ mod xattrs;
 pub(crate) use group_desc::misplaced_tables;
 pub(crate) use mmp::clean as clean_mmp;
 pub(crate) use superblock::{first_meta_bg, time};
-pub(crate) use xattrs::mended_value;
+pub(crate) use xattrs::{flipped_attribute_block, mended_value};
 
 /// Result of an edit, and notes for the report.
 pub type Made = (Result<(), Failure>, Vec<String>);
 
 /// Carries out edits in order.
-pub fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
+pub(crate) fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
     let together = |one: &Edit, other: &Edit| match (one, other) {
         // Make all changes of one map together, so that the map is rebuilt once.
         (Edit::Map { inode: left, .. }, Edit::Map { inode: right, .. }) => left == right,
@@ -133,6 +134,10 @@ fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
         Edit::GroupMaps { group } => bitmaps::write(stage, *group),
         Edit::Totals => bitmaps::write_totals(stage),
         Edit::Reservation { group, edit } => reservations::apply(stage, *group, *edit),
+        Edit::Backpointers => {
+            backpointers::mend(stage);
+            Ok(())
+        }
         Edit::QuotaFile { kind } => quota::rewrite(stage, kind),
         Edit::OrphanFile(edit) => orphan_file::apply(stage, *edit),
         Edit::Backups => {

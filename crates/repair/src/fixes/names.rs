@@ -2,6 +2,7 @@
 
 use floe_format::ext::dirent::DirCursor;
 use floe_format::ext::inode::FileType;
+use floe_format::native::backpointer::Backpointer;
 use floe_format::{InodeNr, LogicalBlock};
 
 use super::dirents::OpenDir;
@@ -59,6 +60,7 @@ impl Names {
         name: &[u8],
         file_type: FileType,
     ) -> Result<(), Failure> {
+        self.note_in(stage, inode, name)?;
         let file_type = if self.open.format.filetype { file_type as u8 } else { 0 };
         let entry = Entry::new(inode, name, file_type);
         if self.open.is_inline() {
@@ -89,6 +91,17 @@ impl Names {
         directory::insert(&mut bytes, form, &entry).ok_or(Failure::NoSpace("room for a name"))?;
         self.entered = Some(bytes);
         Ok(())
+    }
+
+    /// Stores the name in the inode, too, in a native file system.
+    fn note_in(&self, stage: &Stage<'_>, inode: InodeNr, name: &[u8]) -> Result<(), Failure> {
+        if !stage.is_native() {
+            return Ok(());
+        }
+        let mut image = stage.read_inode(inode)?;
+        let own = Backpointer::new(self.open.dir.inode, name);
+        Backpointer::store(Some(&own), &mut image.raw, image.extra.extra_isize);
+        stage.write_inode(&image)
     }
 
     /// Appends an empty block.

@@ -1,5 +1,6 @@
 //! Edits of the superblock.
 
+use floe_format::ext::htree::HashVersion;
 use floe_format::ext::superblock::{FLAG_SIGNED_HASH, FLAG_TEST_FS, MAGIC, OS_LINUX, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::geometry::Strictness;
@@ -60,6 +61,9 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
             (sb.wtime, sb.wtime_hi) = time(now);
         }
         SuperblockEdit::MinExtraIsize(bytes) => stage.superblock_mut().min_extra_isize = bytes,
+        SuperblockEdit::DefaultHash => {
+            stage.superblock_mut().def_hash_version = HashVersion::HalfMd4 as u8;
+        }
         SuperblockEdit::WantExtraIsize(bytes) => stage.superblock_mut().want_extra_isize = bytes,
         SuperblockEdit::NoReservedDescriptors => stage.superblock_mut().reserved_gdt_blocks = 0,
         SuperblockEdit::FirstMetaBg(first) => stage.superblock_mut().first_meta_bg = first,

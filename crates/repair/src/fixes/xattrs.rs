@@ -3,7 +3,8 @@
 use floe_check::Problem;
 use floe_format::ext::xattr::value_inode::{stored_hash, value_hash};
 use floe_format::ext::xattr::{
-    self, IBODY_HEADER_SIZE, VALUE_INUM_AT, VALUE_SIZE_AT, XattrArea, XattrEntry, XattrHeader,
+    self, IBODY_HEADER_SIZE, MAGIC, VALUE_INUM_AT, VALUE_SIZE_AT, XattrArea, XattrEntry,
+    XattrHeader,
 };
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
@@ -21,12 +22,56 @@ pub(super) fn apply(
     edit: AttributeBlockEdit,
 ) -> Result<(), Failure> {
     let mut bytes = stage.read_block(block)?;
-    if let (AttributeBlockEdit::References(count), Some(head)) = (edit, bytes.first_chunk_mut()) {
-        let mut header = XattrHeader::decode(head);
-        header.refcount = count;
-        header.encode_into(head);
+    match edit {
+        AttributeBlockEdit::FlipBack { at, bits } => {
+            let at = usize::from(at);
+            if xattr::flipped_byte(stage.seed, block, &bytes) != Some((at, bits)) {
+                return Err(Failure::NotNow("the block has changed since it was examined"));
+            }
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte ^= bits;
+            }
+        }
+        AttributeBlockEdit::References(count) => {
+            if let Some(head) = bytes.first_chunk_mut() {
+                let mut header = XattrHeader::decode(head);
+                header.refcount = count;
+                header.encode_into(head);
+            }
+        }
+        AttributeBlockEdit::Checksum => {}
     }
     write(stage, block, bytes)
+}
+
+/// The edit for a faulty attribute block if its checksum tells that one byte is wrong, and the
+/// block without that fault holds attributes: nothing need be dropped or sealed with its fault.
+pub(crate) fn flipped_attribute_block(stage: &Stage<'_>, problem: &Problem) -> Option<Edit> {
+    let block = match *problem {
+        Problem::XattrBlockMagicBad { block, .. }
+        | Problem::XattrBlockCountBad { block, .. }
+        | Problem::XattrBlockOverlap { block, .. }
+        | Problem::XattrBlockNameBad { block, .. }
+        | Problem::XattrBlockValueBad { block, .. }
+        | Problem::XattrValueSizeBad { block, .. }
+        | Problem::XattrHashBad { block, .. }
+        | Problem::XattrEaInodeNumberBad { block, .. }
+        | Problem::XattrNameWithZero { block, .. }
+        | Problem::XattrAclWithName { block, .. }
+        | Problem::XattrBlockChecksumBad { block, .. } => block,
+        _ => return None,
+    };
+    if block.0 == 0 || !stage.checksummed() {
+        return None;
+    }
+    let mut bytes = stage.read_block(block).ok()?;
+    let (at, bits) = xattr::flipped_byte(stage.seed, block, &bytes)?;
+    *bytes.get_mut(at)? ^= bits;
+    let has_magic =
+        bytes.first_chunk().is_some_and(|head| XattrHeader::decode(head).magic == MAGIC);
+    let sound = has_magic && XattrArea::of_block(&bytes)?.check().is_ok();
+    let edit = AttributeBlockEdit::FlipBack { at: u16::try_from(at).ok()?, bits };
+    sound.then_some(Edit::AttributeBlock { block, edit })
 }
 
 /// The edit for an attribute whose value inode is wrong or shorter than the value size, if the
@@ -116,6 +161,29 @@ pub(super) fn set_field(
     }
     let mut bytes = stage.read_block(block)?;
     field.put(&mut bytes, offset)?;
+    write(stage, block, bytes)?;
+    Ok(false)
+}
+
+/// Makes the name of an attribute one that Linux reads, or removes the attribute: in `image` itself,
+/// or in the attribute block, which is staged.
+///
+/// Returns whether the attribute is in the inode, which the caller must then write.
+pub(super) fn mend_name(
+    stage: &Stage<'_>,
+    image: &mut InodeImage,
+    block: BlockNr,
+    offset_bytes: u32,
+) -> Result<bool, Failure> {
+    let offset = offset_bytes as usize;
+    if block.0 == 0 {
+        let at = image.attributes_offset().ok_or(Failure::NotNow("it has no attributes"))?;
+        let area = image.raw.get_mut(at + IBODY_HEADER_SIZE..).unwrap_or_default();
+        xattr::mend_name(area, offset);
+        return Ok(true);
+    }
+    let mut bytes = stage.read_block(block)?;
+    xattr::mend_name(&mut bytes, offset);
     write(stage, block, bytes)?;
     Ok(false)
 }

@@ -98,7 +98,10 @@ impl HiddenParts {
             Level::No => true,
             Level::Maps => match edit {
                 Edit::GroupMaps { .. } => is_used_after_all(problem),
-                Edit::Totals | Edit::QuotaFile { .. } | Edit::Reservation { .. } => false,
+                Edit::Totals
+                | Edit::QuotaFile { .. }
+                | Edit::Backpointers
+                | Edit::Reservation { .. } => false,
                 // A bitmap written now would mark hidden blocks as free.
                 Edit::Group { edit, .. } => !matches!(edit, GroupEdit::MoveBlockBitmap),
                 _ => true,
@@ -147,7 +150,7 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
         Edit::Map { .. } | Edit::RebuildExtents { .. } | Edit::RebuildDirectory { .. } => true,
         // Copies go to blocks that nothing uses and no bitmap marks.
         Edit::CloneShared { .. } => true,
-        Edit::AttributeBlock { edit, .. } => *edit == AttributeBlockEdit::Checksum,
+        Edit::AttributeBlock { edit, .. } => !matches!(edit, AttributeBlockEdit::References(_)),
         // The content of an unreadable block is not given up either.
         Edit::Directory { edit, .. } => {
             *edit != DirectoryEdit::Empty
@@ -185,6 +188,7 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
                 | SuperblockEdit::WriteTimeNow
                 | SuperblockEdit::MinExtraIsize(_)
                 | SuperblockEdit::WantExtraIsize(_)
+                | SuperblockEdit::DefaultHash
                 | SuperblockEdit::SetCompat(_)
                 | SuperblockEdit::SetIncompat(_)
                 | SuperblockEdit::SetRoCompat(_)
@@ -204,6 +208,7 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
         | Edit::LinkCount { .. }
         | Edit::Totals
         | Edit::QuotaFile { .. }
+        | Edit::Backpointers
         | Edit::Reservation { .. }
         | Edit::OrphanFile(_)
         | Edit::Backups => false,

@@ -185,7 +185,10 @@ fn special_files(wanted: &Wanted) -> BTreeSet<InodeNr> {
 /// Inodes with a repaired attribute that may hold their data.
 fn with_mended_attribute(wanted: &Wanted) -> BTreeSet<InodeNr> {
     let mended = |edit: &Edit| match edit {
-        Edit::Inode { inode, edit: InodeEdit::ValueHere { .. } } => Some(*inode),
+        Edit::Inode {
+            inode,
+            edit: InodeEdit::ValueHere { .. } | InodeEdit::AttributeName { .. },
+        } => Some(*inode),
         _ => None,
     };
     wanted.keys().filter_map(mended).collect()

@@ -128,6 +128,7 @@ fn changed_by(edit: &Edit) -> Changed {
             TreeEdit::CreateRoot | TreeEdit::CreateLostFound | TreeEdit::UnlinkLostFound,
         )
         | Edit::QuotaFile { .. }
+        | Edit::Backpointers
         | Edit::Reservation { .. }
         | Edit::OrphanFile(_)
         | Edit::Backups => Changed::Anything,

@@ -8,6 +8,8 @@ use std::cell::Cell;
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_check::Examination;
 use floe_format::crc::Seed;
+use floe_format::native::identity::Identity;
+use floe_format::native::lot::DESC_SIZE;
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
 use crate::failure::Failure;
@@ -83,6 +85,11 @@ impl<'a> Stage<'a> {
         }
     }
 
+    /// Whether Floe made the file system as a native one.
+    pub fn is_native(&self) -> bool {
+        self.geometry.desc_size == DESC_SIZE && Identity::of(self.superblock()).is_some()
+    }
+
     /// The lost+found directory, if there is a usable one.
     pub fn lost_found(&self) -> Option<InodeNr> {
         self.kept.lost_found.or_else(|| {
@@ -114,7 +121,7 @@ impl<'a> Stage<'a> {
     }
 
     /// The notes since the last call.
-    pub fn take_notes(&mut self) -> Vec<String> {
+    pub(crate) fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.kept.notes)
     }
 
@@ -124,7 +131,7 @@ impl<'a> Stage<'a> {
     }
 
     /// The current time in 32 bits, for `i_mtime` and the like.
-    pub const fn now32(&self) -> u32 {
+    pub(crate) const fn now32(&self) -> u32 {
         // Such fields hold the low 32 bits.
         self.now_seconds as u32
     }
@@ -155,7 +162,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Whether metadata has checksums.
-    pub fn checksummed(&self) -> bool {
+    pub(crate) fn checksummed(&self) -> bool {
         self.geometry.features.metadata_csum()
     }
 

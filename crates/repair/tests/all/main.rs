@@ -18,6 +18,7 @@ mod memory;
 mod native;
 mod no_place;
 mod no_room;
+mod paper;
 mod partial_examinations;
 mod plan_file;
 mod problems;

@@ -13,6 +13,7 @@ use floe_ext4::tx::DirectTx;
 use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
 use floe_format::ext::inode::{InodeFlags, OwnedInode, Timestamp};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::native::backpointer::Backpointer;
 use floe_format::native::identity::{Identity, OFFSET};
 use floe_format::native::lot::LotRecord;
 use floe_format::{GroupNr, InodeNr};
@@ -209,6 +210,38 @@ fn repairs_of_descriptors_keep_the_records_of_lots() {
         desc.seal(&mut raw, GroupNr(6), checksum);
         device.write_at(offset, &raw).unwrap();
     });
+}
+
+/// As Linux leaves it when it renames a file: the inode says its old name.
+#[test]
+fn backpointers_are_compared_with_names_and_stored_again() {
+    if tool::missing() {
+        return;
+    }
+    let of = |device: &dyn ReadBlocks, path: &str| {
+        let image = Image::empty(SIZE_BYTES).unwrap();
+        let mut bytes = vec![0; SIZE_BYTES as usize];
+        device.read_at(0, &mut bytes).unwrap();
+        image.write(0, &bytes).unwrap();
+        floe_testkit::Volume::open(&image).unwrap().lookup(path).unwrap()
+    };
+    let image = repaired(&["backpointers-wrong"], |device| {
+        for (path, own) in [
+            ("/dir1", Some(Backpointer::new(InodeNr::ROOT, b"old"))),
+            ("/dir2", Some(Backpointer::new(InodeNr(12), b"dir2"))),
+            // Linux made it.
+            ("/dir3", None),
+        ] {
+            let inode = of(device, path).0;
+            edit_inode(device, inode, |inode| inode.set_backpointer(own.as_ref()));
+        }
+    });
+    for (path, name) in [("/dir1", "dir1"), ("/dir2", "dir2"), ("/dir3", "dir3")] {
+        let volume = floe_testkit::Volume::open(&image).unwrap();
+        let raw = volume.inode_bytes(volume.lookup(path).unwrap()).unwrap();
+        let own = Backpointer::of(&raw).unwrap();
+        assert!(own.fits(InodeNr::ROOT, name.as_bytes()), "{path}: {own:?}");
+    }
 }
 
 #[test]

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::Result;
 use floe_blockdev::{Fault, Faulty, ReadBlocks};
 use floe_check::{CheckOptions, JournalUse};
+use floe_repair::describe::Tense;
 use floe_repair::policy::Yes;
-use floe_repair::{Repair, RepairError, RepairOptions, repair};
+use floe_repair::{Deed, Repair, RepairError, RepairOptions, repair};
 use floe_testkit::Image;
 use floe_testkit::compare::{ReadBy, Terms, judge};
 use floe_testkit::problems::{Case, cases};
@@ -116,6 +117,21 @@ fn left(repair: &Repair<'_>) -> Vec<String> {
         .collect()
 }
 
+/// The words around one that is said twice, in what a report says of a change.
+fn doubled_word(deed: &Deed) -> Option<String> {
+    let said = [
+        deed.edit.describe(Tense::Done),
+        deed.problem.as_ref().map(ToString::to_string).unwrap_or_default(),
+    ];
+    let twice = |text: &String| {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let is_word = |word: &str| word.bytes().all(|byte| byte.is_ascii_alphabetic());
+        words.windows(2).any(|pair| pair[0] == pair[1] && is_word(pair[0]))
+    };
+    let text = said.into_iter().find(twice)?;
+    Some(format!("says a word twice: {text}"))
+}
+
 /// Faults in the repair of a device that e2fsck cannot examine.
 fn faults_alone(case: &Case, image: &Image) -> Result<Vec<String>, RepairError> {
     let journal = case.external_journal.as_ref();
@@ -164,6 +180,7 @@ fn faults_against_e2fsck(case: &Case, image: &Image) -> Result<Vec<String>> {
             }
         };
         commit(&repair, path)?;
+        of_floe.borrow_mut().extend(repair.deeds.iter().filter_map(doubled_word));
         if !repair.is_clean() {
             let left = left(&repair);
             of_floe.borrow_mut().push(format!("run {}: is left damaged: {left:?}", runs.get()));

@@ -4,8 +4,8 @@
 use std::fmt::Write as _;
 
 use floe_check::CheckOptions;
-use floe_format::InodeNr;
 use floe_format::ext::inode::InodeBase;
+use floe_format::{BlockNr, InodeNr};
 use floe_repair::policy::Yes;
 use floe_repair::{Repair, RepairOptions, repair};
 use floe_testkit::problems::Recipes;
@@ -67,6 +67,8 @@ fn all_users_of_an_attribute_block_let_go_of_it_in_one_round() {
             let volume = Volume::open(&image).unwrap();
             let block = u64::from(attribute_block(&volume, inodes[0]));
             image.write(block * 1024 + at, &[byte]).unwrap();
+            // With a right checksum: a wrong one would tell which byte is wrong.
+            volume.fix_xattr_block(BlockNr(block)).unwrap();
             let repaired = repaired(&image, &format!("{users} users, byte {at}"));
             let after = image.with_staged(&repaired.staged).unwrap();
             let volume = Volume::open(&after).unwrap();

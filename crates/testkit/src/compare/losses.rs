@@ -6,7 +6,7 @@ use std::fmt;
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 
-use crate::tree::{Node, Tree, UNREADABLE};
+use crate::tree::{Node, Tree, UNREADABLE, digest};
 
 /// How an object of the reference is missing from our tree, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,7 +80,7 @@ fn describe(node: &Node) -> String {
 /// objects in their lost+found, the same content anywhere in ours is enough. Additional objects,
 /// and objects in the state or place that they had in the `original`, are no losses. Objects in
 /// their lost+found with no chunk of any file of the `original` never belonged to anyone: e2fsck
-/// puts journals there. An object with further names is judged by those, because e2fsck sometimes
+/// puts journals there; nor do values of attributes that ours kept. An object with further names is judged by those, because e2fsck sometimes
 /// finds the old name after it assigned a new one.
 pub fn losses(theirs: &Tree, ours: &Tree, original: &Tree) -> Vec<Loss> {
     let mut spare = Spare::new(theirs, ours);
@@ -106,10 +106,17 @@ pub fn losses(theirs: &Tree, ours: &Tree, original: &Tree) -> Vec<Loss> {
         let pieces = &node.pieces;
         !known.is_empty() && !pieces.is_empty() && pieces.values().all(|one| !known.contains(one))
     };
+    let values: BTreeSet<(u64, String)> = ours
+        .values()
+        .flat_map(|node| node.xattrs.values())
+        .map(|value| (value.len() as u64, digest(value)))
+        .collect();
+    let is_value = |node: &Node| values.contains(&(node.size_bytes, node.content.clone()));
     for (path, node) in in_lost_found {
         // The contents of a directory are judged instead of it, and a file with another name is
         // judged by that.
         let is_spoken_for = node.is_dir() || named.contains(&node.inode);
+        let is_spoken_for = is_spoken_for || is_value(node);
         if !is_spoken_for && !is_nobodys(node) && spare.take(node, parent(path)).is_none() {
             found.push(loss(LossKind::Gone, path, node, "no object with this content"));
         }
@@ -295,6 +302,18 @@ mod tests {
         assert_eq!(changed(|node| node.uid = 7), [LossKind::Owner]);
         assert_eq!(changed(|node| node.xattrs.clear()), [LossKind::Xattr]);
         assert_eq!(changed(|node| drop(node.xattrs.insert(vec![1], vec![2]))), []);
+    }
+
+    #[test]
+    fn a_value_is_kept_by_its_attribute() {
+        let value = b"a value of its own";
+        let mut with_value = node(12, "x");
+        with_value.xattrs.insert(b"user.b".to_vec(), value.to_vec());
+        let mut alone = node(13, "");
+        (alone.size_bytes, alone.content) = (value.len() as u64, digest(value));
+        let theirs = [("/a", node(12, "x")), ("/lost+found/#13", alone)];
+        assert_eq!(kinds(&theirs, &[("/a", with_value)]), []);
+        assert_eq!(kinds(&theirs, &[("/a", node(12, "x"))]), [LossKind::Gone]);
     }
 
     #[test]

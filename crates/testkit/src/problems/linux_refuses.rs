@@ -1,9 +1,10 @@
 //! Damage that Linux refuses and e2fsck 1.47 accepts.
 
 use crate::Profile;
-use crate::recipe::{Edit, InodeEdit, Recipe, inode, journal_superblock, superblock};
+use crate::recipe::{Edit, InodeEdit, Recipe, inode, journal_superblock, superblock, xattr_block};
 use floe_format::ext::extent::{Extent, ExtentHeader, Index, MAGIC};
 use floe_format::ext::inode::InodeFlags;
+use floe_format::ext::xattr::{Chars, entry_hash};
 use floe_format::features::Compat;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
@@ -174,9 +175,55 @@ fn files() -> Vec<Case> {
             inode("/dir/file").set_flags(EA_INODE),
             &["ea-inode-flag-on-named-file"],
         ),
+        stricter(
+            "attribute with a zero in its name",
+            Ext4K1,
+            // The second letter of the first name.
+            inode("/ea").raw(|raw| {
+                raw[0x80 + 32 + 4 + 17] = 0;
+                let hash = entry_hash_of_first(&raw[0xa4..]);
+                raw[0xa4 + 12..0xa4 + 16].copy_from_slice(&hash.to_le_bytes());
+            }),
+            &["xattr-name-with-zero"],
+        ),
+        stricter(
+            "attribute in a block as an access list",
+            Ext4K1,
+            xattr_block("/ea-block").put(32 + 1, [2]),
+            &["xattr-acl-with-name"],
+        ),
+        stricter(
+            "hash of new directories",
+            Ext4K1,
+            superblock(|sb| sb.def_hash_version = 6),
+            &["default-hash-version-bad"],
+        ),
+        stricter(
+            "journal of version 1",
+            Ext4K1,
+            journal_superblock().raw(|raw| {
+                raw[0x04..0x08].copy_from_slice(&3u32.to_be_bytes());
+                raw[0x24..].fill(0);
+            }),
+            &["journal-version-too-old"],
+        ),
+        stricter(
+            "verity without the feature",
+            Ext4K1,
+            inode("/dir/file").set_flags(InodeFlags::VERITY.bits()),
+            &["verity-flag-unsupported"],
+        ),
         stricter("depth of nothing", Ext4K1, depth("/empty", 3), &["extent-root-depth-bad"]),
         stricter("six levels", Ext4K1, six_levels("/blocks"), &["extent-tree-beyond-linux"]),
     ]
+}
+
+/// The hash of the first attribute of an area behind its magic.
+fn entry_hash_of_first(area: &[u8]) -> u32 {
+    let len = usize::from(area[0]);
+    let at = usize::from(u16::from_le_bytes([area[2], area[3]]));
+    let size = usize::from(u16::from_le_bytes([area[8], area[9]]));
+    entry_hash(&area[16..16 + len], &area[at..at + size], Chars::Unsigned)
 }
 
 /// Gives a file of twenty contiguous blocks a tree of six levels, with nodes in the last six

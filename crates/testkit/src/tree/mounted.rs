@@ -95,7 +95,8 @@ fn file(path: &Path, size_bytes: u64) -> io::Result<(String, Pieces)> {
     while at < size_bytes {
         let data = match seek(&file, SeekFrom::Data(at)) {
             Ok(data) => data,
-            Err(rustix::io::Errno::NXIO) => break,
+            // Linux answers so behind the data of a file in its inode that is longer than these.
+            Err(rustix::io::Errno::NXIO | rustix::io::Errno::NOENT) => break,
             Err(error) => return Err(error.into()),
         };
         let end = seek(&file, SeekFrom::Hole(data))?.min(size_bytes);

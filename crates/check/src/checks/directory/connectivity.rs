@@ -11,12 +11,12 @@ use floe_exec::{Accumulator, Pool};
 use floe_format::ext::inode::FileType;
 use floe_format::features::Compat;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
-use floe_sync::atomic::{AtomicU32, Ordering};
+use floe_sync::atomic::Ordering;
 
 use crate::checks::context::directory::{DirCx, DirEvidence};
 use crate::checks::directory::entry_scan;
 use crate::evidence::ledger::Ledger;
-use crate::evidence::pieces::{Places, pieces, places};
+use crate::evidence::pieces::{Cells, Places, pieces, places};
 use crate::problem::{Findings, Name, Problem, Sink};
 use crate::scan::inode_reader::InodeReader;
 
@@ -24,21 +24,27 @@ use crate::scan::inode_reader::InodeReader;
 const NONE: u32 = u32::MAX;
 
 /// The tree of directories: 12 bytes each.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct DirTree {
     /// For each directory the one that holds its entry, as ranks; `u32::MAX` without one.
-    parents: Vec<u32>,
-    /// For each directory the inode that `..` names; 0 if it has no usable one.
-    dotdots: Vec<InodeNr>,
+    parents: Cells,
+    /// For each directory the inode that `..` names; `u32::MAX` if it has no usable one.
+    dotdots: Cells,
     /// For each directory how many `..` of others will name it, once repaired.
-    children: Vec<u32>,
+    children: Cells,
 }
 
 impl DirTree {
     /// The rank of the directory that holds the entry of another.
     #[inline]
     pub fn parent(&self, rank: u32) -> Option<u32> {
-        self.parents.get(rank as usize).copied().filter(|parent| *parent != NONE)
+        self.parents.get(rank as usize).filter(|parent| *parent != NONE)
+    }
+
+    /// The inode that `..` of a directory names; 0 if it has no usable one.
+    #[inline]
+    fn dotdot(&self, rank: u32) -> InodeNr {
+        InodeNr(self.dotdots.get(rank as usize).filter(|inode| *inode != NONE).unwrap_or(0))
     }
 
     /// Links that a directory has, once repaired: its entry, its `.`, and `..` of those in it.
@@ -52,38 +58,30 @@ impl DirTree {
 pub fn check(cx: &DirCx<'_>, evidence: &mut DirEvidence, pool: &Pool) -> (DirTree, Findings) {
     let mut found = Findings::default();
     let count = cx.index.len();
-    let (parents, contested) = settle_first(count, std::mem::take(&mut evidence.named), pool);
-    let dotdots = gather_dotdots(count, std::mem::take(&mut evidence.dotdots), pool);
-    let mut tree = DirTree { parents, dotdots, children: Vec::new() };
-    settle_contested(cx, &mut tree, &contested, &evidence.met, pool, &mut found);
+    let [parents, dotdots, children] = Cells::new(count, [NONE, NONE, 0], pool);
+    let tree = DirTree { parents, dotdots, children };
+    let contested = settle_first(&tree, std::mem::take(&mut evidence.named), pool);
+    gather_dotdots(&tree, std::mem::take(&mut evidence.dotdots), pool);
+    settle_contested(cx, &tree, &contested, &evidence.met, pool, &mut found);
     let root = cx.index.get(InodeNr::ROOT);
     if root.is_none() && !cx.facts_of(InodeNr::ROOT, 0).is_used() {
         found.push(Problem::RootInodeMissing { inode: InodeNr::ROOT });
     }
     let uphill = uphill(&tree, root, pool);
     let cut = walk_up(cx, &tree, root, &uphill, &mut found);
-    tree.children = check_dotdots(cx, &tree, root, &cut, pool, &mut found);
+    check_dotdots(cx, &tree, root, &cut, pool, &mut found);
     if root.is_some() {
         check_lost_found(cx, evidence, &mut found);
     }
     (tree, found)
 }
 
-fn cells(count: usize, value: u32) -> Vec<AtomicU32> {
-    std::iter::repeat_with(|| AtomicU32::new(value)).take(count).collect()
-}
-
-fn out_of(cells: Vec<AtomicU32>) -> impl Iterator<Item = u32> {
-    cells.into_iter().map(AtomicU32::into_inner)
-}
-
-/// The inode that `..` of each directory names; 0 if it has no usable one.
-fn gather_dotdots(count: usize, named: Vec<(u32, InodeNr)>, pool: &Pool) -> Vec<InodeNr> {
-    let dotdots = cells(count, u32::MAX);
+/// Enters the inode that `..` of each directory names.
+fn gather_dotdots(tree: &DirTree, named: Vec<(u32, InodeNr)>, pool: &Pool) {
     pool.watched(None).run(&pieces(named.len()), |(): &mut (), piece| {
         for &(rank, inode) in &named[piece.clone()] {
             // Two blocks may both claim to be the first one, on a damaged map: the lower inode wins.
-            if let Some(slot) = dotdots.get(rank as usize)
+            if let Some(slot) = tree.dotdots.cell(rank as usize)
                 && inode.0 != 0
             {
                 // Relaxed, here and below: the workers have ended before anybody reads.
@@ -91,22 +89,20 @@ fn gather_dotdots(count: usize, named: Vec<(u32, InodeNr)>, pool: &Pool) -> Vec<
             }
         }
     });
-    out_of(dotdots).map(|inode| InodeNr(if inode == u32::MAX { 0 } else { inode })).collect()
 }
 
-/// The parent of each directory, and the directories that more than one entry names.
-fn settle_first(count: usize, named: Vec<(u32, u32)>, pool: &Pool) -> (Vec<u32>, Vec<usize>) {
-    let parents = cells(count, NONE);
+/// Enters the parent of each directory; returns the directories that more than one entry names.
+fn settle_first(tree: &DirTree, named: Vec<(u32, u32)>, pool: &Pool) -> Vec<usize> {
     let contested = pool.watched(None).run(&pieces(named.len()), |all: &mut Places, piece| {
         for &(child, parent) in &named[piece.clone()] {
-            let Some(slot) = parents.get(child as usize) else { continue };
+            let Some(slot) = tree.parents.cell(child as usize) else { continue };
             // The lowest one, until it is decided: the same, whoever comes first.
             if slot.fetch_min(parent, Ordering::Relaxed) != NONE {
                 all.0.push(child as usize);
             }
         }
     });
-    (out_of(parents).collect(), contested.in_order())
+    contested.in_order()
 }
 
 /// An entry that names a contested directory. Ordered as e2fsck finds them: with dir_index first
@@ -136,7 +132,7 @@ impl Accumulator for ContestedNames {
 /// Decides which entry of a directory with several is the one that stays.
 fn settle_contested(
     cx: &DirCx<'_>,
-    tree: &mut DirTree,
+    tree: &DirTree,
     contested: &[usize],
     met: &Ledger,
     pool: &Pool,
@@ -171,8 +167,8 @@ fn settle_contested(
     names.sort_unstable();
     for of_child in names.chunk_by(|one, other| one.child == other.child) {
         let Some((first, others)) = of_child.split_first() else { continue };
-        if let Some(slot) = tree.parents.get_mut(first.child as usize) {
-            *slot = first.rank;
+        if let Some(slot) = tree.parents.cell(first.child as usize) {
+            slot.store(first.rank, Ordering::Relaxed);
         }
         for other in others {
             found.push(Problem::DirectoryHardLink {
@@ -198,8 +194,9 @@ enum Step {
 /// follows any other one upwards comes to one of these or to the root, and each loop has one of them.
 fn uphill(tree: &DirTree, root: Option<u32>, pool: &Pool) -> Vec<usize> {
     // Ranks fit 32 bits, and the highest number is no parent.
-    places(tree.parents.len(), pool, |rank| {
-        tree.parents[rank] as usize >= rank && Some(rank as u32) != root
+    places(tree.parents.count(), pool, |rank| {
+        tree.parents.get(rank).is_some_and(|parent| parent as usize >= rank)
+            && Some(rank as u32) != root
     })
 }
 
@@ -215,7 +212,7 @@ fn walk_up(
     if starts.is_empty() {
         return Vec::new();
     }
-    let mut steps = vec![Step::Unseen; tree.parents.len()];
+    let mut steps = vec![Step::Unseen; tree.parents.count()];
     let mut cut = Vec::new();
     for &start in starts {
         let mut at = start;
@@ -257,7 +254,7 @@ fn report_unconnected(
     let facts = cx.facts_of(dir, FileType::Directory as u8);
     // A directory that goes itself, or that no entry may name, need not be connected.
     if !facts.is_bad() && !facts.is_orphan() {
-        let parent = tree.dotdots.get(rank as usize).copied().unwrap_or_default();
+        let parent = tree.dotdot(rank);
         found.push(Problem::DirectoryUnconnected { dir, parent });
     }
 }
@@ -274,8 +271,7 @@ fn report_loop(cx: &DirCx<'_>, tree: &DirTree, at: u32, cut: &mut Vec<u32>, foun
     found.push(Problem::DirectoryLoop { dir: cx.index.inode(lowest), parent });
 }
 
-/// Compares `..` of each directory with its parent, and counts the links that `..` will be: for each
-/// directory, how many others.
+/// Compares `..` of each directory with its parent, and counts the links that `..` will be.
 fn check_dotdots(
     cx: &DirCx<'_>,
     tree: &DirTree,
@@ -283,17 +279,17 @@ fn check_dotdots(
     cut: &[u32],
     pool: &Pool,
     found: &mut Findings,
-) -> Vec<u32> {
-    let children = cells(tree.parents.len(), 0);
+) {
     let one = |found: &mut Findings, rank: u32| {
-        let stored = tree.dotdots[rank as usize];
+        let stored = tree.dotdot(rank);
         let is_root = Some(rank) == root;
         let parent = if is_root { root } else { tree.parent(rank) };
         let is_cut = !is_root && (parent.is_none() || cut.binary_search(&rank).is_ok());
         // A directory moved to lost+found moves its `..`, and thereby a link, to lost+found.
         let target = if is_cut { cx.index.get(stored) } else { parent };
-        if let (Some(target), false) = (target, is_root) {
-            children[target as usize].fetch_add(1, Ordering::Relaxed);
+        let target = target.filter(|_| !is_root);
+        if let Some(children) = target.and_then(|target| tree.children.cell(target as usize)) {
+            children.fetch_add(1, Ordering::Relaxed);
         }
         if let (Some(parent), false) = (parent, is_cut) {
             let expected = cx.index.inode(parent);
@@ -304,11 +300,11 @@ fn check_dotdots(
             }
         }
     };
-    found.merge(pool.watched(None).run(&pieces(children.len()), |found: &mut Findings, piece| {
+    let pieces = pieces(tree.parents.count());
+    found.merge(pool.watched(None).run(&pieces, |found: &mut Findings, piece| {
         // Ranks fit 32 bits.
         (piece.start as u32..piece.end as u32).for_each(|rank| one(found, rank));
     }));
-    out_of(children).collect()
 }
 
 /// Looks whether a repair could put files into lost+found.

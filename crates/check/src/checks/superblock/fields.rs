@@ -14,6 +14,9 @@ use crate::volume::Volume;
 
 /// How far a time may be ahead before it counts as wrong: local time instead of UTC, for example.
 const CLOCK_SKEW_SECONDS: u64 = 24 * 60 * 60;
+/// The highest hash that a superblock may name: TEA over unsigned characters. SipHash, which is
+/// higher, is chosen by directories only.
+const LAST_HASH: u8 = 5;
 /// Bytes of the extra fields that an inode needs at least: its size and the checksum's high half.
 const MIN_EXTRA_ISIZE: u16 = 4;
 
@@ -60,6 +63,9 @@ fn check_features(volume: &Volume<'_>, found: &mut Findings) {
     let signedness = FLAG_SIGNED_HASH | FLAG_UNSIGNED_HASH;
     if volume.has_compat(Compat::DIR_INDEX) && superblock.flags & signedness == 0 {
         found.push(Problem::DirhashSignednessUnset);
+    }
+    if superblock.def_hash_version > LAST_HASH {
+        found.push(Problem::DefaultHashVersionBad { stored: superblock.def_hash_version });
     }
     if superblock.flags & FLAG_TEST_FS != 0 {
         found.push(Problem::TestFsFlagSet);

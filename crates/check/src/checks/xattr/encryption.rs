@@ -1,13 +1,14 @@
-//! Check: flags of encrypted and casefolded inodes, and encryption contexts.
+//! Check: flags of encrypted, casefolded and verity inodes, and encryption contexts.
 //! Reads: the inode; its attribute block later, if the context is not in the inode.
 //! Keeps: the policy of each encrypted inode.  Emits: `CasefoldFlagOnNonDirectory`,
-//! `CasefoldFlagUnsupported`, `EncryptFlagWithoutContext`, `EncryptionContextCorrupt`.
+//! `CasefoldFlagUnsupported`, `EncryptFlagWithoutContext`, `EncryptionContextCorrupt`,
+//! `VerityFlagUnsupported`.
 
 use floe_format::InodeNr;
 use floe_format::ext::crypt::{ATTRIBUTE_NAME, Context};
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::ext::xattr::{INDEX_ENCRYPTION, XattrArea};
-use floe_format::features::Incompat;
+use floe_format::features::{Incompat, RoCompat};
 
 use crate::checks::context::inode::{InodeCx, InodeEvidence};
 use crate::evidence::policies::Policies;
@@ -17,13 +18,15 @@ use crate::problem::{Findings, Problem, Sink};
 /// [`crate::checks::xattr::check`] of the same inode, whose use of an attribute block it may mark.
 #[inline]
 pub fn check(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
-    if cx.inode.flags().intersects(InodeFlags::ENCRYPT | InodeFlags::CASEFOLD) {
+    const FLAGS: InodeFlags =
+        InodeFlags::ENCRYPT.union(InodeFlags::CASEFOLD).union(InodeFlags::VERITY);
+    if cx.inode.flags().intersects(FLAGS) {
         check_flagged(cx, evidence);
     }
 }
 
 /// Checks the casefold flag, which e2fsck minds even in a reserved inode that nothing uses.
-pub fn check_casefold(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
+pub(crate) fn check_casefold(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
     let (inode, supported) = (cx.number, cx.volume.has_incompat(Incompat::CASEFOLD));
     if !cx.inode.flags().contains(InodeFlags::CASEFOLD) {
         return;
@@ -39,6 +42,10 @@ pub fn check_casefold(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
 fn check_flagged(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
     let (inode, flags) = (cx.number, cx.inode.flags());
     check_casefold(cx, evidence);
+    let is_file = cx.inode.file_type() == Some(FileType::Regular);
+    if flags.contains(InodeFlags::VERITY) && is_file && !cx.volume.has_ro_compat(RoCompat::VERITY) {
+        evidence.found.push(Problem::VerityFlagUnsupported { inode });
+    }
     if !flags.contains(InodeFlags::ENCRYPT) {
         return;
     }

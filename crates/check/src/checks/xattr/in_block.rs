@@ -1,6 +1,6 @@
 //! Check: one attribute block.
 //! Emits: `XattrBlockMagicBad`, `XattrBlockCountBad`, `XattrBlockOverlap`, `XattrBlockNameBad`,
-//! `XattrBlockValueBad`, `XattrHashBad`, `XattrBlockChecksumBad`, and those of `value_inode`. The
+//! `XattrBlockValueBad`, `XattrHashBad`, `XattrBlockChecksumBad`, and those of `names` and `value_inode`. The
 //! first fault ends it: the block is dropped as a whole. A checksum is only judged in a sound block.
 
 use floe_format::ext::xattr::{
@@ -8,6 +8,7 @@ use floe_format::ext::xattr::{
     entry_hash, padded,
 };
 
+use super::names;
 use super::value_inode::{self, Home};
 use crate::evidence::region::Region;
 use crate::problem::{Findings, Problem, Sink};
@@ -71,6 +72,9 @@ fn judge(
         }
         if index == 0 {
             return Err(Problem::XattrBlockNameBad { inode, block, offset_bytes, index });
+        }
+        if let Some(problem) = names::fault(inode, block, &entry) {
+            found.push(problem);
         }
         if let Some(value_inode) = entry.value_inode {
             value_inode::check(home, &area, &entry, value_inode, found)?;

@@ -170,6 +170,9 @@ impl EarlyDirs {
             None => false,
         };
         self.room.asked = asked;
+        if let Some(backpointers) = cx.volume.backpointers.as_ref().filter(|_| is_plain) {
+            backpointers.note_block(block.dir, bytes);
+        }
         is_plain
     }
 
@@ -196,13 +199,16 @@ impl EarlyDirs {
     /// Delayed certification, when all inodes were read: proves what was put off, and gives directories
     /// their ranks. Comes back with what judged blocks leave, and with the single blocks that are left
     /// to the directory pass.
-    pub fn certify(self, cx: &DirCx<'_>) -> (DirEvidence, Vec<DirRun>) {
+    pub(crate) fn certify(self, cx: &DirCx<'_>) -> (DirEvidence, Vec<DirRun>) {
         let Self { mut evidence, delayed, mut left, .. } = self;
         settle_ranks(cx, &mut evidence);
         for delayed in delayed {
             if delayed.is_proved(cx) {
                 delayed.note(cx, &mut evidence);
             } else {
+                if let Some(backpointers) = &cx.volume.backpointers {
+                    backpointers.spoil();
+                }
                 left.push(delayed.block);
             }
         }

@@ -130,6 +130,9 @@ impl Args {
         options: &Options,
     ) -> Result<()> {
         volume.enforce_limits(options.quotas.clone());
+        if options.colocate {
+            volume.colocate();
+        }
         let files = disk.files()?;
         let on_error = options.on_error.unwrap_or_else(|| OnError::of(volume.superblock()));
         let live = Live::new(disk, &files, volume, now())?.on_error(on_error);

@@ -131,6 +131,8 @@ pub(super) struct Options {
     pub(super) content_bytes: Option<u64>,
     /// Changes may wait in memory.
     pub(super) deferred: bool,
+    /// Metadata are put together at the beginning of groups.
+    pub(super) colocate: bool,
     /// Quotas whose limits count.
     pub(super) quotas: Vec<QuotaKind>,
     /// Reaction to damaged metadata; by default the superblock's.
@@ -195,6 +197,8 @@ impl Options {
             ("grpquota", None) => self.quotas.push(QuotaKind::Group),
             ("prjquota", None) => self.quotas.push(QuotaKind::Project),
             ("noquota", None) => self.quotas.clear(),
+            ("colocate", None) => self.colocate = true,
+            ("nocolocate", None) => self.colocate = false,
             ("delalloc", None) => self.deferred = true,
             ("nodelalloc", None) => self.deferred = false,
             ("errors", Some(value)) => {

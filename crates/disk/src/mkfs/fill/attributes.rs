@@ -1,11 +1,11 @@
 //! Extended attributes: divides them between the inode and a block.
 
-use floe_format::BlockNr;
 use floe_format::ext::xattr::acl;
 use floe_format::ext::xattr::{
     IBODY_HEADER_SIZE, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, NewValue, NewXattr, XattrHeader,
     needed_bytes, split_name, write_block, write_inode,
 };
+use floe_format::{BlockNr, InodeNr};
 
 use super::{TreePlan, inline};
 use crate::mkfs::params::PlanError;
@@ -143,7 +143,9 @@ impl TreePlan<'_> {
         let list: Vec<_> = self.set_of(at)?.in_block.iter().map(Stored::new_xattr).collect();
         let mut bytes = vec![0; self.plan.geometry.block_size as usize];
         // The sizes were checked before.
-        let _ = write_block(&mut bytes, &list, self.plan.form.seed, block);
+        let native = self.plan.params.native.is_some();
+        let hint = if native { self.number_at(at) } else { InodeNr(0) };
+        let _ = write_block(&mut bytes, &list, self.plan.form.seed, block, hint);
         Some((block, bytes))
     }
 }

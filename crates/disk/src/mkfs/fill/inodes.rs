@@ -4,7 +4,8 @@ use floe_ext4::map::block_map::{self, MappedRun};
 use floe_ext4::map::extent_tree::{self, NodeForm};
 use floe_format::ext::inode::{FileType, InodeFlags, device_block};
 use floe_format::features::Incompat;
-use floe_format::{BlockNr, BlockRun, LogicalBlock};
+use floe_format::native::backpointer::{Backpointer, FLAG_SEVERAL};
+use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use super::data::FAST_SYMLINK;
 use super::{INDEXED, MAPPED, MOST_LINKS, SUBDIRECTORIES, TreePlan};
@@ -25,6 +26,7 @@ impl TreePlan<'_> {
         inode.size = node.size();
         inode.links = node.link_count().min(MOST_LINKS) as u16;
         inode.blocks = self.blocks_of(at);
+        inode.backpointer = self.backpointer(at);
         if let Some(block) = self.attribute_blocks.get(&(at as u32)) {
             inode.file_acl = *block;
         }
@@ -55,6 +57,16 @@ impl TreePlan<'_> {
         inode
     }
 
+    /// The backpointer of the node at an index of the order, from its latest name. The root has none.
+    fn backpointer(&self, at: usize) -> Option<Backpointer> {
+        let node = self.order[at];
+        let name = self.tree.link_of(node)?;
+        let parent = InodeNr(self.numbers[name.parent.index()]);
+        let several = self.tree.node(node).link_count() > 1;
+        let flags = if several { FLAG_SEVERAL } else { 0 };
+        Some(Backpointer { flags, ..Backpointer::new(parent, name.name) })
+    }
+
     /// `i_block` of a file with blocks.
     fn set_map(&self, at: usize, inode: &mut NewInode) {
         let place = self.places[at];
@@ -73,7 +85,7 @@ impl TreePlan<'_> {
         let runs = if place.blocks == 0 { &[][..] } else { &runs };
         let block_size = self.plan.geometry.block_size;
         let built = if extents {
-            let form = NodeForm { block_size, inode_seed: None };
+            let form = NodeForm { block_size, inode_seed: None, owner_hint: 0 };
             extent_tree::build(&extents_of(runs), form, &[])
         } else {
             block_map::build(runs, block_size, &[])

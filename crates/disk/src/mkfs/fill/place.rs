@@ -221,7 +221,8 @@ impl TreePlan<'_> {
             *cursor = BlockNr(cursor.0.next_multiple_of(ratio));
         }
         let built = if use_extents {
-            let form = NodeForm::of(block_size, self.plan.form.seed, self.number_at(at), 0);
+            let form = NodeForm::of(block_size, self.plan.form.seed, self.number_at(at), 0)
+                .hinting(self.plan.params.native.is_some(), self.number_at(at));
             extent_tree::build(&extents, form, &places)?
         } else {
             block_map::build(&runs, block_size, &places)?

@@ -5,6 +5,7 @@ use floe_ext4::dir::{Directory, Entry, empty_block, first_block, insert, seal};
 use floe_ext4::map::extent_tree::{self, NodeForm};
 use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::native::backpointer::Backpointer;
 use floe_format::native::identity::{
     FLAG_RESERVED, HOME_NAME, Identity, MAGIC, ROOT_CUBE_NAME, VERSION,
 };
@@ -44,8 +45,8 @@ pub(in crate::mkfs) fn directories(plan: &mut Plan) -> Result<(), PlanError> {
         }
     }
     let entry = Entry::new(cube, ROOT_CUBE_NAME, FileType::Directory as u8);
-    directory(plan, home, InodeNr::ROOT, &[entry], 3)?;
-    directory(plan, cube, home, &names, 2)?;
+    directory(plan, (home, HOME_NAME), InodeNr::ROOT, &[entry], 3)?;
+    directory(plan, (cube, ROOT_CUBE_NAME), home, &names, 2)?;
     let empty = Identity::decode(&[0; Identity::SIZE]);
     let identity = Identity {
         magic: MAGIC,
@@ -63,7 +64,7 @@ pub(in crate::mkfs) fn directories(plan: &mut Plan) -> Result<(), PlanError> {
 /// Adds a directory with these names, in as many blocks as they need and without an index.
 fn directory(
     plan: &mut Plan,
-    inode: InodeNr,
+    (inode, name): (InodeNr, &[u8]),
     parent: InodeNr,
     names: &[Entry<'_>],
     links: u16,
@@ -82,6 +83,7 @@ fn directory(
     let data = plan.metadata(inode, BlockNr(0), blocks.len() as u64)?;
     let mut new = NewInode::new(FileType::Directory.mode(0o700), plan.time());
     (new.flags, new.links) = (InodeFlags::IMMUTABLE, links);
+    new.backpointer = Some(Backpointer::new(parent, name));
     map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
     for block in &mut blocks {
         seal(block, dir.inode_seed(&format));
@@ -109,7 +111,7 @@ pub(in crate::mkfs) fn reservation_files(plan: &mut Plan) -> Result<(), PlanErro
         let free = BlockNr(region.run.start.0 + region.used);
         let run = BlockRun::new(free, region.run.len_blocks - region.used);
         let extent = Extent { logical: LogicalBlock(region.used), run, unwritten: true };
-        let form = NodeForm { block_size, inode_seed: None };
+        let form = NodeForm { block_size, inode_seed: None, owner_hint: 0 };
         new.block = extent_tree::build(&[extent], form, &[])?.root;
         plan.add_inode(region.inode, new);
     }

@@ -1,5 +1,6 @@
 //! Random operations on volumes of every profile, judged by e2fsck, by a small reader and by the kernel.
 
+mod colocate;
 mod content;
 mod damage;
 mod known;
@@ -8,6 +9,7 @@ mod lists;
 mod model;
 mod native;
 mod refusals;
+mod sweep;
 
 use floe_blockdev::MemDevice;
 use floe_testkit::{Image, Profile, build, kernel, oracle, tool, tree};
@@ -64,7 +66,7 @@ fn random_operations_do_what_the_model_does() {
         model.compare(&tree::stored(&image).unwrap());
         // A kernel may lack a feature.
         let empty = build::empty(profile).unwrap();
-        if mount.is_ok() && oracle::kernel(&empty, "ro").unwrap().is_ok() {
+        if mount.is_ok() && kernel::verdict(&empty, "ro").unwrap().is_ok() {
             let mounted = kernel::Mounted::new(image.path(), "ro").expect(&what);
             model.compare(&tree::mounted(mounted.path()).unwrap());
             mounted.unmount().unwrap();

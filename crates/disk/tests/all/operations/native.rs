@@ -1,14 +1,18 @@
 //! Random operations on native file systems: metadata in the regions, everything reserved and sealed at the end.
 
+use std::collections::BTreeMap;
+
 use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
 use floe_check::{CheckOptions, Problem, check};
 use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
-use floe_disk::ops::{Caller, NewInode};
+use floe_disk::ops::{Caller, NewInode, Step};
 use floe_disk::volume::{Volume, seal};
+use floe_ext4::files::Files;
 use floe_ext4::fs::FileSystem;
 use floe_ext4::inode_table::desc_place;
 use floe_ext4::map::file;
 use floe_ext4::tx::{DirectTx, Tx};
+use floe_format::ext::inode::FileType;
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::LotRecord;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr, LogicalBlock};
@@ -17,7 +21,7 @@ use floe_testkit::{Profile, tool, tree};
 use super::model::{Model, time};
 use super::{image_of, judge};
 
-fn native(mib: u64, options: &[(char, &str)]) -> MemDevice {
+pub(super) fn native(mib: u64, options: &[(char, &str)]) -> MemDevice {
     let mut all = Options::of_type(FsType::Native);
     for (letter, value) in options {
         all.set(*letter, value).unwrap();
@@ -71,6 +75,8 @@ fn random_operations_on_native_file_systems() {
             judge(&image, &what);
             let report = check(&device, &CheckOptions::default()).unwrap();
             assert!(report.found.is_empty(), "{what}: {:?}", report.found);
+            let (known, unknown) = judge_backpointers(&device, &what);
+            assert!(known > 20 && unknown < known, "{what}: {known} known, {unknown} not");
             if round == 0 {
                 model.compare(&tree::stored(&image).unwrap());
                 let records = records(&device);
@@ -78,6 +84,79 @@ fn random_operations_on_native_file_systems() {
             }
         }
     }
+}
+
+/// A mount that frees metadata and takes none reserves what it freed, too.
+#[test]
+fn freed_metadata_is_reserved_again() {
+    let device = native(40, &[('E', "lot_size=8m"), ('N', "2000")]);
+    let caller = Caller::system(time(1));
+    for round in 0..2 {
+        let mut volume = Volume::open(&device).unwrap();
+        let mut tx = DirectTx::new(&device, volume.geometry().clone());
+        volume.begin_writing(&mut tx, time(1)).unwrap();
+        for at in 0..10 {
+            let name = format!("d{at}");
+            let (name, new) = (name.as_bytes(), NewInode::directory(0o755));
+            if round == 0 {
+                volume.create(&mut tx, &caller, InodeNr::ROOT, name, &new).unwrap();
+            } else {
+                let removed = volume.rmdir(&mut tx, &caller, InodeNr::ROOT, name).unwrap();
+                let inode = removed.inode;
+                let step = volume.finish_orphan(&mut tx, &device, &caller, inode).unwrap();
+                assert_eq!(step, Step::Done);
+            }
+        }
+        let epoch = volume.end_epoch();
+        tx.commit().unwrap();
+        volume.durable(epoch);
+        for lot in volume.lots_to_reserve() {
+            volume.reserve_lot(&mut tx, time(1), lot).unwrap();
+        }
+        volume.end_writing(&mut tx, time(1)).unwrap();
+        tx.commit().unwrap();
+        seal(&device).unwrap();
+        let report = check(&device, &CheckOptions::default()).unwrap();
+        assert!(report.found.is_empty(), "round {round}: {:?}", report.found);
+    }
+}
+
+/// Compares the backpointer of each inode with its names: how many are known, and how many are not, which only files that
+/// lost one of several names may be.
+fn judge_backpointers(device: &MemDevice, what: &str) -> (u32, u32) {
+    let fs = FileSystem::open(device).unwrap();
+    let (geo, groups) = (fs.geometry().clone(), fs.space.groups.descs().to_vec());
+    let files = Files::new(device, fs.superblock.clone(), geo, groups);
+    let mut names: BTreeMap<InodeNr, Vec<(InodeNr, Vec<u8>)>> = BTreeMap::new();
+    let mut queue = vec![InodeNr::ROOT];
+    while let Some(dir) = queue.pop() {
+        let listing = files.list(&files.node(dir).unwrap()).unwrap();
+        for entry in listing.entries {
+            if entry.file_type == Some(FileType::Directory) {
+                queue.push(entry.inode);
+            }
+            names.entry(entry.inode).or_default().push((dir, entry.name));
+        }
+    }
+    let (mut known, mut unknown) = (0, 0);
+    let mut tx = DirectTx::new(device, fs.geometry().clone());
+    for (inode, names) in names {
+        let stored = fs.inode(&mut tx, inode).unwrap();
+        match stored.backpointer() {
+            Some(own) => {
+                let is_right = names.iter().any(|(dir, name)| own.fits(*dir, name));
+                assert!(is_right, "{what}: {inode}, {names:?}: {own:?}");
+                known += 1;
+            }
+            // One of several names was taken away.
+            None => {
+                let is_dir = stored.file_type() == Some(FileType::Directory);
+                assert!(!is_dir, "{what}: {inode}, {names:?}");
+                unknown += 1;
+            }
+        }
+    }
+    (known, unknown)
 }
 
 /// Where the blocks of a file or directory lie.

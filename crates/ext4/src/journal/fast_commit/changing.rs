@@ -114,7 +114,8 @@ impl<'a, D: ReadBlocks> Changing<'a, D> {
         let geo = self.fs.geometry();
         let (home, _) = geo.place_of(inode.number).ok_or(Impossible)?;
         let inode_seed = self.fs.seed().map(|seed| inode.seed(seed));
-        let form = NodeForm { block_size: geo.block_size, inode_seed };
+        let form = NodeForm { block_size: geo.block_size, inode_seed, owner_hint: 0 }
+            .hinting(self.fs.is_native(), inode.number);
         let goal = geo.group_start(home);
         let before = self.fs.space.steps;
         let space = &mut self.fs.space;

@@ -157,3 +157,107 @@ fn a_block_has_hashes() {
     block[XattrHeader::SIZE + 12..XattrHeader::SIZE + 16].fill(0);
     assert!(!is_here(&block));
 }
+
+/// A block with attributes, as a group of 64 KiB blocks at most has it, and its checksum.
+fn sealed_block(len: usize) -> Vec<u8> {
+    let mut block: Vec<u8> = (0..len).map(|at| (at * 7 % 251) as u8).collect();
+    block[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    write_block_checksum(Seed(7), BlockNr(99), &mut block);
+    block
+}
+
+#[test]
+fn each_wrong_byte_of_a_block_is_found() {
+    let right = sealed_block(1024);
+    assert_eq!(flipped_byte(Seed(7), BlockNr(99), &right), None);
+    for at in (0..1024).filter(|at| !(0x10..0x14).contains(at)) {
+        for bits in [1, 3, 0x80, 0xff] {
+            let mut block = right.clone();
+            block[at] ^= bits;
+            assert_eq!(flipped_byte(Seed(7), BlockNr(99), &block), Some((at, bits)), "byte {at}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_checksum_and_two_wrong_bytes_are_no_wrong_byte() {
+    for len in [1024, 4096] {
+        let right = sealed_block(len);
+        for at in 0x10..0x14 {
+            let mut block = right.clone();
+            block[at] ^= 0x55;
+            assert_eq!(flipped_byte(Seed(7), BlockNr(99), &block), None);
+        }
+        for (one, other) in [(0x20, 0x21), (0x33, len - 1), (len - 9, len - 2)] {
+            let mut block = right.clone();
+            block[one] ^= 1;
+            block[other] ^= 4;
+            assert_eq!(flipped_byte(Seed(7), BlockNr(99), &block), None);
+        }
+    }
+    assert_eq!(flipped_byte(Seed(7), BlockNr(99), &[1; 16]), None);
+}
+
+/// The entries of an area as in an inode, with their values, after the entry at `offset` was mended.
+fn mended(area: &[u8], offset: usize) -> Vec<(u8, Vec<u8>, Vec<u8>)> {
+    let mut area = area.to_vec();
+    mend_name(&mut area[4..], offset);
+    let area = XattrArea::of_inode(&area).unwrap();
+    area.check().unwrap();
+    let entry = |entry: Result<XattrEntry<'_>, XattrFault>| {
+        let entry = entry.unwrap();
+        let value = area.value(&entry).unwrap();
+        assert_eq!(entry.hash, entry_hash(entry.name, value, Chars::Unsigned));
+        (entry.name_index, entry.name.to_vec(), value.to_vec())
+    };
+    area.entries().map(entry).collect()
+}
+
+#[test]
+fn names_are_mended_and_nothing_else_is_lost() {
+    let of = |index: u8, name: &[u8], value: &[u8]| (index, name.to_vec(), value.to_vec());
+    let (one, last) = (of(1, b"colour", b"green"), of(6, b"selinux", b"x"));
+    let with = |middle: (u8, &[u8])| {
+        area_of(
+            &[(1, b"colour", b"green"), (middle.0, middle.1, b"1234"), (6, b"selinux", b"x")],
+            160,
+        )
+    };
+    // The second entry begins behind one of 16 bytes and a name of 8.
+    type Named = (u8, &'static [u8]);
+    let cases: [(u8, &'static [u8], Option<Named>); 6] = [
+        (1, b"abcd", Some((1, b"abcd"))),
+        (1, b"ab\0d", Some((1, b"ab"))),
+        (1, b"\0bcd", None),
+        // Cut, it would end elsewhere.
+        (1, b"ab\0defg", None),
+        (2, b"abcd", Some((1, b"abcd"))),
+        (2, b"", Some((2, b""))),
+    ];
+    for (index, name, expected) in cases {
+        let mut all = vec![one.clone()];
+        all.extend(expected.map(|(index, name)| of(index, name, b"1234")));
+        all.push(last.clone());
+        assert_eq!(mended(&with((index, name)), 24), all, "{name:?}");
+    }
+    // The hash of an access list without a name is that of one with zeroes for a name: its length is
+    // wrong, and so is the place of the next entry.
+    let mut area = with((2, b""));
+    area[4 + 24] = 12;
+    let list = of(2, b"", b"1234");
+    assert_eq!(mended(&area, 24), [one.clone(), list, last]);
+    // What cannot be followed behind it goes with it.
+    let mut area = with((1, b"\0bcd"));
+    area[4 + 24 + 20] = 250;
+    assert_eq!(mended(&area, 24), [one]);
+}
+
+proptest! {
+    #[test]
+    fn any_area_survives_a_mended_name(
+        mut area in proptest::collection::vec(any::<u8>(), 0..200),
+        offset in 0usize..220,
+    ) {
+        mend_name(&mut area, offset);
+    }
+}

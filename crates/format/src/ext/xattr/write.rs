@@ -130,6 +130,7 @@ pub fn write_block(
     xattrs: &[NewXattr<'_>],
     seed: Option<Seed>,
     block_nr: BlockNr,
+    owner_hint: InodeNr,
 ) -> Result<(), NoRoom> {
     judge_room(xattrs, block.len().saturating_sub(XattrHeader::SIZE))?;
     let mut sorted = xattrs.to_vec();
@@ -144,7 +145,7 @@ pub fn write_block(
             blocks: 1,
             hash,
             checksum: 0,
-            reserved: [0; 3],
+            reserved: [owner_hint.0, 0, 0],
         };
         header.encode_into(head);
     }
@@ -257,7 +258,7 @@ mod tests {
                 None => prop_assert!(xattrs.is_empty()),
             }
             let mut block = vec![7; XattrHeader::SIZE + needed_bytes(&xattrs)];
-            write_block(&mut block, &xattrs, Some(Seed(3)), BlockNr(99)).unwrap();
+            write_block(&mut block, &xattrs, Some(Seed(3)), BlockNr(99), InodeNr(0)).unwrap();
             prop_assert!(block_checksum_ok(Seed(3), BlockNr(99), &block));
             let mut sorted = xattrs.clone();
             sorted.sort_by(|a, b| a.key().cmp(&b.key()));
@@ -272,7 +273,7 @@ mod tests {
             let mut area = vec![7; IBODY_HEADER_SIZE + needed_bytes - 1];
             prop_assert_eq!(write_inode(&mut area, &xattrs), Err(full));
             let mut block = vec![7; XattrHeader::SIZE + needed_bytes - 1];
-            prop_assert_eq!(write_block(&mut block, &xattrs, None, BlockNr(1)), Err(full));
+            prop_assert_eq!(write_block(&mut block, &xattrs, None, BlockNr(1), InodeNr(0)), Err(full));
             prop_assert!(area.iter().chain(&block).all(|&byte| byte == 7));
         }
     }

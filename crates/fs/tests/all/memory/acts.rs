@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 use floe_fs::{
-    Attributes, Change, FsError, NewInode, Op, OpKind, Place, RenameMode, SeekFor, Store, Timestamp,
+    Attributes, Change, FsError, NewInode, Op, OpKind, Place, RenameMode, SeekFor, SetMode, Store,
+    Timestamp,
 };
 use proptest::prelude::*;
 
@@ -23,6 +24,8 @@ pub(crate) enum Act {
     Times(String, i64),
     Write(String, u64, usize),
     Truncate(String, u64),
+    /// A user attribute with one of three numbers gets a value of so many bytes, or none.
+    Attribute(String, u8, Option<u8>),
     Read(String),
     Fsync(String),
     Sync,
@@ -53,6 +56,8 @@ pub(crate) fn act() -> impl Strategy<Value = Act> {
         1 => (path(), 0i64..1_000_000).prop_map(|(path, time)| Act::Times(path, time)),
         6 => (path(), 0u64..20_000, 1usize..9000).prop_map(|(path, at, len)| Act::Write(path, at, len)),
         2 => (path(), 0u64..20_000).prop_map(|(path, size)| Act::Truncate(path, size)),
+        3 => (path(), 0u8..3, prop::option::weighted(0.7, 0u8..))
+            .prop_map(|(path, which, len)| Act::Attribute(path, which, len)),
         1 => path().prop_map(Act::Read),
         4 => path().prop_map(Act::Fsync),
         1 => Just(Act::Sync),
@@ -139,6 +144,21 @@ pub(crate) fn run<S: Store>(store: &S, turn: u32, act: &Act) -> Result<(), FsErr
             return apply(store, turn, kind);
         }
         Act::Truncate(path, size) => change(file(store, path)?, Some(*size), Change::default()),
+        Act::Attribute(path, which, len) => {
+            let inode = find(store, path)?;
+            let kind = store.attributes(inode)?.kind;
+            if !matches!(kind, FileType::Regular | FileType::Directory) {
+                return Ok(());
+            }
+            let name = format!("user.number {which}");
+            let (name, mode) = (name.as_bytes(), SetMode::Any);
+            let value = len.map(|len| filling(turn, usize::from(len) + 1));
+            let kind = match &value {
+                Some(value) => OpKind::SetAttribute { inode, name, value, mode },
+                None => OpKind::RemoveAttribute { inode, name },
+            };
+            return apply(store, turn, kind);
+        }
         Act::Read(path) => {
             let _ = store.seek(file(store, path)?, 0, SeekFor::Hole);
             return Ok(());
@@ -182,7 +202,13 @@ pub(crate) fn tree<S: Store>(store: &S) -> BTreeMap<String, Seen> {
                 due.push((format!("{path}/{name}"), entry.inode));
             }
         }
-        all.insert(path, Seen { inode, state: state_of(&found), bytes });
+        let extended = store.extended_attributes(inode).unwrap();
+        let extended = extended.iter().map(|one| {
+            let (name, value) = (String::from_utf8_lossy(&one.name), &one.value);
+            format!(" {name}={}x{:?}", value.len(), value.first())
+        });
+        let state = state_of(&found) + &extended.collect::<String>();
+        all.insert(path, Seen { inode, state, bytes });
     }
     all
 }

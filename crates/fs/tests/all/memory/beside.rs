@@ -34,6 +34,7 @@ fn acts(program: u8, seed: u8, len: usize) -> Vec<Act> {
         Act::Times(old, time) => Act::Times(at(old), *time),
         Act::Write(old, offset, len) => Act::Write(at(old), *offset, *len),
         Act::Truncate(old, size) => Act::Truncate(at(old), *size),
+        Act::Attribute(old, which, len) => Act::Attribute(at(old), *which, *len),
         Act::Read(old) => Act::Read(at(old)),
         Act::Fsync(old) => Act::Fsync(at(old)),
         Act::Sync => Act::Sync,

@@ -12,7 +12,7 @@ use floe_fs::{FsError, Image, Limits, Live, MemFs};
 use floe_testkit::crash::{Effort, each_state, tears};
 
 use super::acts::{Act, Seen, run, tree};
-use super::live::{base, judge, mounted};
+use super::live::{Base, base_of, judge, mounted};
 
 type Tree = BTreeMap<String, Seen>;
 
@@ -35,8 +35,14 @@ pub(crate) struct Run {
 
 /// Lets a program make calls, and records what reaches the device. With `careless`, an fsync does nothing: the canary.
 pub(crate) fn record(acts: &[Act], limits: Limits, careless: bool) -> Result<Run> {
-    let recorder = Recorder::new(MemDevice::new(base().to_vec()));
-    record_on(&recorder, base().to_vec(), acts, limits, |memory, turn, act| {
+    record_over(Base::Stock, acts, limits, careless)
+}
+
+/// The same over another kind of file system.
+pub(crate) fn record_over(kind: Base, acts: &[Act], limits: Limits, careless: bool) -> Result<Run> {
+    let base = base_of(kind);
+    let recorder = Recorder::new(MemDevice::new(base.to_vec()));
+    record_on(&recorder, base.to_vec(), acts, limits, |memory, turn, act| {
         let skipped = careless && matches!(act, Act::Fsync(_) | Act::Sync);
         let done = if skipped { Ok(()) } else { run(memory, turn, act) };
         if let Err(FsError::Ended(_) | FsError::Damaged { .. } | FsError::Lost { .. }) = &done {

@@ -5,20 +5,53 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result, ensure};
 use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
 use floe_check::{CheckOptions, check};
+use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
 use floe_fs::{Disk, Limits, Live, MemFs, Timestamp};
 use floe_testkit::{Image, build, oracle};
 
 pub(crate) const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 5 };
 
-/// An empty file system of 3 MiB with blocks of 1 KiB and the smallest journal.
+/// What kind of file system is empty at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Base {
+    /// 3 MiB with blocks of 1 KiB and the smallest journal.
+    Stock,
+    /// The same, with quotas of users, groups and projects.
+    Quota,
+    /// Three lots of 4 MiB, with metadata regions.
+    Native,
+}
+
 pub(crate) fn base() -> &'static [u8] {
-    static BASE: OnceLock<Vec<u8>> = OnceLock::new();
-    BASE.get_or_init(|| {
-        let image = Image::empty(3 << 20).unwrap();
-        let args = ["-t", "ext4", "-b", "1024", "-J", "size=1", "-N", "128"];
-        build::mke2fs(image.path(), &args).unwrap();
-        image.to_vec().unwrap()
+    base_of(Base::Stock)
+}
+
+pub(crate) fn base_of(kind: Base) -> &'static [u8] {
+    static BASES: [OnceLock<Vec<u8>>; 3] = [const { OnceLock::new() }; 3];
+    BASES[kind as usize].get_or_init(|| match kind {
+        Base::Stock => made(&["-t", "ext4"]),
+        Base::Quota => made(&["-t", "ext4", "-O", "quota,project", "-I", "256"]),
+        Base::Native => native(),
     })
+}
+
+fn made(kind: &[&str]) -> Vec<u8> {
+    let image = Image::empty(3 << 20).unwrap();
+    let args = ["-b", "1024", "-J", "size=1", "-N", "128"];
+    build::mke2fs(image.path(), &[kind, &args].concat()).unwrap();
+    image.to_vec().unwrap()
+}
+
+fn native() -> Vec<u8> {
+    let mut options = Options::of_type(FsType::Native);
+    for (letter, value) in [('E', "lot_size=4m"), ('J', "size=4"), ('N', "256")] {
+        options.set(letter, value).unwrap();
+    }
+    let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: NOW };
+    let device = MemDevice::new(vec![0; 9 << 20]);
+    let params = options.params(device.size_bytes(), None, &fresh).unwrap();
+    mkfs::write(&Plan::new(&params).unwrap(), &device).unwrap();
+    device.to_vec()
 }
 
 /// Mounts a device, lets `work` use it, and unmounts it.

@@ -1,0 +1,306 @@
+//! The sweep over the lots of a native file system: the used prefixes of descriptors, bitmaps, inode tables and region of a
+//! lot are read together, in the order of addresses, each block once.
+//!
+//! A [`Sweep`] is a device. All passes read through it, and find in memory what was swept; everything else (maps and
+//! directories outside of the regions, blocks that cannot be read together with others) they read from the device below. So
+//! findings cannot differ from those of a check without a sweep. A check of a lot's files walks their trees in memory, so
+//! that a valid node that nobody leads to (a ghost) proves nothing, and needs no sums of levels to be recognised.
+//!
+//! If all that is in use fits the memory, a lot is swept when its descriptors are read for the first time: then the whole check
+//! is one pass over the device. If not, a lot is swept when the first of its inodes are read, and the lot swept longest ago
+//! is dropped, except for its bitmaps.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+
+use floe_blockdev::ReadBlocks;
+use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::geometry::Strictness;
+use floe_format::native::identity::Identity;
+use floe_format::native::lot::DESC_SIZE;
+use floe_format::{BlockNr, BlockRun, Geometry};
+use floe_sync::atomic::{AtomicUsize, Ordering};
+use floe_sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+
+use super::lots::{Lot, READ_BYTES};
+
+/// Bytes that a sweep may hold, unless the memory of the check is limited.
+const ROOM_BYTES: u64 = 256 << 20;
+/// The part of a limited memory that it may hold.
+const SHARE: u64 = 8;
+
+/// A device over a native file system that holds what was swept.
+pub struct Sweep<'d> {
+    below: &'d dyn ReadBlocks,
+    geometry: Geometry,
+    lot_count: u32,
+    room_bytes: u64,
+    /// Bytes that it will hold, at most, as the superblock tells.
+    expected_bytes: u64,
+    /// All that is in use fits the room.
+    fits: bool,
+    /// 1: inodes are read from now on.
+    begun: AtomicUsize,
+    /// Lots that were swept, in order; one thread sweeps at a time.
+    swept: Mutex<BTreeSet<u32>>,
+    held: RwLock<Held>,
+}
+
+impl std::fmt::Debug for Sweep<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sweep").field("lot_count", &self.lot_count).finish_non_exhaustive()
+    }
+}
+
+/// The runs of blocks that a sweep reads, in order, as the descriptors tell: no inode is read. `None` if the file system is not
+/// native. The device must have its superblock.
+pub fn expected(device: &dyn ReadBlocks) -> Option<Vec<BlockRun>> {
+    let sweep = Sweep::over(device, None)?;
+    let geometry = &sweep.geometry;
+    let (mut runs, mut bytes) = (Vec::new(), vec![0; geometry.block_size as usize]);
+    for lot in 0..sweep.lot_count {
+        let block = geometry.primary_desc_block(lot);
+        if device.read_at(geometry.offset_bytes(block), &mut bytes).is_ok()
+            && let Some(lot) = Lot::of(geometry, lot, &bytes)
+        {
+            runs.extend(lot.runs(geometry, lot.sealed_region()));
+        }
+    }
+    Some(runs)
+}
+
+/// What a sweep holds.
+#[derive(Debug, Default)]
+struct Held {
+    /// Runs of blocks by their first one. None overlaps another.
+    runs: BTreeMap<u64, Vec<u8>>,
+    /// First blocks of those that may be dropped, oldest first.
+    order: VecDeque<u64>,
+    bytes: u64,
+    /// Bytes of descriptors and bitmaps, which stay.
+    small_bytes: u64,
+}
+
+impl Held {
+    /// Copies bytes of the device, if all of them are held.
+    fn copy(&self, block_size: u64, offset_bytes: u64, into: &mut [u8]) -> bool {
+        let mut done = 0;
+        while done < into.len() {
+            let at = offset_bytes + done as u64;
+            let Some((first, bytes)) = self.runs.range(..=at / block_size).next_back() else {
+                return false;
+            };
+            // Runs lie on the device, so their ends have offsets.
+            let skip = at - first * block_size;
+            let rest = usize::try_from(skip).ok().and_then(|skip| bytes.get(skip..));
+            let Some(rest) = rest.filter(|rest| !rest.is_empty()) else { return false };
+            let len = rest.len().min(into.len() - done);
+            into[done..done + len].copy_from_slice(&rest[..len]);
+            done += len;
+        }
+        true
+    }
+
+    fn has(&self, block_size: u64, offset_bytes: u64) -> bool {
+        self.copy(block_size, offset_bytes, &mut [0])
+    }
+}
+
+impl<'d> Sweep<'d> {
+    /// Over the device of a file system that says it is native. `None`: it is not, or `memory_bytes` has no room.
+    pub fn over(device: &'d dyn ReadBlocks, memory_bytes: Option<u64>) -> Option<Self> {
+        let mut bytes = [0; Superblock::SIZE];
+        device.read_at(OFFSET_BYTES, &mut bytes).ok()?;
+        let superblock = Superblock::decode(&bytes);
+        let identity = Identity::of(&superblock)?;
+        let geometry = Geometry::new(&superblock, Strictness::Strict).ok()?;
+        if geometry.desc_size != DESC_SIZE || geometry.block_size < DESC_SIZE {
+            return None;
+        }
+        let lot_count = geometry.group_count.div_ceil(geometry.block_size / DESC_SIZE);
+        let block_size = u64::from(geometry.block_size);
+        // What is in use by the superblock alone, with tables that are half empty. Damage makes it a wrong guess, no more.
+        let free = superblock.free_inodes_count;
+        let used = u64::from(geometry.inodes_count.saturating_sub(free));
+        let inode_bytes = used.saturating_mul(2 * u64::from(geometry.inode_size));
+        let region_blocks = u64::from(identity.region_blocks).saturating_mul(lot_count.into());
+        let small_blocks = 2 * u64::from(geometry.group_count) + u64::from(lot_count);
+        let blocks = region_blocks.saturating_add(small_blocks);
+        let bound = blocks.saturating_mul(block_size).saturating_add(inode_bytes);
+        let room_bytes = memory_bytes.map_or(ROOM_BYTES, |bytes| bytes / SHARE);
+        let fits = bound <= room_bytes;
+        // A budget that has no room for one lot beside another is better used otherwise.
+        if !fits && memory_bytes.is_some() {
+            return None;
+        }
+        Some(Self {
+            below: device,
+            geometry,
+            lot_count,
+            room_bytes,
+            expected_bytes: bound.min(room_bytes),
+            fits,
+            begun: AtomicUsize::new(0),
+            swept: Mutex::new(BTreeSet::new()),
+            held: RwLock::new(Held::default()),
+        })
+    }
+
+    /// Bytes that it will hold, at most.
+    pub const fn held_bytes(&self) -> u64 {
+        self.expected_bytes
+    }
+
+    /// Inodes are read from now on, in the order of groups. What fits the memory is swept to the end.
+    pub fn begin(&self) {
+        self.begun.store(1, Ordering::Release);
+        if self.fits {
+            for lot in 0..self.lot_count {
+                self.sweep(lot);
+            }
+        }
+    }
+
+    fn held(&self) -> RwLockReadGuard<'_, Held> {
+        self.held.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn block_size(&self) -> u64 {
+        u64::from(self.geometry.block_size)
+    }
+
+    /// The lot that a read leads to, if the read is the first of a lot.
+    fn lot_to_sweep(&self, offset_bytes: u64) -> Option<u32> {
+        let block = BlockNr(offset_bytes / self.block_size());
+        let group = self.geometry.group_of(block)?;
+        let lot = group.0 / (self.geometry.block_size / DESC_SIZE);
+        if self.fits {
+            return (block == self.geometry.primary_desc_block(lot)).then_some(lot);
+        }
+        (self.begun.load(Ordering::Acquire) > 0).then_some(lot)
+    }
+
+    /// Sweeps a lot, unless that was done. Returns whether it was done now.
+    fn sweep(&self, lot: u32) -> bool {
+        let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
+        if swept.contains(&lot) {
+            return false;
+        }
+        swept.insert(lot);
+        let block = self.geometry.primary_desc_block(lot);
+        let groups = Lot::groups_of(&self.geometry, lot);
+        // The bitmaps lie behind the descriptors.
+        let run = BlockRun::new(block, 1 + 2 * groups.len() as u64);
+        if !self.read(run) {
+            self.read(BlockRun::new(block, 1));
+        }
+        let Some(bytes) = self.held_block(block) else { return true };
+        let Some(lot) = Lot::of(&self.geometry, lot, &bytes) else { return true };
+        let region = lot.used_region(&self.geometry, |block| self.held_block(block));
+        for run in lot.runs(&self.geometry, region) {
+            self.read_new(run);
+        }
+        true
+    }
+
+    fn held_block(&self, block: BlockNr) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; self.geometry.block_size as usize];
+        let at = block.0.checked_mul(self.block_size())?;
+        self.held().copy(self.block_size(), at, &mut bytes).then_some(bytes)
+    }
+
+    /// Reads those blocks of a run that are not held.
+    fn read_new(&self, run: BlockRun) {
+        let size = self.block_size();
+        let most = (READ_BYTES / size).max(1);
+        let mut at = run.start.0;
+        while at < run.end().0 {
+            let next = {
+                let held = self.held();
+                let before = held.runs.range(..=at).next_back();
+                let end = before.map_or(0, |(first, bytes)| first + bytes.len() as u64 / size);
+                if end > at {
+                    Err(end)
+                } else {
+                    let next = held.runs.range(at..).next().map_or(u64::MAX, |(first, _)| *first);
+                    Ok(next.min(run.end().0).min(at + most))
+                }
+            };
+            match next {
+                Err(held) => at = held,
+                Ok(end) => {
+                    self.read(BlockRun::new(BlockNr(at), end - at));
+                    at = end;
+                }
+            }
+        }
+    }
+
+    /// Reads a run of blocks that are not held, and holds it. `false` if it cannot be read as a whole, or need not be.
+    fn read(&self, run: BlockRun) -> bool {
+        let size = self.block_size();
+        let (offset, len) = (run.start.0 * size, run.len_blocks * size);
+        if offset + len > self.below.size_bytes() || self.below.is_hole(offset, len) {
+            return false;
+        }
+        let Ok(len) = usize::try_from(len) else { return false };
+        let mut bytes = vec![0; len];
+        if self.below.read_at(offset, &mut bytes).is_err() {
+            return false;
+        }
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        held.bytes += bytes.len() as u64;
+        held.runs.insert(run.start.0, bytes);
+        // The first run of a lot is its descriptors and bitmaps.
+        let is_small = run.len_blocks <= 1 + 2 * u64::from(self.geometry.block_size / DESC_SIZE);
+        if is_small && held.small_bytes < self.room_bytes / 2 {
+            held.small_bytes += len as u64;
+        } else {
+            held.order.push_back(run.start.0);
+        }
+        while held.bytes > self.room_bytes && held.order.len() > 1 {
+            let Some(oldest) = held.order.pop_front() else { break };
+            let dropped = held.runs.remove(&oldest).map_or(0, |bytes| bytes.len() as u64);
+            held.bytes -= dropped;
+        }
+        true
+    }
+}
+
+impl ReadBlocks for Sweep<'_> {
+    fn size_bytes(&self) -> u64 {
+        self.below.size_bytes()
+    }
+
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+        if into.is_empty() {
+            return self.below.read_at(offset_bytes, into);
+        }
+        let size = self.block_size();
+        if self.held().copy(size, offset_bytes, into) {
+            return Ok(());
+        }
+        let swept = self.lot_to_sweep(offset_bytes).is_some_and(|lot| self.sweep(lot));
+        if swept && self.held().copy(size, offset_bytes, into) {
+            return Ok(());
+        }
+        self.below.read_at(offset_bytes, into)
+    }
+
+    fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        self.below.is_hole(offset_bytes, len_bytes)
+    }
+
+    fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
+        if !self.held().has(self.block_size(), offset_bytes) {
+            self.below.will_need(offset_bytes, len_bytes);
+        }
+    }
+
+    // The sweep reads inode tables itself, in large requests.
+    fn will_need_in_sequence(&self, _: u64, _: u64) {}
+
+    fn is_cached(&self, offset_bytes: u64) -> bool {
+        self.held().has(self.block_size(), offset_bytes) || self.below.is_cached(offset_bytes)
+    }
+}

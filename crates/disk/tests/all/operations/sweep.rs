@@ -1,0 +1,149 @@
+//! Checks of native file systems in one sweep: the same findings as without, and each block read once.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Mutex;
+
+use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
+use floe_check::scan::sweep;
+use floe_check::{CheckOptions, Problem, check};
+use floe_disk::volume::seal;
+use floe_format::{BlockNr, BlockRun};
+use floe_testkit::{Profile, Rng, tool};
+
+use super::model::Model;
+use super::native::native;
+
+const BLOCK: u64 = 4096;
+
+/// A device that writes down all reads.
+pub(super) struct Traced<'d>(&'d MemDevice, Mutex<Vec<(u64, u64)>>);
+
+impl<'d> Traced<'d> {
+    pub(super) fn new(device: &'d MemDevice) -> Self {
+        Self(device, Mutex::default())
+    }
+
+    pub(super) fn reads(&self) -> Vec<(u64, u64)> {
+        self.1.lock().unwrap().clone()
+    }
+}
+
+impl ReadBlocks for Traced<'_> {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+        self.1.lock().unwrap().push((offset_bytes, into.len() as u64));
+        self.0.read_at(offset_bytes, into)
+    }
+}
+
+/// Reads that do not go on where the last one ended.
+pub(super) fn places(reads: &[(u64, u64)]) -> usize {
+    let ends = std::iter::once(None).chain(reads.iter().map(|(at, len)| Some(at + len)));
+    reads.iter().zip(ends).filter(|((at, _), end)| Some(*at) != *end).count()
+}
+
+/// A file system with files of many extents and large directories, sealed or left as a crash leaves it.
+fn filled(options: &[(char, &str)], seed: u64, sealed: bool) -> MemDevice {
+    let device = native(40, options);
+    let mut model = Model::new(&device, Profile::Ext4, seed);
+    for _ in 0..300 {
+        model.step();
+    }
+    if sealed {
+        model.leave();
+        seal(&device).unwrap();
+    } else {
+        model.commit();
+    }
+    device
+}
+
+const KINDS: [&[(char, &str)]; 2] = [
+    &[('E', "lot_size=8m"), ('N', "2000")],
+    // Regions of 4 blocks fill up, and metadata goes elsewhere.
+    &[('E', "lot_size=4m,region_size=16k"), ('N', "2000")],
+];
+
+fn found(device: &dyn ReadBlocks, sweep: bool, threads: usize) -> Result<Vec<Problem>, String> {
+    let options = CheckOptions { sweep, threads, ..CheckOptions::default() };
+    let report = check(device, &options).map_err(|error| error.to_string())?;
+    Ok(report.found)
+}
+
+/// Spoils a block: bytes of it, all of it, or another block of metadata in its place.
+fn spoil(device: &MemDevice, runs: &[BlockRun], rng: &mut Rng) {
+    let mut block = || {
+        let run = runs[rng.below(runs.len() as u64) as usize];
+        run.start.0 + rng.below(run.len_blocks)
+    };
+    let (to, from) = (block(), block());
+    let mut bytes = vec![0; BLOCK as usize];
+    match rng.below(3) {
+        0 => {}
+        1 => device.read_at(from * BLOCK, &mut bytes).unwrap(),
+        _ => {
+            device.read_at(to * BLOCK, &mut bytes).unwrap();
+            let at = rng.below(BLOCK) as usize;
+            bytes[at] ^= 1 << rng.below(8);
+        }
+    }
+    device.write_at(to * BLOCK, &bytes).unwrap();
+}
+
+#[test]
+fn findings_are_those_of_a_check_without_a_sweep() {
+    for (at, options) in KINDS.into_iter().enumerate() {
+        for sealed in [true, false] {
+            let whole = filled(options, 40 + at as u64, sealed);
+            let bytes = whole.to_vec();
+            let runs = sweep::expected(&whole).unwrap();
+            let mut damaged = 0;
+            for seed in 0..12 {
+                let device = MemDevice::new(bytes.clone());
+                let mut rng = Rng::new(1000 * at as u64 + seed);
+                for _ in 0..1 + rng.below(4) {
+                    spoil(&device, &runs, &mut rng);
+                }
+                let plain = found(&device, false, 1);
+                damaged += u32::from(plain.as_ref().is_ok_and(|found| !found.is_empty()));
+                for threads in [1, 2] {
+                    assert_eq!(found(&device, true, threads), plain, "{options:?} {sealed} {seed}");
+                }
+            }
+            assert!(damaged > 3, "{damaged}");
+        }
+    }
+}
+
+/// A clean file system whose metadata lie in their regions is read once, in the order of addresses, and the descriptors tell
+/// what that takes.
+#[test]
+fn each_block_is_read_once() {
+    if tool::missing() {
+        return;
+    }
+    let device = filled(KINDS[0], 40, true);
+    let (plain, swept) = (Traced::new(&device), Traced::new(&device));
+    assert_eq!(found(&plain, false, 1), Ok(Vec::new()));
+    assert_eq!(found(&swept, true, 1), Ok(Vec::new()));
+    let mut times: BTreeMap<u64, u32> = BTreeMap::new();
+    for (at, len) in swept.reads() {
+        for block in at / BLOCK..(at + len).div_ceil(BLOCK) {
+            *times.entry(block).or_default() += 1;
+        }
+    }
+    let runs = sweep::expected(&device).unwrap();
+    let expected: u64 = runs.iter().map(|run| run.len_blocks).sum();
+    let is_of_sweep = |block: u64| runs.iter().any(|run| run.contains(BlockNr(block)));
+    let again: Vec<_> = times.iter().filter(|(at, n)| **n > 1 && is_of_sweep(**at)).collect();
+    assert!(again.is_empty(), "{again:?}");
+    // Besides, the superblock, its copies, the journal's superblock and the orphan file are read.
+    let read = swept.reads().iter().map(|(_, len)| len.div_ceil(BLOCK)).sum::<u64>();
+    assert!(read >= expected && read <= expected + 64, "{read} of {expected}");
+    let (before, after) = (places(&plain.reads()), places(&swept.reads()));
+    assert!(after * 3 < before, "{after} places instead of {before}");
+}

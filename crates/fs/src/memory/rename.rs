@@ -1,0 +1,208 @@
+//! Renames, made in memory.
+//!
+//! A directory that gets another parent must not come to lie below itself. Parents change under one lock, so the chain above
+//! the new place stays what it is until the rename is done. Nothing else waits for that lock.
+
+use floe_disk::ops::RenameMode;
+use floe_format::InodeNr;
+use floe_sync::MutexGuard;
+
+use super::attempt::{Attempt, Locked, MOST_LEVELS, Stop};
+use super::lower::Lower;
+use super::mnode::Mnode;
+use super::names::{at, hold, is_good_name, lose_name, record, stamp};
+use super::record::{Action, Record, Stamp};
+use super::room::Cost;
+use super::stripes::{Found, Stripes};
+use crate::FsError;
+use crate::op::{Applied, Op, Place};
+
+/// What a rename moves, and what it replaces.
+struct Moved<'s> {
+    inode: InodeNr,
+    node: &'s Mnode,
+    replaced: Option<(InodeNr, &'s Mnode)>,
+    /// The directories above the new place of a directory that gets another parent.
+    ancestors: Box<[InodeNr]>,
+    /// The lock of those who give a directory another parent.
+    moving: Option<MutexGuard<'s, Stamp>>,
+}
+
+impl Moved<'_> {
+    fn is_directory(&self) -> bool {
+        self.node.is_directory()
+    }
+
+    fn record(&self, op: &Op<'_>, way: &Way<'_, '_>) -> Record {
+        let action = Action::Rename {
+            moved: self.inode,
+            replaced: self.replaced.map(|(inode, _)| inode),
+            from: way.from.into(),
+            to: way.to.into(),
+            ancestors: self.ancestors.clone(),
+        };
+        record(op, action)
+    }
+}
+
+/// The two ends of a rename.
+#[derive(Clone, Copy)]
+struct Way<'a, 's> {
+    from: &'a Place<'a>,
+    to: &'a Place<'a>,
+    from_names: &'s Stripes,
+    to_names: &'s Stripes,
+}
+
+impl Way<'_, '_> {
+    /// Whether the names are still as they were looked up.
+    fn leads_to(&self, moved: &Moved<'_>) -> bool {
+        let leads =
+            |names: &Stripes, place: &Place<'_>| names.find(place.name).map(|found| found.inode);
+        leads(self.from_names, self.from) == Some(moved.inode)
+            && leads(self.to_names, self.to) == moved.replaced.map(|(inode, _)| inode)
+    }
+}
+
+impl<'s, L: Lower> Attempt<'s, L> {
+    pub(super) fn rename(
+        &mut self,
+        op: &Op<'_>,
+        from: &Place<'_>,
+        to: &Place<'_>,
+        mode: RenameMode,
+    ) -> Result<Applied, Stop> {
+        if !matches!(mode, RenameMode::Replace | RenameMode::NoReplace) || !is_good_name(to.name) {
+            return Err(Stop::Pass);
+        }
+        let (from_names, to_names) = (self.plain(from.directory)?.1, self.plain(to.directory)?.1);
+        let way = Way { from, to, from_names, to_names };
+        loop {
+            let (inode, node) = self.victim(from_names, from)?;
+            let target = to_names.find(to.name);
+            if target.is_some() && mode == RenameMode::NoReplace {
+                return Err(FsError::Exists.into());
+            }
+            if target.map(|target| target.inode) == Some(inode) {
+                // Two names of one inode both stay.
+                return Ok(Applied::default());
+            }
+            let moves = node.is_directory() && from.directory != to.directory;
+            let moving = moves.then(|| self.fs.moving());
+            // Into itself is another error than onto something else.
+            let ancestors = if moves { self.above((inode, node), &way)? } else { Vec::new() };
+            let replaced = match target {
+                Some(_) => Some(self.replaced(to_names, to, node.is_directory())?),
+                None => None,
+            };
+            let moved = Moved { inode, node, replaced, ancestors: ancestors.into(), moving };
+            if let Some(applied) = self.move_name(op, &way, moved)? {
+                return Ok(applied);
+            }
+        }
+    }
+
+    /// What a rename replaces, if it may.
+    fn replaced(
+        &self,
+        names: &Stripes,
+        place: &Place<'_>,
+        by_directory: bool,
+    ) -> Result<(InodeNr, &'s Mnode), Stop> {
+        let (inode, node) = self.victim(names, place)?;
+        match (by_directory, node.is_directory()) {
+            (true, false) => Err(FsError::NotADirectory.into()),
+            (false, true) => Err(FsError::IsADirectory.into()),
+            (true, true) if !self.plain(inode)?.1.is_empty() => Err(FsError::NotEmpty.into()),
+            _ => Ok((inode, node)),
+        }
+    }
+
+    /// A directory and all above it up to the root.
+    fn ancestors(&self, directory: InodeNr) -> Result<Vec<InodeNr>, Stop> {
+        let mut all = vec![directory];
+        let mut at = directory;
+        while at != InodeNr::ROOT {
+            at = self.node(at)?.stripes().ok_or_else(|| self.missing())?.parent();
+            if all.len() > MOST_LEVELS {
+                return Err(Stop::Pass);
+            }
+            all.push(at);
+        }
+        Ok(all)
+    }
+
+    /// The directories above the new place of a directory that gets another parent.
+    fn above(&self, moved: (InodeNr, &Mnode), way: &Way<'_, '_>) -> Result<Vec<InodeNr>, Stop> {
+        let directory = self.node(way.to.directory)?;
+        self.may_count(directory, way.to_names)?;
+        moved.1.stripes().ok_or_else(|| self.missing())?;
+        let above = self.ancestors(way.to.directory)?;
+        if above.contains(&moved.0) || !way.from_names.counted {
+            return Err(Stop::Pass);
+        }
+        // The new directory is visited as such.
+        Ok(above.into_iter().filter(|one| *one != way.to.directory).collect())
+    }
+
+    /// Moves a name; `None` if others were faster.
+    fn move_name(
+        &mut self,
+        op: &Op<'_>,
+        way: &Way<'_, 's>,
+        mut moved: Moved<'s>,
+    ) -> Result<Option<Applied>, Stop> {
+        let Way { from, to, from_names, to_names } = *way;
+        let (inode, node, replaced) = (moved.inode, moved.node, moved.replaced);
+        let is_directory = moved.is_directory();
+        if is_directory && !(from_names.counted && to_names.counted) {
+            return Err(Stop::Pass);
+        }
+        let record = moved.record(op, way);
+        self.reserve_name(self.node(to.directory)?, &Cost::of(&record))?;
+        let (source, target) = (at(from_names, from), at(to_names, to));
+        let mut stripes = vec![(source, from_names), (target, to_names)];
+        let inner = replaced.and_then(|(inode, node)| Some((inode, node.stripes()?)));
+        if let Some((inode, inner)) = inner {
+            // Nobody creates anything in a directory that is replaced.
+            stripes.extend(inner.all().map(|stripe| ((inode, stripe), inner)));
+        }
+        let mut locked = Locked::lock(stripes);
+        // A file that moves keeps its number of names, and those of its changes that count them need no order with this one.
+        let itself = is_directory.then_some((inode, node));
+        let mut held = hold(itself.into_iter().chain(replaced).collect());
+        if !way.leads_to(&moved) || inner.is_some_and(|(_, inner)| !inner.is_empty()) {
+            return Ok(None);
+        }
+        let alive = !node.status.is_gone() && held.iter().all(|held| !held.node.status.is_gone());
+        if !alive || replaced.is_none() && !to_names.has_cookie(to.name) {
+            return Err(Stop::Pass);
+        }
+        if self.node(to.directory)?.status.is_gone() {
+            return Err(FsError::NotFound.into());
+        }
+        let last_move = moved.moving.as_ref().map(|last| **last);
+        let stamp = stamp(self, &locked, &held, last_move);
+        if let Some(last) = &mut moved.moving {
+            **last = stamp;
+        }
+        locked.begin(stamp);
+        let found = Found { inode, kind: Some(node.kind) };
+        let crowded = locked.inside(target).and_then(|inside| to_names.put(inside, to.name, found));
+        from_names.take(from.name);
+        let (fewer, more) = (i32::from(is_directory), i32::from(replaced.is_none()));
+        from_names.touch(source.1, op.time, -fewer);
+        to_names.touch(target.1, op.time, fewer * more);
+        if let Some(stripes) = node.stripes().filter(|_| from.directory != to.directory) {
+            stripes.set_parent(to.directory);
+        }
+        node.note_move(op.time);
+        let gone = replaced.filter(|(_, node)| lose_name(node, op.time));
+        held.iter_mut().for_each(|held| held.guarded.last = stamp);
+        self.push(stamp, record);
+        locked.end();
+        drop(held);
+        self.note_name(to.directory, crowded);
+        Ok(Some(Applied { created: None, nameless: gone.map(|(inode, _)| inode) }))
+    }
+}

@@ -1,0 +1,211 @@
+//! `cargo xtask ageing`: ages file systems of several layouts alike, with the load of the paper on ffsck and rext3 (section 3.2), and
+//! replays the reads of checks by Floe and e2fsck on models of a disk and of an SSD.
+
+mod trace;
+mod workload;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use floe_blockdev::{Model, Modelled, ReadBlocks, Request, WritableFile};
+use floe_check::scan::sweep;
+use floe_check::{CheckOptions, check};
+use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
+use floe_disk::volume::{Volume, seal};
+use floe_ext4::tx::DirectTx;
+
+use trace::{PageCache, Traced};
+use workload::{Dropped, Load, NOW};
+
+/// Bytes of a request of a sequential read.
+const SEQUENTIAL_BYTES: u64 = 1 << 20;
+
+/// Options of the command.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Size of the file systems in MiB
+    #[arg(long, default_value_t = 4096)]
+    size_mib: u64,
+    /// Bytes per inode
+    #[arg(long, default_value_t = 524_288)]
+    inode_ratio: u64,
+    /// Blocks of the largest new file; sizes are uniform
+    #[arg(long, default_value_t = 512)]
+    most_blocks: u64,
+    /// Layouts to age
+    #[arg(long, value_delimiter = ',', default_values = ["ext3", "ext4", "ext4-colocate", "native"])]
+    layouts: Vec<String>,
+    /// Rounds of ageing
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+    /// Operations in each directory per round
+    #[arg(long, default_value_t = 20)]
+    operations: u32,
+    /// The seed of the load
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Folder for the images, which are sparse
+    #[arg(long, default_value = "target/ageing")]
+    folder: PathBuf,
+    /// Leave e2fsck out
+    #[arg(long)]
+    no_e2fsck: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    fs::create_dir_all(&args.folder)?;
+    println!(
+        "{} MiB, a file per {} KiB, seed {}; a check with an empty page cache, one request at a time",
+        args.size_mib,
+        args.inode_ratio >> 10,
+        args.seed
+    );
+    println!(
+        "{:14} {:>3} {:>6} {:>4}  {:7} {:>9} {:>7} {:>9} {:>8} {:>5} {:>9} {:>8}",
+        "layout",
+        "age",
+        "files",
+        "use",
+        "checker",
+        "bytes",
+        "reads",
+        "disk ms",
+        "ms/MB",
+        "seq",
+        "SSD ms",
+        "ms/MB"
+    );
+    for layout in &args.layouts {
+        age(args, layout)?;
+    }
+    Ok(())
+}
+
+/// Makes a file system of a layout, ages it and measures its checks.
+fn age(args: &Args, layout: &str) -> Result<()> {
+    let path = args.folder.join(format!("{layout}.img"));
+    let size = args.size_mib << 20;
+    let device = Modelled::new(empty(args, layout, &path)?, &Model::rotating_of(size));
+    let mut load = None;
+    for round in 0..=args.rounds {
+        let before = (device.reads(), device.writes(), device.elapsed());
+        {
+            let mut volume = Volume::open(&device)?;
+            if layout.ends_with("-colocate") {
+                volume.colocate();
+            }
+            let mut tx = DirectTx::new(&device, volume.geometry().clone());
+            volume.begin_writing(&mut tx, NOW)?;
+            let data = Dropped(device.size_bytes());
+            let load = load.get_or_insert_with(|| Load::new(args.seed, args.most_blocks));
+            match round {
+                0 => load.fill(&mut volume, &mut tx, &data)?,
+                _ => load.age(&mut volume, &mut tx, &data, args.operations)?,
+            }
+            load.leave(&mut volume, &mut tx)?;
+        }
+        seal(&device)?;
+        let (reads, writes) = (device.reads() - before.0, device.writes() - before.1);
+        let time = ms(device.elapsed() - before.2);
+        let about =
+            load.as_ref().map(|load| (load.files(), load.used_percent())).unwrap_or_default();
+        println!(
+            "{layout:14} {round:>3}  load without contents: {reads} reads, {writes} writes, {time:.0} ms on the disk"
+        );
+        measure(args, layout, round, about, device.inner(), &path)?;
+    }
+    drop(device);
+    fs::remove_file(&path)?;
+    Ok(())
+}
+
+/// An empty file system in a sparse file.
+fn empty(args: &Args, layout: &str, path: &Path) -> Result<WritableFile> {
+    let kind = layout.trim_end_matches("-colocate").trim_end_matches("-without-regions");
+    let kind = match kind {
+        "ext3" => FsType::Ext3,
+        "ext4" => FsType::Ext4,
+        "native" => FsType::Native,
+        _ => anyhow::bail!(
+            "{layout} is none of ext3, ext4 and native, with -colocate, -without-regions or neither"
+        ),
+    };
+    let bytes = args.size_mib << 20;
+    let _ = fs::remove_file(path);
+    let device = WritableFile::create(path, bytes)?;
+    let mut options = Options::of_type(kind);
+    let ratio = args.inode_ratio.to_string();
+    for (letter, value) in [('i', ratio.as_str()), ('m', "0"), ('b', "4096")] {
+        options.set(letter, value)?;
+    }
+    if layout.ends_with("-without-regions") {
+        options.set('E', "region_size=0")?;
+    }
+    let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: NOW };
+    mkfs::write(&Plan::new(&options.params(bytes, None, &fresh)?)?, &device)?;
+    Ok(device)
+}
+
+/// Checks a file system with both programs and prints a line for each.
+fn measure(
+    args: &Args,
+    layout: &str,
+    age: u32,
+    (files, used): (usize, u64),
+    device: &WritableFile,
+    path: &Path,
+) -> Result<()> {
+    let about = format!("{layout:14} {age:>3} {files:>6} {used:>3}%");
+    let size = device.size_bytes();
+    let traced = Traced::new(device);
+    let report = check(&traced, &CheckOptions::default())?;
+    ensure!(report.found.is_empty(), "{layout}, age {age}: {:?}", report.found);
+    let requests = traced.requests();
+    print(&about, "floe", size, &requests);
+    if let Some(runs) = sweep::expected(device) {
+        let mut cache = PageCache::default();
+        for run in runs {
+            cache.read(run.start.0 * 4096, run.len_blocks * 4096);
+        }
+        let (told, took) = (cache.requests(), Model::rotating_of(size).replay(requests));
+        let told = Model::rotating_of(size).replay(told);
+        let off = (told.as_secs_f64() / took.as_secs_f64() - 1.0) * 100.0;
+        println!("{about}  told by descriptors: {:.1} ms on the disk, {off:+.1} %", ms(told));
+    }
+    if !args.no_e2fsck {
+        match trace::of_e2fsck(path)? {
+            Some(requests) => print(&about, "e2fsck", size, &requests),
+            None => println!("{about}  e2fsck  left out: strace or e2fsck is missing"),
+        }
+    }
+    Ok(())
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Prints what requests cost.
+fn print(about: &str, checker: &str, size: u64, requests: &[Request]) {
+    let bytes: u64 = requests.iter().map(|request| request.len_bytes).sum();
+    let disk = Model::rotating_of(size).replay(requests.iter().copied());
+    let ssd = Model::ssd().replay(requests.iter().copied());
+    let whole = (0..bytes.div_ceil(SEQUENTIAL_BYTES)).map(|at| {
+        let at = at * SEQUENTIAL_BYTES;
+        Request::read(at, SEQUENTIAL_BYTES.min(bytes - at))
+    });
+    let sequential = Model::rotating_of(size).replay(whole);
+    let megabytes = bytes as f64 / 1e6;
+    println!(
+        "{about}  {checker:7} {bytes:>9} {:>7} {:>9.1} {:>8.2} {:>4.0}% {:>9.2} {:>8.3}",
+        requests.len(),
+        ms(disk),
+        ms(disk) / megabytes,
+        sequential.as_secs_f64() / disk.as_secs_f64() * 100.0,
+        ms(ssd),
+        ms(ssd) / megabytes,
+    );
+}
