@@ -83,12 +83,16 @@ install -D -m 644 "$here/../dist/systemd/floe-mount@.service" \
 mkdir -p "$stage/floe/usr/sbin"
 ln -s ../bin/floe "$stage/floe/usr/sbin/mount.fuse.floe"
 ln -s ../bin/floe "$stage/floe/usr/sbin/umount.fuse.floe"
-install -D -m 644 "$here/../dist/kubernetes/check-job.yaml" \
-    "$stage/floe/usr/share/doc/floe/examples/check-job.yaml"
+for recipe in kubernetes/check-job.yaml kubernetes/check-shards.yaml kubernetes/check-snapshot.yaml; do
+    install -D -m 644 "$here/../dist/$recipe" "$stage/floe/usr/share/doc/floe/examples/$(basename "$recipe")"
+done
+for script in kubernetes/check-snapshots.sh slurm/floe-check.sh; do
+    install -D -m 755 "$here/../dist/$script" "$stage/floe/usr/share/doc/floe/examples/$(basename "$script")"
+done
 # Symbols are for who looks for faults: in an initramfs they are most of the file.
 strip "$stage/floe/usr/bin/floe"
 # For reading where there is no network: what to do, why, and with which option.
-for page in guide install how-floe-decides e2fsck-options automation monitoring resume online; do
+for page in guide install how-floe-decides e2fsck-options automation monitoring resume online fleet; do
     install -D -m 644 "$here/../docs/$page.md" "$stage/floe/usr/share/doc/floe/$page.md"
 done
 control floe "$depends" <<'END'

@@ -42,6 +42,11 @@ has zstd || optional+=(zstd)
 has mkfs.xfs || optional+=(xfsprogs)
 has mkfs.btrfs || optional+=(btrfs-progs)
 has ddrescue || optional+=(gddrescue)
+# The engines of one check by many machines (docs/fleet.md). PySpark comes from PyPI: see .ci/run.
+{ has slurmctld && has slurmd && has sbatch; } || optional+=(slurm-wlm)
+has munged || optional+=(munge)
+has java || optional+=(default-jre-headless)
+python3 -c 'import ensurepip' 2>/dev/null || optional+=(python3-venv)
 if [ ${#optional[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && has apt-get; then
     echo "Installing ${optional[*]} for some of the tests ..."
     { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \

@@ -32,14 +32,15 @@ def make(path: str, *, damaged: bool = False, groups: int = 1) -> str:
             file.write(str(at))
     size = f"{max(2, groups)}M"
     more = ["-b", "1024", "-g", "1024"] if groups > 1 else []
-    _run("mke2fs", "-q", "-F", "-t", "ext4", *more, "-d", tree, path, size)
+    run("mke2fs", "-q", "-F", "-t", "ext4", *more, "-d", tree, path, size)
     shutil.rmtree(tree)
     if damaged:
         for at in (1, 5):
-            _run("debugfs", "-w", "-R", f"sif /{at}/file links_count 9", path)
+            run("debugfs", "-w", "-R", f"sif /{at}/file links_count 9", path)
     return path
 
 
-def _run(name: str, *arguments: str) -> None:
+def run(name: str, *arguments: str) -> None:
+    """Runs one of the tools quietly."""
     command = [_tool(name), *arguments]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pickle
 import stat
+import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -119,6 +122,56 @@ class Shards(WithFolder):
             floe.shard(image, index, 2, parts[-1], key=self.at("key"))
         one = floe.check(image, options=["--accounting", "fingerprint"])
         self.assertEqual(floe.merge(image, parts).findings, one.findings)
+
+
+@unittest.skipIf(importlib.util.find_spec("pyarrow") is None, "pyarrow is not installed")
+class Arrow(WithFolder):
+    def test_results_are_tables(self) -> None:
+        images.make(self.at("a")), images.make(self.at("b"), damaged=True)
+        reports = [floe.check(self.at(name)) for name in ("a", "b", "missing")]
+        tables = floe.to_arrow(reports)
+        self.assertEqual(tables.images["path"].to_pylist(), [of.device for of in reports])
+        verdicts = ["clean", "damaged", "incomplete"]
+        self.assertEqual(tables.images["verdict"].to_pylist(), verdicts)
+        found = tables.findings.to_pylist()
+        self.assertEqual([row["file"] for row in found], [of.path for of in reports[1].findings])
+        self.assertTrue(found and all(row["path"] == self.at("b") for row in found))
+        self.assertEqual(reports[1].to_arrow(), tables.findings)
+        self.assertEqual(reports[0].to_arrow().num_rows, 0)
+
+    def test_parquet_becomes_lines_for_the_fleet_report(self) -> None:
+        import pyarrow.parquet
+
+        images.make(self.at("a")), images.make(self.at("b"), damaged=True)
+        reports = [floe.check(self.at(name)) for name in ("a", "b")]
+        tables = floe.to_arrow(reports)
+        os.mkdir(self.at("images"))
+        for at in range(2):
+            table = tables.images.slice(at, 1)
+            pyarrow.parquet.write_table(table, self.at(f"images/{at}.parquet"))
+        documents = [floe.Report.from_json(text) for text in floe.documents_of(self.at("images"))]
+        self.assertEqual(documents, reports)
+        command = [sys.executable, "-m", "floe", "to-json-lines"]
+        done = subprocess.run([*command, self.at("images")], capture_output=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(self.at("run"), "wb") as file:
+            file.write(done.stdout)
+        report = [images.FLOE or "floe", "report", "--fleet"]
+        said = subprocess.run([*report, self.at("run")], capture_output=True, text=True, check=False)
+        self.assertEqual(said.returncode, 4, said.stderr)
+        self.assertIn("2 images: 1 clean, 1 damaged", said.stdout)
+        # The program says how to convert, rather than that this is no JSON.
+        for parquet in ("images", "images/0.parquet"):
+            said = subprocess.run(
+                [*report, self.at(parquet)], capture_output=True, text=True, check=False
+            )
+            self.assertEqual(said.returncode, 8, said.stderr)
+            self.assertIn("python -m floe to-json-lines", said.stderr)
+        pyarrow.parquet.write_table(tables.findings, self.at("findings"))
+        for wrong in ("none", "run", "findings"):
+            done = subprocess.run([*command, self.at(wrong)], capture_output=True, check=False)
+            self.assertEqual(done.returncode, 8, wrong)
+            self.assertIn(self.at(wrong).encode(), done.stderr)
 
 
 def reversed_list(items: list[str]) -> list[str]:

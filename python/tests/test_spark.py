@@ -39,6 +39,8 @@ class OnSpark(unittest.TestCase):
         builder = SparkSession.builder.master("local-cluster[2,1,1024]").appName("floe tests")
         settings = {
             "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.execution.pythonUDF.arrow.enabled": "false",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.executorEnv.PYTHONPATH": SOURCES,
@@ -117,6 +119,46 @@ class OnSpark(unittest.TestCase):
         self.assertIn(paths[1], found)
         self.assertNotIn(paths[2], found)
 
+    def test_contents_and_fetched_images(self) -> None:
+        paths = self.fleet(2)
+        binary = self.spark.read.format("binaryFile").load(paths)
+        # Spark names files by URLs.
+        named = {f"file:{path}": floe.check(path, program=images.FLOE) for path in paths}
+        fleet = floe_spark.check(self.spark, binary, program=images.FLOE)
+        self.same(fleet, named)
+        kept = self.at("bucket")
+        os.mkdir(kept)
+        for at, path in enumerate(paths):
+            os.rename(path, os.path.join(kept, str(at)))
+
+        def fetch(key: str, file: str) -> None:
+            shutil.copyfile(os.path.join(kept, key.removeprefix("store://")), file)
+
+        named = {f"store://{at}": of for at, of in enumerate(named.values())}
+        keys = [*named, "store://lost"]
+        scratch = self.at("scratch")
+        os.mkdir(scratch)
+        fleet = floe_spark.check(
+            self.spark, keys, fetch=fetch, program=images.FLOE, scratch=scratch
+        )
+        rows = self.same(fleet, named)
+        self.assertEqual(rows["store://lost"]["verdict"], "incomplete")
+        self.assertIn("cannot fetch store://lost", rows["store://lost"]["error"])
+        self.assertEqual(os.listdir(scratch), [])
+
+    def same(self, fleet: floe_spark.Fleet, expected: dict[str, floe.Report]) -> dict:
+        """Compares the results of some images with reports of the same content elsewhere."""
+        rows = {row["path"]: row for row in fleet.images.collect()}
+        found = fleet.findings.collect()
+        for name, report in expected.items():
+            self.assertEqual(rows[name]["verdict"], report.verdict)
+            self.assertEqual(json.loads(rows[name]["document"])["device"], name)
+            codes = [(row["code"], row["file"]) for row in found if row["path"] == name]
+            self.assertEqual(codes, [(of.code, of.path) for of in report.findings])
+            error = (report.error or "").replace(report.device, name)
+            self.assertEqual(rows[name]["error"] or "", error)
+        return rows
+
     def test_wrong_options_end_the_job(self) -> None:
         paths = self.fleet(2)
         with self.assertRaisesRegex(Exception, "--no-such-option"):
@@ -127,8 +169,10 @@ class OnSpark(unittest.TestCase):
         image = images.make(self.at("a"), damaged=True, groups=32)
         one = floe.check(image, program=images.FLOE, options=["--accounting", "fingerprint"])
         self.assertTrue(one.findings)
-        for shards in (1, 5):
-            report = floe_spark.check_device(self.spark, image, shards, program=images.FLOE)
+        for shards, refine in ((1, 0), (5, 2)):
+            report = floe_spark.check_device(
+                self.spark, image, shards, refine=refine, program=images.FLOE
+            )
             self.assertEqual(report.findings, one.findings)
             self.assertEqual(report.document["totals"], one.document["totals"])
 
@@ -162,12 +206,6 @@ class OnSpark(unittest.TestCase):
             floe_spark.check_device(self.spark, "/none", 0)
         fleet = floe_spark.check(self.spark, [], program=images.FLOE)
         self.assertEqual((fleet.images.count(), fleet.findings.count()), (0, 0))
-
-    def test_documents_are_whole(self) -> None:
-        paths = self.fleet(2)
-        fleet = floe_spark.check(self.spark, paths, program=images.FLOE)
-        for row in fleet.images.collect():
-            self.assertEqual(json.loads(row["document"])["device"], row["path"])
 
 
 if __name__ == "__main__":

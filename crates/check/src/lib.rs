@@ -14,7 +14,8 @@
 //! [`check`] takes a device and options, and returns a [`Report`] with every [`Problem`] that it
 //! found. The crate `floe-report` formats it. [`Reader`] reads a file system without judging it,
 //! and [`view()`] its files as they are after recovery. `examples/verdict.rs` prints the problems
-//! of an image.
+//! of an image. [`check_shard`] checks a share of one, and [`check`] merges the parts of all shards;
+//! `examples/shards.rs` does that.
 //!
 //! ```
 //! use floe_blockdev::MemDevice;

@@ -9,6 +9,7 @@ The program is `floe` on PATH, or the one that the argument
 `program` or the environment variable FLOE names. Nothing here writes to a device.
 """
 
+from ._arrow import Tables, documents_of, to_arrow
 from ._program import FloeError, FloeKilled
 from ._report import Finding, Report
 from ._run import check, check_document, merge, new_key, refine, shard
@@ -18,10 +19,13 @@ __all__ = [
     "FloeKilled",
     "Finding",
     "Report",
+    "Tables",
     "check",
     "check_document",
+    "documents_of",
     "merge",
     "new_key",
     "refine",
     "shard",
+    "to_arrow",
 ]

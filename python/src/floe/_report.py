@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Mapping
+from typing import TYPE_CHECKING, Any, Mapping
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,15 @@ class Report:
     def clean(self) -> bool:
         """Whether nothing needs repair."""
         return self.verdict == "clean"
+
+    def to_arrow(self) -> pyarrow.Table:
+        """The findings as an Arrow table, one row each. `floe.to_arrow` takes several reports.
+
+        Raises `ImportError` if pyarrow is not installed.
+        """
+        from ._arrow import to_arrow
+
+        return to_arrow([self]).findings
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Report:

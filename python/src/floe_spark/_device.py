@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from typing import Sequence
+from typing import Callable, Sequence
 
 from pyspark import StorageLevel
 from pyspark.sql import SparkSession
@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 
 import floe
 
-from ._worker import part_of
+from ._worker import How, part_of, refined, write_parts
 
 
 def check_device(
@@ -21,6 +21,7 @@ def check_device(
     device: str,
     shards: int,
     *,
+    refine: int = 0,
     program: str | None = None,
     threads: int = 1,
     options: Sequence[str] = (),
@@ -28,32 +29,46 @@ def check_device(
     """Checks one file system in `shards` tasks, and merges their parts on the driver.
 
     All workers and the driver must reach the device under this path. Nobody may write to it
-    meanwhile. The parts travel through Spark, so no common folder is needed. Raises
-    `floe.FloeError` if the parts cannot be merged; what a shard raises ends the job as Spark's own
-    exception, after Spark's retries. `program` names the program on workers and driver.
+    meanwhile. The parts travel through Spark, so no common folder is needed. With `refine`, so many
+    tasks examine what the parts leave unproved, in two rounds, before the merge; all parts are sent
+    to each worker for that. Raises `floe.FloeError` if the parts cannot be merged; what a shard
+    raises ends the job as Spark's own exception, after Spark's retries. `program` names the program
+    on workers and driver.
     """
     if shards < 1:
         raise ValueError("there must be one shard at least")
+    how = How(program, threads, tuple(options))
     with tempfile.TemporaryDirectory(prefix="floe-parts-") as folder:
         key_path = os.path.join(folder, "key")
         floe.new_key(key_path)
         with open(key_path, "rb") as file:
             key = file.read()
-        how = (program, threads, tuple(options))
-        part = F.udf(lambda index: part_of(device, (index, shards), key, how), T.BinaryType())
-        rows = spark.range(0, shards, 1, shards).select(
-            "id", part.asNondeterministic()("id").alias("part")
-        )
-        # The driver fetches one part after another; all of them are made at once before.
-        rows = rows.persist(StorageLevel.DISK_ONLY)
-        try:
-            rows.count()
-            paths = []
-            for row in rows.toLocalIterator():
-                path = os.path.join(folder, f"part-{row['id']}")
-                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                    file.write(row["part"])
-                paths.append(path)
-        finally:
-            rows.unpersist()
+        parts = _run(spark, shards, lambda index: part_of(device, (index, shards), key, how))
+        for _ in range(2 if refine > 0 else 0):
+            parts += _round(spark, device, refine, parts, how)
+        paths = write_parts(folder, parts)
         return floe.merge(device, paths, program=program, threads=threads, options=options)
+
+
+def _round(
+    spark: SparkSession, device: str, count: int, parts: list[bytes], how: How
+) -> list[bytes]:
+    """A round of refinement."""
+    known = spark.sparkContext.broadcast(list(parts))
+    try:
+        return _run(spark, count, lambda index: refined(device, (index, count), known.value, how))
+    finally:
+        known.unpersist()
+
+
+def _run(spark: SparkSession, count: int, work: Callable[[int], bytes]) -> list[bytes]:
+    """Runs `work` for each number below `count`, a task each; returns what it returned."""
+    result = F.udf(work, T.BinaryType()).asNondeterministic()
+    rows = spark.range(0, count, 1, count).select("id", result("id").alias("part"))
+    # The driver fetches one part after another; all of them are made at once before.
+    rows = rows.persist(StorageLevel.DISK_ONLY)
+    try:
+        rows.count()
+        return [bytes(row["part"]) for row in rows.toLocalIterator()]
+    finally:
+        rows.unpersist()

@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Iterable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from ._worker import FINDING_NAMES, document_of, row_of
+from floe._rows import FINDING_COLUMNS, IMAGE_COLUMNS
 
+from ._worker import How, document_of, document_of_content, document_of_fetched, row_of
 
-def _field(name: str) -> T.StructField:
-    # Inode numbers have 32 bits without a sign.
-    return T.StructField(name, T.LongType() if name == "inode" else T.StringType())
+_TYPES = {"text": T.StringType(), "integer": T.LongType(), "real": T.DoubleType()}
 
+FINDING = T.StructType([T.StructField(name, _TYPES[of]) for name, of in FINDING_COLUMNS.items()])
 
-FINDING = T.StructType([_field(name) for name in (*FINDING_NAMES, "evidence")])
-
-#: Columns of an image besides its path.
-IMAGES = T.StructType(
+#: Columns of an image, and its findings.
+CHECKED = T.StructType(
     [
-        T.StructField("verdict", T.StringType()),
-        T.StructField("exit_code", T.IntegerType()),
-        T.StructField("error", T.StringType()),
-        T.StructField("label", T.StringType()),
-        T.StructField("uuid", T.StringType()),
-        T.StructField("bytes", T.LongType()),
-        T.StructField("seconds", T.DoubleType()),
-        T.StructField("bytes_read", T.LongType()),
+        *(T.StructField(name, _TYPES[of]) for name, of in IMAGE_COLUMNS.items()),
         T.StructField("findings", T.ArrayType(FINDING)),
-        T.StructField("document", T.StringType()),
     ]
 )
 
@@ -59,32 +49,47 @@ def check(
     spark: SparkSession,
     images: Iterable[str | os.PathLike[str]] | DataFrame,
     *,
+    fetch: Callable[[str, str], object] | None = None,
     folder: str | None = None,
     program: str | None = None,
     threads: int = 1,
     options: Sequence[str] = (),
     slices: int | None = None,
+    scratch: str | None = None,
 ) -> Fleet:
     """Checks images, each in one process of `floe check` on a worker.
 
-    `images` are paths, or a DataFrame with a column `path`. With `folder` the results are written
-    there as Parquet (`images`, `findings`), and read back from there; it must not exist. Without it
-    Spark keeps them on the disks of its workers, and checks again what is lost with a worker.
-    `threads` are those of each check. `slices`: number of Spark tasks; by default four for each
-    core, so that slow images do not make the others wait.
+    `images` are paths, or a DataFrame with a column `path`. If it also has a column `content`, as
+    that of `spark.read.format("binaryFile")` does, the image is what that holds (2 GiB at most).
+    Otherwise the path is one of the worker, or `fetch(path, file)` is called there, which writes
+    the image that `path` names (a URL, an object's key) to the new file `file`; if it raises an
+    exception, the image has the verdict "incomplete". Copies lie in the folder `scratch` of the
+    worker while they are checked.
+
+    With `folder` the results are written there as Parquet (`images`, `findings`), and read back from
+    there; it must not exist. Without it Spark keeps them on the disks of its workers, and checks
+    again what is lost with a worker. `threads` are those of each check. `slices`: number of Spark
+    tasks; by default four for each core, so that slow images do not make the others wait. (The
+    tasks of a DataFrame with contents are its own: they are too large to be dealt anew.)
     """
-    if isinstance(images, DataFrame):
-        paths = images.select(F.col("path").cast("string"))
-    else:
-        rows = [(os.fspath(path),) for path in images]
-        paths = spark.createDataFrame(rows, "path string")
-    arguments = (program, threads, tuple(options))
-    checked = F.udf(lambda path: row_of(document_of(path, *arguments)), IMAGES)
-    # Otherwise Spark may call the function once for each column that is used.
-    checked = checked.asNondeterministic()
+    how = How(program, threads, tuple(options), scratch)
+    path = F.col("path").cast("string")
     tasks = slices or 4 * spark.sparkContext.defaultParallelism
-    rows = paths.repartition(tasks).select("path", checked("path").alias("checked"))
-    rows = rows.select("path", "checked.*")
+    if isinstance(images, DataFrame) and "content" in images.columns:
+        source, columns = images.select(path.alias("path"), "content"), ["path", "content"]
+        checked = _udf(lambda name, content: row_of(name, document_of_content(name, content, how)))
+    else:
+        if isinstance(images, DataFrame):
+            source = images.select(path.alias("path"))
+        else:
+            names = [(os.fspath(name),) for name in images]
+            source = spark.createDataFrame(names, "path string")
+        source, columns = source.repartition(tasks), ["path"]
+        if fetch is None:
+            checked = _udf(lambda name: row_of(name, document_of(name, how)))
+        else:
+            checked = _udf(lambda name: row_of(name, document_of_fetched(name, fetch, how)))
+    rows = source.select(checked(*columns).alias("checked")).select("checked.*")
     if folder is None:
         rows = rows.persist()
         return Fleet(rows.drop("findings"), _exploded(rows))
@@ -95,11 +100,10 @@ def check(
     return Fleet(rows.drop("findings"), spark.read.parquet(f"{folder}/findings"))
 
 
+def _udf(function: Callable[..., tuple[Any, ...]]) -> Callable[..., Column]:
+    # Otherwise Spark may call the function once for each column that is used.
+    return F.udf(function, CHECKED).asNondeterministic()
+
+
 def _exploded(rows: DataFrame) -> DataFrame:
-    found = rows.select(F.col("path").alias("image"), F.explode("findings").alias("found"))
-    columns = [F.col(f"found.{name}").alias(_column(name)) for name in FINDING.names]
-    return found.select(F.col("image").alias("path"), *columns)
-
-
-def _column(name: str) -> str:
-    return "file" if name == "path" else name
+    return rows.select(F.explode("findings").alias("found")).select("found.*")

@@ -5,11 +5,28 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from dataclasses import dataclass
+from typing import Any, Callable, Sequence
 
 import floe
+from floe._rows import FINDING_COLUMNS, IMAGE_COLUMNS, finding_rows, image_row
+
+#: Bytes that are compared with zeros at once.
+_PIECE = 1 << 20
 
 
-def document_of(path: str, program: str | None, threads: int, options: tuple[str, ...]) -> str:
+@dataclass(frozen=True)
+class How:
+    """The way to run the program on a worker."""
+
+    program: str | None
+    threads: int
+    options: tuple[str, ...]
+    #: Folder for images that are fetched and for parts; `None`: the usual one.
+    scratch: str | None = None
+
+
+def document_of(path: str, how: How) -> str:
     """Checks one image: the document of `floe check --json`.
 
     An image that cannot be examined, or whose check was killed, has a document, too, with an
@@ -17,56 +34,113 @@ def document_of(path: str, program: str | None, threads: int, options: tuple[str
     which ends the job: no image would be checked.
     """
     try:
-        return floe.check_document(path, program=program, threads=threads, options=options)
+        return floe.check_document(
+            path, program=how.program, threads=how.threads, options=how.options
+        )
     except floe.FloeKilled as error:
         # One image that takes too much memory must not end the checks of all others.
-        document = {"schema": "floe-check", "version": 1, "device": path, "findings": []}
-        failed = {"verdict": "incomplete", "exit_code": 8, "error": str(error)}
-        return json.dumps({**document, **failed})
+        return incomplete(path, str(error))
 
 
-def part_of(
-    device: str,
-    share: tuple[int, int],
-    key: bytes,
-    how: tuple[str | None, int, tuple[str, ...]],
-) -> bytes:
+def incomplete(path: str, error: str) -> str:
+    """The document of an image that could not be checked."""
+    document = {"schema": "floe-check", "version": 1, "device": path, "findings": []}
+    return json.dumps({**document, "verdict": "incomplete", "exit_code": 8, "error": error})
+
+
+def document_of_fetched(path: str, fetch: Callable[[str, str], object], how: How) -> str:
+    """Checks an image that is first fetched into a file, which is removed afterwards.
+
+    `fetch(path, file)` writes the file. If it raises an exception, the image has a document with
+    that as its error.
+    """
+    with tempfile.TemporaryDirectory(prefix="floe-image-", dir=how.scratch) as folder:
+        file = os.path.join(folder, "image")
+        try:
+            fetch(path, file)
+        except Exception as error:  # Whatever a client of object storage may raise.
+            return incomplete(path, f"cannot fetch {path}: {error!r}")
+        document = json.loads(document_of(file, how))
+    document["device"] = path
+    if document.get("error"):
+        document["error"] = document["error"].replace(file, path)
+    return json.dumps(document)
+
+
+def document_of_content(path: str, content: bytes | bytearray | None, how: How) -> str:
+    """Checks an image whose bytes are at hand."""
+    if content is None:
+        return incomplete(path, f"{path} has no content")
+    return document_of_fetched(path, lambda _, file: write_sparse(file, content), how)
+
+
+def write_sparse(path: str, content: bytes | bytearray) -> None:
+    """Writes a new file, with holes where there are only zeros."""
+    zeros = bytes(_PIECE)
+    with open(path, "xb") as file:
+        for start in range(0, len(content), _PIECE):
+            piece = content[start : start + _PIECE]
+            if piece != zeros[: len(piece)]:
+                file.seek(start)
+                file.write(piece)
+        file.truncate(len(content))
+
+
+def part_of(device: str, share: tuple[int, int], key: bytes, how: How) -> bytes:
     """Checks one shard of a device: the bytes of its part. Raises `floe.FloeError`."""
-    program, threads, options = how
-    with tempfile.TemporaryDirectory(prefix="floe-shard-") as folder:
+    with tempfile.TemporaryDirectory(prefix="floe-shard-", dir=how.scratch) as folder:
         key_path, out = os.path.join(folder, "key"), os.path.join(folder, "part")
-        with open(os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(key)
+        write_own(key_path, key)
         floe.shard(
-            device, *share, out, key=key_path, program=program, threads=threads, options=options
+            device,
+            *share,
+            out,
+            key=key_path,
+            program=how.program,
+            threads=how.threads,
+            options=how.options,
         )
         with open(out, "rb") as file:
             return file.read()
 
 
-def row_of(document: str) -> tuple:
-    """The row of an image, in the order of `_fleet.IMAGES`."""
-    report = json.loads(document)
-    system, cost = report.get("filesystem") or {}, report.get("cost") or {}
-    size = system.get("blocks", 0) * system.get("block_size", 0)
-    findings = [
-        tuple(found.get(name) for name in FINDING_NAMES)
-        + (json.dumps(found.get("evidence") or {}),)
-        for found in report["findings"]
-    ]
-    return (
-        report["verdict"],
-        report["exit_code"],
-        report.get("error"),
-        system.get("label"),
-        system.get("uuid"),
-        size,
-        cost.get("seconds"),
-        cost.get("bytes_read"),
-        findings,
-        document,
-    )
+def refined(device: str, share: tuple[int, int], parts: Sequence[bytes], how: How) -> bytes:
+    """Examines one share of the groups that parts leave unproved: the bytes of its part."""
+    with tempfile.TemporaryDirectory(prefix="floe-refine-", dir=how.scratch) as folder:
+        paths = write_parts(folder, parts)
+        out = os.path.join(folder, "out")
+        floe.refine(
+            device,
+            paths,
+            *share,
+            out,
+            program=how.program,
+            threads=how.threads,
+            options=how.options,
+        )
+        with open(out, "rb") as file:
+            return file.read()
 
 
-#: Members of a finding that become columns as they are.
-FINDING_NAMES = ("code", "id", "severity", "weight", "object", "inode", "path", "message", "repair")
+def write_parts(folder: str, parts: Sequence[bytes]) -> list[str]:
+    """Writes parts to files in a folder; returns their paths."""
+    paths = [os.path.join(folder, f"part-{at}") for at in range(len(parts))]
+    for path, part in zip(paths, parts):
+        write_own(path, part)
+    return paths
+
+
+def write_own(path: str, content: bytes) -> None:
+    """Writes a new file that only its owner can read: parts and keys are secret."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
+def row_of(path: str, document: str) -> tuple[Any, ...]:
+    """The row of an image, with its findings behind it, in the order of `_fleet.CHECKED`."""
+    parsed = json.loads(document)
+    # The program may have been given another way to write the path.
+    image = {**image_row(parsed), "path": path}
+    rows = ({**row, "path": path} for row in finding_rows(parsed))
+    findings = [tuple(row[name] for name in FINDING_COLUMNS) for row in rows]
+    return (*(image[name] for name in IMAGE_COLUMNS), findings)

@@ -1,6 +1,9 @@
 //! `cargo xtask shards`: counts the work of one check in shards: instructions (callgrind) and bytes read (strace) of one
 //! machine, of all shards together, of the largest shard and of the merge, and the bytes of the parts. Counts, because
-//! the machines that shards are for do not exist here.
+//! the machines that shards are for do not exist here. `--model` extends the counts to a file system that does not exist
+//! here either.
+
+mod model;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,6 +24,11 @@ pub(crate) struct Args {
     /// Number of shards
     #[arg(long, default_value_t = 16)]
     shards: u32,
+    /// Fit the costs of groups, files and directories to four images, and extend them to a large file system
+    #[arg(long)]
+    model: bool,
+    #[command(flatten)]
+    large: model::Large,
     /// Folder of the images, which are kept and reused
     #[arg(long, default_value = "target/bench")]
     folder: PathBuf,
@@ -29,17 +37,30 @@ pub(crate) struct Args {
     floe: Option<PathBuf>,
 }
 
-/// The work of one process.
+/// The work of one process, or of several.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work {
     instructions: u64,
     bytes_read: u64,
 }
 
+/// The work of one check in shards.
+#[derive(Clone, Copy, Debug, Default)]
+struct InShards {
+    all: Work,
+    /// Instructions of the busiest shard.
+    most: u64,
+    merge: Work,
+    part_bytes: u64,
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let floe = args.floe.clone().map_or_else(built_floe, Ok)?;
     std::fs::create_dir_all(&args.folder)?;
+    if args.model {
+        return model::run(&floe, &args.folder, &args.large);
+    }
     println!(
         "| image | instructions, alone | shards | largest shard | merge | bytes read, alone | shards | \
          merge | bytes of parts |\n|---|{}",
@@ -47,48 +68,53 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     );
     for kind in [Kind::FileIntensive, Kind::DirectoryIntensive] {
         let image = image(&args.folder, args.inodes, kind)?;
-        println!("| {}, {} inodes {}", kind.name(), args.inodes, row(args, &floe, &image)?);
+        let alone = work_of(&floe, &arguments(&image, &[]))?;
+        let shared = in_shards(&floe, &image, args.shards)?;
+        let row = row(alone, &shared);
+        println!("| {}, {} inodes, {} shards {row}", kind.name(), args.inodes, args.shards);
     }
     Ok(())
 }
 
-fn row(args: &Args, floe: &Path, image: &Path) -> Result<String> {
+/// The arguments of a check of `image` by sums with one thread.
+fn arguments(image: &Path, more: &[OsString]) -> Vec<OsString> {
+    let options = ["check", "--threads", "1", "--accounting", "fingerprint"].map(OsString::from);
+    options.into_iter().chain([image.into()]).chain(more.iter().cloned()).collect()
+}
+
+/// Runs all shards of a check, and the merge.
+fn in_shards(floe: &Path, image: &Path, shards: u32) -> Result<InShards> {
     let folder = tempfile::tempdir()?;
-    let options = ["check", "--threads", "1", "--accounting", "fingerprint"];
-    let with = |more: &[OsString]| {
-        let options = options.iter().map(OsString::from);
-        options.chain([image.into()]).chain(more.iter().cloned()).collect::<Vec<_>>()
-    };
-    let alone = work_of(floe, &with(&[]))?;
-    let (mut shards, mut largest, mut parts) = (Work::default(), 0, Vec::new());
-    for index in 0..args.shards {
+    let (mut shared, mut parts) = (InShards::default(), Vec::new());
+    for index in 0..shards {
         let part = folder.path().join(format!("part-{index}"));
-        let share = format!("{index}/{}", args.shards);
-        let work = work_of(
-            floe,
-            &with(&["--shard".into(), share.into(), "--out".into(), part.clone().into()]),
-        )?;
-        shards.instructions += work.instructions;
-        shards.bytes_read += work.bytes_read;
-        largest = largest.max(work.instructions);
+        let share = format!("{index}/{shards}");
+        let options = ["--shard".into(), share.into(), "--out".into(), part.clone().into()];
+        let work = work_of(floe, &arguments(image, &options))?;
+        shared.all.instructions += work.instructions;
+        shared.all.bytes_read += work.bytes_read;
+        shared.most = shared.most.max(work.instructions);
+        shared.part_bytes += std::fs::metadata(&part)?.len();
         parts.push(OsString::from(part));
     }
-    let sizes: Vec<u64> =
-        parts.iter().map(|part| Ok(std::fs::metadata(part)?.len())).collect::<Result<_>>()?;
-    let merge = work_of(floe, &with(&[vec!["--merge".into()], parts].concat()))?;
+    shared.merge = work_of(floe, &arguments(image, &[vec!["--merge".into()], parts].concat()))?;
+    Ok(shared)
+}
+
+fn row(alone: Work, shared: &InShards) -> String {
     let share = |part: u64, all: u64| format!("{:.1} %", part as f64 * 100.0 / all.max(1) as f64);
     let millions = |count: u64| format!("{:.1} M", count as f64 / 1e6);
-    Ok(format!(
+    format!(
         "| {} | {} | {} | {} | {} | {} | {} | {} |",
         millions(alone.instructions),
-        share(shards.instructions, alone.instructions),
-        share(largest, alone.instructions),
-        share(merge.instructions, alone.instructions),
+        share(shared.all.instructions, alone.instructions),
+        share(shared.most, alone.instructions),
+        share(shared.merge.instructions, alone.instructions),
         millions(alone.bytes_read),
-        share(shards.bytes_read, alone.bytes_read),
-        share(merge.bytes_read, alone.bytes_read),
-        sizes.iter().sum::<u64>(),
-    ))
+        share(shared.all.bytes_read, alone.bytes_read),
+        share(shared.merge.bytes_read, alone.bytes_read),
+        shared.part_bytes,
+    )
 }
 
 /// Counts the work of `floe` with these arguments: in two runs, as each tool needs one of its own.

@@ -18,6 +18,19 @@ pub struct AttributeEvidence {
     /// How many attributes have their value in an EA inode, for each such inode. Attributes of a
     /// shared block count once. Complete after `passes/attribute_blocks.rs`.
     pub ea_references: BTreeMap<InodeNr, u64>,
+    /// Attribute blocks that shards have read and found plain; in no order, and several times if inodes of
+    /// several shards use them.
+    pub plain_blocks: Vec<PlainBlock>,
+}
+
+/// An attribute block with nothing in it that concerns other objects: sound, its checksum right, its values in it.
+/// Whether its reference count is right takes all of its uses, which no shard knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PlainBlock {
+    /// The block; inside the file system.
+    pub block: BlockNr,
+    /// `h_refcount`.
+    pub refcount: u32,
 }
 
 /// An inode uses an attribute block.
@@ -54,9 +67,10 @@ impl AttributeEvidence {
 
 impl Accumulator for AttributeEvidence {
     fn merge(&mut self, other: Self) {
-        let Self { mut block_uses, mut long_symlinks, ea_references } = other;
+        let Self { mut block_uses, mut long_symlinks, ea_references, mut plain_blocks } = other;
         self.block_uses.append(&mut block_uses);
         self.long_symlinks.append(&mut long_symlinks);
+        self.plain_blocks.append(&mut plain_blocks);
         for (inode, count) in ea_references {
             self.add_reference(inode, count);
         }
@@ -65,7 +79,7 @@ impl Accumulator for AttributeEvidence {
 
 impl Saved for AttributeEvidence {
     fn save(&self, to: &mut Encoder<'_>) {
-        let Self { block_uses, long_symlinks, ea_references } = self;
+        let Self { block_uses, long_symlinks, ea_references, plain_blocks } = self;
         to.put_rows(block_uses.iter().map(|of| {
             let BlockUse { block, inode, wants_context } = *of;
             [block.0, inode.0.into(), wants_context.into()]
@@ -75,6 +89,7 @@ impl Saved for AttributeEvidence {
             [block.0, inode.0.into(), size_bytes.into(), encrypted.into()]
         }));
         ea_references.save(to);
+        to.put_rows(plain_blocks.iter().map(|of| [of.block.0, of.refcount.into()]));
     }
 
     fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
@@ -86,7 +101,11 @@ impl Saved for AttributeEvidence {
             let (block, inode) = (BlockNr(block), InodeNr(cell(inode)?));
             Some(LongSymlink { block, inode, size_bytes: cell(size)?, encrypted: encrypted == 1 })
         })?;
-        Ok(Self { block_uses, long_symlinks, ea_references: Saved::load(from)? })
+        let ea_references = Saved::load(from)?;
+        let plain_blocks = from.rows(|[block, refcount]| {
+            Some(PlainBlock { block: BlockNr(block), refcount: cell(refcount)? })
+        })?;
+        Ok(Self { block_uses, long_symlinks, ea_references, plain_blocks })
     }
 }
 
@@ -101,11 +120,13 @@ mod tests {
         |all: &mut AttributeEvidence, (inode, block): (u32, u64)| {
             let (inode, block) = (InodeNr(inode), BlockNr(block));
             all.block_uses.push(BlockUse { block, inode, wants_context: false });
+            all.plain_blocks.push(PlainBlock { block, refcount: inode.0 });
             all.add_reference(inode, block.0);
         },
         |all: AttributeEvidence| same(all, |mut all: AttributeEvidence| {
             all.block_uses.sort_unstable();
-            (all.block_uses, all.ea_references)
+            all.plain_blocks.sort_unstable();
+            (all.block_uses, all.ea_references, all.plain_blocks)
         })
     );
 }

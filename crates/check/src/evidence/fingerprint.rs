@@ -3,7 +3,7 @@
 //!
 //! Each group has three wrapping sums of 128 bits. A claim of an object adds a random number that
 //! belongs to the object, and the on-disk record of it subtracts the same number. The sum is zero
-//! if both agree; otherwise it is zero only with a probability of less than 2^-100.
+//! if both agree; otherwise it is zero only with a probability of less than 2^-94.
 
 use std::collections::BTreeSet;
 
@@ -35,9 +35,7 @@ const KINDS: usize = 8;
 impl Tables {
     /// Draws the numbers for a file system from a key that nobody can guess who made the file system.
     pub fn new(geometry: &Geometry, key: [u8; 16]) -> Arc<Self> {
-        let column = |domain: u64, len: usize| -> Vec<u128> {
-            (0..len as u64).map(|at| random(&key, domain, at)).collect()
-        };
+        let column = |domain: u64, len: usize| products(&key, domain, len);
         let inodes = geometry.inodes_per_group as usize + 1;
         let kinds = std::array::from_fn(|kind| random(&key, 3, kind as u64));
         Arc::new(Self {
@@ -115,6 +113,25 @@ pub struct Piece {
     /// The place behind the last one.
     pub to: u64,
 }
+
+/// Places that share a factor.
+const SPAN: usize = 256;
+
+/// The numbers of a column: each the product of a random number of its span and one of its place in the span. A random
+/// number for each place would take a shard of a small file system longer than its inodes, and proves little more.
+fn products(key: &[u8; 16], domain: u64, len: usize) -> Vec<u128> {
+    let numbers = |domain: u64, len: usize| (0..len as u64).map(move |at| random(key, domain, at));
+    let of_place: Vec<u128> = numbers(domain, len.min(SPAN)).collect();
+    let mut products = Vec::with_capacity(len.next_multiple_of(SPAN));
+    for span in numbers(domain + SPANS, len.div_ceil(SPAN)) {
+        products.extend(of_place.iter().map(|place| span.wrapping_mul(*place)));
+    }
+    products.truncate(len);
+    products
+}
+
+/// Numbers of spans have other domains than those of places.
+const SPANS: u64 = 16;
 
 fn random(key: &[u8; 16], domain: u64, at: u64) -> u128 {
     let mut hasher = SipHasher24::new_with_key(key);

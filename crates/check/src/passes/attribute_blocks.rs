@@ -5,14 +5,14 @@
 
 use floe_blockdev::{Batch, JoinLimits, ReadPlan};
 use floe_exec::{Accumulator, Pool};
-use floe_format::ext::xattr::XattrArea;
-use floe_format::{BlockNr, BlockRun};
+use floe_format::ext::xattr::{XattrArea, XattrEntry};
+use floe_format::{BlockNr, BlockRun, InodeNr};
 
 use crate::checks::context::inode::InodeEvidence;
 use crate::checks::inode::symlinks;
 use crate::checks::xattr::value_inode::{self, Home};
 use crate::checks::xattr::{encryption, in_block};
-use crate::evidence::attributes::{AttributeEvidence, BlockUse, LongSymlink};
+use crate::evidence::attributes::{AttributeEvidence, BlockUse, LongSymlink, PlainBlock};
 use crate::evidence::claims::Claims;
 use crate::evidence::policies::Policies;
 use crate::evidence::region::Region;
@@ -50,14 +50,16 @@ impl Accumulator for BlockOutcome {
 enum Wanted<'a> {
     /// Attributes; all uses of the block, at least one.
     Attributes(&'a [BlockUse]),
+    /// Attributes, of which only some uses are known.
+    Content(BlockNr),
     /// The target of a symlink.
     Target(LongSymlink),
 }
 
 /// Reads each attribute block that an inode uses once, in disk order, and adds to `evidence` what it
 /// says: findings, claims of the blocks, policies, references to EA inodes. Reads the targets of long
-/// symlinks too. Run it after the inode pass and before anything that needs complete claims,
-/// policies or references.
+/// symlinks too. Blocks that shards found plain are not read again. Run it after the inode pass and
+/// before anything that needs complete claims, policies or references.
 pub fn check(volume: &Volume<'_>, evidence: &mut InodeEvidence, pool: &Pool) {
     let symlinks = std::mem::take(&mut evidence.attributes.long_symlinks);
     let mut uses = std::mem::take(&mut evidence.attributes.block_uses);
@@ -65,9 +67,59 @@ pub fn check(volume: &Volume<'_>, evidence: &mut InodeEvidence, pool: &Pool) {
         return;
     }
     uses.sort_unstable();
-    let blocks = uses
-        .chunk_by(|left, right| left.block == right.block)
-        .map(|uses| (BlockRun::new(uses[0].block, 1), Wanted::Attributes(uses)));
+    let plain = agreed(std::mem::take(&mut evidence.attributes.plain_blocks));
+    let mut plain = plain.iter().copied().peekable();
+    let mut unread = Vec::new();
+    for uses in uses.chunk_by(|left, right| left.block == right.block) {
+        let block = uses[0].block;
+        while plain.next_if(|known| known.block < block).is_some() {}
+        match plain.next_if(|known| known.block == block) {
+            Some(known) if !uses.iter().any(|of| of.wants_context) => {
+                let InodeEvidence { found, claims, .. } = &mut *evidence;
+                claims.claim_attribute_blocks(&volume.geometry, volume.sums(), uses);
+                check_refcount(known, uses, found);
+            }
+            _ => unread.push((block, Wanted::Attributes(uses))),
+        }
+    }
+    read(volume, &unread, &symlinks, evidence, pool);
+    evidence.attributes.block_uses = uses;
+}
+
+/// The same, of a shard, which knows only some uses of each block: notes which blocks are plain, and leaves all
+/// others to the merge. Reads the targets of long symlinks, which concern nobody else.
+pub(crate) fn check_share(volume: &Volume<'_>, evidence: &mut InodeEvidence, pool: &Pool) {
+    let symlinks = std::mem::take(&mut evidence.attributes.long_symlinks);
+    evidence.attributes.block_uses.sort_unstable();
+    let uses = evidence.attributes.block_uses.iter();
+    let mut blocks: Vec<_> = uses.map(|of| of.block).collect();
+    blocks.dedup();
+    let wanted: Vec<_> = blocks.into_iter().map(|block| (block, Wanted::Content(block))).collect();
+    read(volume, &wanted, &symlinks, evidence, pool);
+    evidence.attributes.plain_blocks.sort_unstable();
+}
+
+/// Blocks that are plain, in order. If two shards read different reference counts, the block is left out: to be
+/// read again.
+fn agreed(mut plain: Vec<PlainBlock>) -> Vec<PlainBlock> {
+    plain.sort_unstable();
+    plain.dedup();
+    let same = plain.chunk_by(|left, right| left.block == right.block);
+    same.filter_map(|known| if let [known] = known { Some(*known) } else { None }).collect()
+}
+
+/// Reads attribute blocks, each of which is there once, and targets of symlinks.
+fn read(
+    volume: &Volume<'_>,
+    blocks: &[(BlockNr, Wanted<'_>)],
+    symlinks: &[LongSymlink],
+    evidence: &mut InodeEvidence,
+    pool: &Pool,
+) {
+    if blocks.is_empty() && symlinks.is_empty() {
+        return;
+    }
+    let blocks = blocks.iter().map(|(block, wanted)| (BlockRun::new(*block, 1), *wanted));
     let targets = symlinks.iter().map(|link| (BlockRun::new(link.block, 1), Wanted::Target(*link)));
     let block_size = u64::from(volume.geometry.block_size);
     let limits = JoinLimits {
@@ -84,14 +136,6 @@ pub fn check(volume: &Volume<'_>, evidence: &mut InodeEvidence, pool: &Pool) {
     evidence.claims.merge(outcome.claims);
     evidence.policies.merge(outcome.policies);
     evidence.attributes.merge(outcome.attributes);
-    evidence.attributes.block_uses = uses;
-}
-
-/// Reads the targets of long symlinks alone, which concern nobody else, and leaves attribute blocks for later.
-pub(crate) fn check_targets(volume: &Volume<'_>, evidence: &mut InodeEvidence, pool: &Pool) {
-    let uses = std::mem::take(&mut evidence.attributes.block_uses);
-    check(volume, evidence, pool);
-    evidence.attributes.block_uses = uses;
 }
 
 /// Claims attribute blocks without reading them, for a refinement, which needs only their claims. Returns `false`,
@@ -116,6 +160,7 @@ fn check_batch(volume: &Volume<'_>, batch: &Batch<'_, Wanted<'_>>, outcome: &mut
             Wanted::Attributes(uses) => {
                 check_attributes(volume, uses, readable.then_some(part.bytes), outcome);
             }
+            Wanted::Content(block) => check_content(volume, block, part.bytes, readable, outcome),
             Wanted::Target(link) => check_target(link, readable.then_some(part.bytes), outcome),
         }
     });
@@ -171,10 +216,37 @@ fn check_attributes(
     value_inode::count_references(volume, &area, |inode| {
         outcome.attributes.add_reference(inode, 1);
     });
+    if sound {
+        check_refcount(PlainBlock { block, refcount: header.refcount }, uses, &mut outcome.found);
+    }
+}
+
+/// Compares the reference count of a block with all of its uses.
+fn check_refcount(known: PlainBlock, uses: &[BlockUse], found: &mut Findings) {
     // An inode uses a block once, so this is at most the number of inodes: 32 bits.
-    let (stored, counted) = (header.refcount, uses.len() as u32);
-    if sound && stored != counted {
-        outcome.found.push(Problem::XattrBlockRefcountWrong { block, stored, counted });
+    let (PlainBlock { block, refcount: stored }, counted) = (known, uses.len() as u32);
+    if stored != counted {
+        found.push(Problem::XattrBlockRefcountWrong { block, stored, counted });
+    }
+}
+
+/// Notes a block as plain, if it is.
+fn check_content(
+    volume: &Volume<'_>,
+    block: BlockNr,
+    bytes: &[u8],
+    readable: bool,
+    outcome: &mut BlockOutcome,
+) {
+    let area = Some(bytes).filter(|_| readable).and_then(XattrArea::of_block);
+    let Some(area) = area else { return };
+    // The merge names the users, if there is anything to say.
+    let (home, mut found) = (Home { volume, inode: InodeNr(0), block }, Findings::default());
+    let (header, sound) = in_block::check(home, bytes, &mut outcome.region, &mut found);
+    let elsewhere = |entry: XattrEntry<'_>| entry.value_inode.is_some();
+    let all_here = !area.entries().map_while(Result::ok).any(elsewhere);
+    if sound && found.0.is_empty() && all_here {
+        outcome.attributes.plain_blocks.push(PlainBlock { block, refcount: header.refcount });
     }
 }
 
@@ -182,7 +254,6 @@ fn check_attributes(
 mod laws {
     use super::*;
     use crate::problem::Sink;
-    use floe_format::InodeNr;
 
     floe_exec::accumulator_laws!(
         BlockOutcome,

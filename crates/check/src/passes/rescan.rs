@@ -236,6 +236,7 @@ impl Earlier {
             long_symlinks: self.kept.long_symlinks,
             // There were none, or nothing would have been kept.
             ea_references: BTreeMap::new(),
+            plain_blocks: Vec::new(),
         };
         let evidence = InodeEvidence {
             found: Findings(self.kept.found),

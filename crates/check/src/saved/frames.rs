@@ -123,6 +123,17 @@ impl<'r> FrameReader<'r> {
 
     #[inline]
     pub(super) fn byte(&mut self) -> Result<u8, Fault> {
+        match self.payload.get(self.taken) {
+            Some(&byte) => {
+                self.taken += 1;
+                Ok(byte)
+            }
+            None => self.byte_of_next_frame(),
+        }
+    }
+
+    #[cold]
+    fn byte_of_next_frame(&mut self) -> Result<u8, Fault> {
         while self.taken >= self.payload.len() {
             if self.last {
                 // Less in the record than there should be.

@@ -6,6 +6,7 @@
 //! to the bytes that were read.
 
 mod frames;
+mod rows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -84,28 +85,13 @@ impl<'w> Encoder<'w> {
     /// Writes how far a number is from another one: few bytes if they are near each other.
     #[inline]
     pub(crate) fn put_step(&mut self, last: &mut u64, number: u64) {
-        let step = number.wrapping_sub(*last).cast_signed();
-        self.put(((step << 1) ^ (step >> 63)).cast_unsigned());
+        self.put(coded_step(number.wrapping_sub(*last)));
         *last = number;
     }
 
     /// Writes bytes as they are; the reader must know how many.
     pub fn put_bytes(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|&byte| self.frames.push(byte));
-    }
-
-    /// Writes rows, with their number: each cell as its distance from that of the row before.
-    pub(crate) fn put_rows<const N: usize>(
-        &mut self,
-        rows: impl ExactSizeIterator<Item = [u64; N]>,
-    ) {
-        self.put(rows.len() as u64);
-        let mut last = [0; N];
-        for row in rows {
-            for (last, cell) in last.iter_mut().zip(row) {
-                self.put_step(last, cell);
-            }
-        }
     }
 
     /// Writes values many of which are the same as those before them: as runs, or one by one if that
@@ -132,6 +118,19 @@ impl<'w> Encoder<'w> {
     pub fn finish(self) -> io::Result<u128> {
         self.frames.finish()
     }
+}
+
+/// A step as a number that is small if the step is, up or down.
+#[inline]
+const fn coded_step(step: u64) -> u64 {
+    let step = step.cast_signed();
+    ((step << 1) ^ (step >> 63)).cast_unsigned()
+}
+
+/// The step that [`coded_step`] made a number of.
+#[inline]
+const fn decoded_step(coded: u64) -> u64 {
+    ((coded >> 1).cast_signed() ^ -(coded & 1).cast_signed()).cast_unsigned()
 }
 
 /// Reads values of one record after the other.
@@ -178,8 +177,14 @@ impl<'r> Decoder<'r> {
     /// See [`Fault`].
     #[inline]
     pub fn number(&mut self) -> Result<u64, Fault> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
+        let first = self.frames.byte()?;
+        // Most numbers are small.
+        if first < 0x80 { Ok(first.into()) } else { self.long_number(first) }
+    }
+
+    fn long_number(&mut self, first: u8) -> Result<u64, Fault> {
+        let mut number = u64::from(first & 0x7f);
+        for shift in (7..64).step_by(7) {
             let byte = self.frames.byte()?;
             let part = u64::from(byte & 0x7f);
             if part << shift >> shift != part {
@@ -214,10 +219,9 @@ impl<'r> Decoder<'r> {
     ///
     /// # Errors
     /// See [`Fault`].
+    #[inline]
     pub fn step(&mut self, last: &mut u64) -> Result<u64, Fault> {
-        let coded = self.number()?;
-        let step = (coded >> 1).cast_signed() ^ -(coded & 1).cast_signed();
-        *last = last.wrapping_add(step.cast_unsigned());
+        *last = last.wrapping_add(decoded_step(self.number()?));
         Ok(*last)
     }
 
@@ -240,26 +244,6 @@ impl<'r> Decoder<'r> {
     pub(crate) fn text_bytes(&mut self) -> Result<Vec<u8>, Fault> {
         let len = self.below(MOST_TEXT_BYTES + 1)?;
         (0..len).map(|_| self.frames.byte()).collect()
-    }
-
-    /// Reads rows; `row` makes one of its cells, or nothing if they are impossible.
-    ///
-    /// # Errors
-    /// See [`Fault`].
-    pub fn rows<const N: usize, T>(
-        &mut self,
-        mut row: impl FnMut([u64; N]) -> Option<T>,
-    ) -> Result<Vec<T>, Fault> {
-        let len = self.number()?;
-        let mut rows = with_room(len);
-        let mut last = [0; N];
-        for _ in 0..len {
-            for cell in &mut last {
-                self.step(cell)?;
-            }
-            rows.push(row(last).ok_or(Fault::Damaged)?);
-        }
-        Ok(rows)
     }
 
     /// Reads values, `most` at most.

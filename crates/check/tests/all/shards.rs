@@ -1,6 +1,8 @@
 //! One check by many machines says what one machine says: for any number of shards, with any number of threads each,
 //! their parts in any order, on sound and on damaged images. Parts that do not belong together are refused by name.
 
+mod attributes;
+
 use std::io::{self, Read};
 
 use floe_blockdev::{Counted, ReadBlocks};

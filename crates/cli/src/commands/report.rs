@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufReader, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::Context;
@@ -64,5 +65,18 @@ fn read(path: &Path) -> anyhow::Result<Run> {
     let context = || format!("cannot read the results in {}", path.display());
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let file = File::open(path).with_context(context)?;
+    // A folder is that of many files of Parquet, as Spark writes them.
+    let is_parquet = file.metadata().is_ok_and(|of| of.is_dir()) || starts_as_parquet(&file);
+    anyhow::ensure!(
+        !is_parquet,
+        "{} is Parquet, or a folder: `python -m floe to-json-lines {0} > FILE` makes a file that can be read",
+        path.display()
+    );
     Run::read(&name, BufReader::new(file)).with_context(context)
+}
+
+/// Whether a file that can be read again from its start is Parquet. (A pipe cannot.)
+fn starts_as_parquet(file: &File) -> bool {
+    let mut magic = [0; 4];
+    file.read_at(&mut magic, 0).is_ok_and(|len| len == magic.len() && &magic == b"PAR1")
 }

@@ -57,6 +57,7 @@ fn results_that_are_none_are_refused() {
         ("{\"schema\":\"floe-check\"", 8, "truncated"),
         ("{\"schema\":\"floe-repair\",\"version\":1}", 8, "document 1"),
         ("\u{0}", 8, "not a series of JSON documents"),
+        ("PAR1\u{15}\u{4}", 8, "python -m floe to-json-lines"),
     ] {
         fs::write(&bad, text).unwrap();
         let ran = floe(&["report", "--fleet", &bad, "--html", &page]);

@@ -33,3 +33,13 @@ fn the_package_checks_and_merges() {
 fn spark_checks_fleets_and_devices() {
     tests("test_spark.py");
 }
+
+#[test]
+fn the_packages_are_typed() {
+    tests("test_types.py");
+}
+
+#[test]
+fn kubernetes_knows_the_recipes() {
+    tests("test_kubernetes.py");
+}

@@ -297,7 +297,11 @@ impl Accumulator for DirEvidence {
         self.entries = self.entries.saturating_add(entries);
         self.sums.merge(sums);
         self.met.merge(met);
-        self.assumed.append(&mut assumed);
+        // One by one where few are added, because `append` builds the whole set anew.
+        if self.assumed.len() < assumed.len() {
+            std::mem::swap(&mut self.assumed, &mut assumed);
+        }
+        self.assumed.extend(assumed);
     }
 }
 

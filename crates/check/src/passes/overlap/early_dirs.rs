@@ -6,6 +6,7 @@ use floe_format::{BlockNr, InodeNr};
 
 use crate::checks::context::directory::{DirCx, DirEvidence};
 use crate::checks::directory::plain_entries::{self, Others, Plain};
+use crate::evidence::dir_index::DirIndex;
 use crate::evidence::dirs::DirRun;
 use crate::evidence::htree::Leaf;
 use crate::evidence::inode_facts::Facts;
@@ -221,9 +222,9 @@ impl EarlyDirs {
 /// Replaces inodes of directories by their ranks, in evidence that was made before these were known.
 pub fn settle_ranks(cx: &DirCx<'_>, evidence: &mut DirEvidence) {
     // Only blocks of directories that have a rank ran ahead.
-    let rank = |dir: u32| cx.index.get(InodeNr(dir));
+    let (mut children, mut parents) = (Ranks::of(cx.index), Ranks::of(cx.index));
     let (named, links) = (&mut evidence.named, &mut evidence.links);
-    named.retain_mut(|(child, parent)| match (rank(*child), rank(*parent)) {
+    named.retain_mut(|(child, parent)| match (children.get(*child), parents.get(*parent)) {
         (Some(child_rank), Some(parent_rank)) => {
             (*child, *parent) = (child_rank, parent_rank);
             true
@@ -236,15 +237,46 @@ pub fn settle_ranks(cx: &DirCx<'_>, evidence: &mut DirEvidence) {
             false
         }
     });
-    evidence.dotdots.retain_mut(|(dir, _)| settle(rank, dir));
-    evidence.htree.nodes.retain_mut(|node| settle(rank, &mut node.rank));
-    evidence.htree.leaves.retain_mut(|leaf| settle(rank, &mut leaf.rank));
+    let mut ranks = Ranks::of(cx.index);
+    evidence.dotdots.retain_mut(|(dir, _)| ranks.settle(dir));
+    evidence.htree.nodes.retain_mut(|node| ranks.settle(&mut node.rank));
+    evidence.htree.leaves.retain_mut(|leaf| ranks.settle(&mut leaf.rank));
 }
 
-fn settle(rank: impl Fn(u32) -> Option<u32>, dir: &mut u32) -> bool {
-    let known = rank(*dir);
-    *dir = known.unwrap_or_default();
-    known.is_some()
+/// Looks up ranks of directories, which are often asked for in order: the lists of shards are.
+struct Ranks<'a> {
+    index: &'a DirIndex,
+    /// The rank found last.
+    last: u32,
+}
+
+impl<'a> Ranks<'a> {
+    const fn of(index: &'a DirIndex) -> Self {
+        Self { index, last: 0 }
+    }
+
+    #[inline]
+    fn get(&mut self, dir: u32) -> Option<u32> {
+        let dir = InodeNr(dir);
+        // The same one again, or the next one.
+        for rank in [self.last, self.last.saturating_add(1)] {
+            if self.index.inodes().get(rank as usize) == Some(&dir) {
+                self.last = rank;
+                return Some(rank);
+            }
+        }
+        let rank = self.index.get(dir)?;
+        self.last = rank;
+        Some(rank)
+    }
+
+    /// Puts the rank in the place of the inode, if there is one.
+    #[inline]
+    fn settle(&mut self, dir: &mut u32) -> bool {
+        let known = self.get(*dir);
+        *dir = known.unwrap_or_default();
+        known.is_some()
+    }
 }
 
 impl Delayed {
