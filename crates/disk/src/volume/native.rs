@@ -12,8 +12,8 @@ use floe_format::ext::inode::Timestamp;
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::Incompat;
 use floe_format::native::identity::{FLAG_RESERVED, Identity};
-use floe_format::native::lot::LotRecord;
 use floe_format::native::is_locked;
+use floe_format::native::lot::LotRecord;
 
 use super::{Volume, cubes};
 use crate::caller::Caller;
