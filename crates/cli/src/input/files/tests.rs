@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Arg, Command, CommandFactory};
 use floe_check::checkpoint::Share;
+use floe_fuse::Transport;
 
 use super::{OutputPath, Refused, names_file};
 use crate::Cli;
@@ -106,6 +107,7 @@ fn every_option_with_a_file_has_one_of_the_two_types() {
             || is_of::<u32>(option)
             || is_of::<u64>(option)
             || is_of::<Share>(option)
+            || is_of::<Transport>(option)
             || is_of::<Duration>(option);
         let choice = !option.get_possible_values().is_empty();
         assert!(number || choice, "{words} {name}: its type is not known to name no file");
