@@ -8,7 +8,7 @@ use floe_ext4::map::file;
 use floe_ext4::tx::Tx;
 use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode};
 use floe_format::native::cube::{
-    MOST_CUBES, MOST_LOTS, MOST_PATH_BYTES, Policies, SUPER_BYTES, SUPER_NAME, SubSuperblock,
+    MOST_CUBES, MOST_LOTS, MOST_PATH_BYTES, Policies, SUPER_BYTES, SUPER_NAME, State, SubSuperblock,
 };
 use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
@@ -115,7 +115,8 @@ impl Op<'_> {
         let reserved = Some(Reserved { inode, generation });
         let top_inode = self.create(new.parent, new.name, &directory, reserved)?.0;
         let (path, policies) = (new.path.to_vec(), new.policies);
-        let sub = SubSuperblock { cube, top_inode, epoch: 1, path, lots, policies };
+        let state = State::Sound;
+        let sub = SubSuperblock { cube, top_inode, epoch: 1, path, lots, policies, state };
         self.put_sub(&mut file, &sub)?;
         self.volume.fs.space.note_top(cube, sub.top_inode);
         Ok(cube)
