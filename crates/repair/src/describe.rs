@@ -8,8 +8,8 @@ use floe_format::ext::inode_flips::Flips;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 
 use crate::edit::{
-    AttributeBlockEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, JournalEdit, MapEdit,
-    OrphanEdit, OrphanFileEdit, ReservationEdit, SuperblockEdit, TreeEdit,
+    AttributeBlockEdit, CubeEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit,
+    JournalEdit, MapEdit, OrphanEdit, OrphanFileEdit, ReservationEdit, SuperblockEdit, TreeEdit,
 };
 
 /// Whether changes were made or are only planned.
@@ -72,6 +72,7 @@ impl Edit {
             }
             Self::Reservation { edit, .. } => reservation(*edit, tense),
             Self::Backpointers => format!("the names of inodes {were} stored in them again"),
+            Self::Cube { cube, edit } => of_cube(*cube, *edit, tense),
             Self::Directory { logical, edit, .. } => {
                 format!("{logical}: {}", directory(*edit, tense))
             }
@@ -213,6 +214,20 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
 
 fn switched_off(name: &str, tense: Tense) -> String {
     format!("feature {name} {} switched off", tense.was())
+}
+
+fn of_cube(cube: u32, edit: CubeEdit, tense: Tense) -> String {
+    let (was, were) = (tense.was(), tense.were());
+    match edit {
+        CubeEdit::Copies => {
+            format!("the copies of the sub-superblock of cube {cube} {were} written again")
+        }
+        CubeEdit::Clear => format!("the failure that cube {cube} records {was} cleared"),
+        CubeEdit::Rebuild => {
+            format!("the sub-superblock of cube {cube} {was} made from its lots and the tree")
+        }
+        CubeEdit::Lots => format!("the lots in the list of cube {cube} {were} given to it again"),
+    }
 }
 
 fn reservation(edit: ReservationEdit, tense: Tense) -> String {

@@ -201,6 +201,13 @@ pub enum Edit {
     },
     /// Stores the names of all inodes of a native file system in them.
     Backpointers,
+    /// The sub-superblock of a cube of a native file system.
+    Cube {
+        /// Its number.
+        cube: u32,
+        /// The change.
+        edit: CubeEdit,
+    },
     /// Rewrites a quota file with the counted usage.
     QuotaFile {
         /// `user`, `group` or `project`.
@@ -294,6 +301,19 @@ pub enum ReservationEdit {
     Empty,
     /// Adds the free blocks of the region.
     Fill,
+}
+
+/// A change of the sub-superblock of a cube.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CubeEdit {
+    /// Writes both copies, as the good one is.
+    Copies,
+    /// Clears the record of a failure.
+    Clear,
+    /// Makes it from the records of lots and the tree, or gives the lots back.
+    Rebuild,
+    /// Gives the lots in its list to the cube, or removes it.
+    Lots,
 }
 
 /// A change of the journal.
@@ -534,6 +554,7 @@ impl Edit {
             Self::Attach { .. }
             | Self::Release { .. }
             | Self::LinkCount { .. }
+            | Self::Cube { .. }
             | Self::Reservation { edit: ReservationEdit::Create, .. } => Phase::Links,
             Self::GroupMaps { .. }
             | Self::Totals

@@ -72,6 +72,7 @@ pub(crate) fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
         | Edit::Totals
         | Edit::QuotaFile { .. }
         | Edit::Backpointers
+        | Edit::Cube { .. }
         | Edit::Backups => true,
     }
 }

@@ -38,6 +38,7 @@ use crate::report::Report;
 use crate::scan::inode_tables::table_parts;
 use crate::scan::sweep::Sweep;
 use crate::volume::Volume;
+use crate::volume::cubes::CubeMap;
 use crate::volume::journal::JournalState;
 use crate::volume::open::{Opened, open};
 
@@ -259,7 +260,7 @@ fn passes<'d, 'p>(
     if let Some(session) = &session {
         (volume.now_seconds, key) = (session.now_seconds(), session.key());
     }
-    volume.orphans = orphans;
+    learn(&mut volume, orphans, options);
     choose(&mut volume, &plan, &load, options);
     swept::compare_names(&mut volume, &budget, !written && start.is_whole());
     // Shards and merges do only a part of the work that the descriptors predict.
@@ -283,6 +284,14 @@ fn passes<'d, 'p>(
     };
     swept::run_passes(passes, &mut volume, &mut setting, &mut scan)?;
     Ok(Made { volume, scan, header, journal, clock, plan })
+}
+
+/// Tells the volume its orphans and cubes. A device that shows one cube alone does not know them.
+fn learn(volume: &mut Volume<'_>, orphans: Vec<InodeNr>, options: &CheckOptions<'_>) {
+    (volume.orphans, volume.cubes) = match options.cube {
+        Some(one) => (one.orphans.clone(), Some(&one.map).cloned()),
+        None => (orphans, CubeMap::of(volume).map(Into::into)),
+    };
 }
 
 /// Tells the volume how the check is made.

@@ -2127,4 +2127,57 @@ problems! {
         means "Linux does not know the backpointers of native file systems, so they are out of date after a file was \
              renamed by it. They serve only to find the place of a file whose directory is lost."
         repair "Store the name of each inode in it again.";
+
+    0x070306 "cube-copy-damaged" CubeCopyDamaged { cube: u32, copy: u32, reason: &'static str }
+        Metadata Damage preen Superblock
+        "copy {copy} of the sub-superblock of cube {cube} is damaged: {reason}"
+        means "Each cube has two copies of its sub-superblock. The other one is good, so nothing is lost yet."
+        repair "Write the copy again, from the other one.";
+    0x070307 "cube-superblock-lost" CubeSuperblockLost { cube: u32, group: GroupNr }
+        Metadata Damage ask Superblock
+        "cube {cube}, which owns the lot of {group}, has no valid sub-superblock"
+        means "Both copies are damaged or missing: limit, policies and directory of the cube are unknown. Its files \
+             are whole."
+        repair "Make a new sub-superblock: lots by their records, the directory by the tree. Where no directory leads \
+             into the cube, its lots belong to no cube any more.";
+    0x070308 "cube-top-wrong" CubeTopWrong { cube: u32, inode: InodeNr, reason: &'static str }
+        Metadata Damage ask Superblock
+        "the sub-superblock of cube {cube} names {inode} as its directory, but {reason}"
+        means "Floe finds the cube by this number. The files of the cube are whole."
+        repair "Store the directory that the tree says. Where no directory leads into the cube, its lots belong to no \
+             cube any more.";
+    0x070309 "cube-without-lot" CubeWithoutLot { cube: u32 }
+        Metadata Damage ask Superblock
+        "no lot belongs to cube {cube}, which has a sub-superblock"
+        means "The records of its lots were lost, or the cube was removed in part."
+        repair "Give the lots in its list to it again, as far as no other cube has them; without such a lot, remove the \
+             sub-superblock.";
+    0x07030a "cube-hint-old" CubeHintOld { cube: u32, what: &'static str }
+        Cosmetic Remark ask Superblock
+        "the {what} in the sub-superblock of cube {cube} is out of date"
+        means "It is a hint: after a rename of a directory above the cube the path leads elsewhere, and the list may name a \
+             lot that is not the cube's. Records of lots and the tree decide."
+        repair "None needed.";
+    0x07030b "cube-failure-recorded" CubeFailureRecorded { cube: u32 }
+        Metadata Damage ask Superblock
+        "the sub-superblock of cube {cube} records a failure that no repair has cleared"
+        means "A program that served the cube met damage in it. `floe mount` does not record failures of cubes so far. Other \
+             findings tell whether the cube is damaged."
+        repair "Clear the record.";
+    0x07030c "cube-entangled-blocks" CubeEntangledBlocks {
+        inode: InodeNr, block: BlockNr, blocks: u64, cube: u32, other: u32,
+    }
+        Cosmetic Remark ask Inode
+        "{inode} lies in cube {cube}, and {blocks} of its blocks from {block} on in cube {other}"
+        means "Another system, which does not know cubes, put them there. The file is whole, but takes space of the \
+             other cube."
+        repair "None. A copy of the file that is renamed over it lies in the cube of its directory.";
+    0x07030d "cube-entangled-name" CubeEntangledName {
+        dir: InodeNr, logical: LogicalBlock, offset_bytes: u32, inode_named: InodeNr, cube: u32, other: u32,
+    }
+        Cosmetic Remark ask Dirent
+        "{dir} lies in cube {cube}, and {inode_named}, which it names, in cube {other}"
+        means "Another system, which does not know cubes, put the inode there. The file is whole, but takes space of the \
+             other cube."
+        repair "None. A copy of the file that is renamed over it lies in the cube of its directory.";
 }

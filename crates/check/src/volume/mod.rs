@@ -1,5 +1,6 @@
 //! The file system under check: its device, superblock, geometry and descriptors.
 
+pub mod cubes;
 pub mod descriptors;
 pub mod journal;
 pub mod layout_map;
@@ -25,6 +26,7 @@ use crate::evidence::fingerprint::Tables;
 use crate::evidence::run_set::RunSet;
 use crate::evidence::scope::Scope;
 use crate::problem::{Findings, Problem};
+use crate::volume::cubes::CubeMap;
 use crate::volume::open::Opened;
 
 /// Bytes of one read of blocks that follow each other, but whose number may be any.
@@ -75,6 +77,8 @@ pub struct Volume<'d> {
     /// Compares names with what inodes say, until the directories were read; `None` but in native file systems that are
     /// read as a whole.
     pub backpointers: Option<Backpointers>,
+    /// The cubes of a native file system that has some.
+    pub cubes: Option<Arc<CubeMap>>,
 }
 
 /// Whether a block lies past the end of a device of so many bytes, at least in part.
@@ -111,6 +115,7 @@ impl<'d> Volume<'d> {
             links: LinkStructure::default(),
             tables: None,
             backpointers: None,
+            cubes: None,
         };
         (volume, found)
     }

@@ -1,9 +1,11 @@
 //! `floe cube`, and cubes in a mounted file system; Linux and e2fsck judge them.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::FileExt;
 
-use floe_testkit::{Image, kernel, oracle};
+use floe_testkit::{Image, build, kernel, oracle, tool};
 
 use super::floe;
 use super::mount::{Ours, can_mount};
@@ -145,4 +147,101 @@ fn a_mounted_cube_keeps_to_itself() {
     judge(&image, "removed");
     let path = image.path().to_str().unwrap();
     assert_eq!(floe(&["cat", path, "/web/renamed"]).out, "inside");
+}
+
+/// Writes over names of a directory, as a stray write does.
+fn damage_names(image: &Image, path: &str) {
+    let request = format!("blocks {path}");
+    let arguments = ["-R", &request, image.path().to_str().unwrap()];
+    let mapped = tool::must("debugfs", &arguments, &[0]).unwrap();
+    let block: u64 = mapped.text.split_whitespace().find_map(|word| word.parse().ok()).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(image.path()).unwrap();
+    file.write_all_at(b"damage", block * 4096 + 40).unwrap();
+}
+
+/// Cubes `/web` and `/db` with directories and files, which e2fsprogs makes.
+fn filled() -> Image {
+    let image = native();
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source");
+    fs::write(&source, [7; 3000]).unwrap();
+    for top in ["web", "db"] {
+        assert_eq!(cube(&image, "create", &[&format!("/{top}")]).0, 0);
+        let mut script = format!("cd /{top}\n");
+        for at in 0..20 {
+            let source = source.display();
+            let _ = write!(script, "mkdir dir{at}\ncd dir{at}\nwrite {source} file\ncd ..\n");
+        }
+        build::debugfs(&image, &script).unwrap();
+    }
+    judge(&image, "filled");
+    image
+}
+
+#[test]
+fn one_cube_is_checked_by_name_and_number() {
+    if tool::missing() {
+        return;
+    }
+    let image = filled();
+    let path = image.path().to_str().unwrap();
+    let check = |name: &str| floe(&["check", "--cube", name, path]);
+    for name in ["/web", "/db/", "cube:1", "cube:2"] {
+        let sound = check(name);
+        assert_eq!((sound.code, sound.err.as_str()), (0, ""), "{name}: {}", sound.out);
+    }
+    damage_names(&image, "/web/dir3");
+    let damaged = check("/web");
+    assert_eq!(damaged.code, 4, "{}{}", damaged.out, damaged.err);
+    assert!(
+        damaged.out.contains("/web/dir3"),
+        "the path is that of the file system: {}",
+        damaged.out
+    );
+    let json = floe(&["check", "--json", "--cube", "cube:1", path]);
+    let report: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!((json.code, report["found"].as_array().is_some_and(Vec::is_empty)), (4, false));
+    let other = check("/db");
+    assert_eq!((other.code, other.err.as_str()), (0, ""), "{}", other.out);
+    for name in ["/none", "cube:3", "cube:0", "/"] {
+        let missing = check(name);
+        assert!(missing.code == 8 && missing.err.contains("no such cube"), "{}", missing.err);
+    }
+    let stock = Image::empty(0).unwrap();
+    assert_eq!(floe(&["mkfs", "-q", "-F", stock.path().to_str().unwrap(), "8m"]).code, 0);
+    let none = floe(&["check", "--cube", "/web", stock.path().to_str().unwrap()]);
+    assert!(none.code == 8 && none.err.contains("no such cube"), "{}", none.err);
+}
+
+#[test]
+fn one_cube_is_repaired_and_the_repair_undone() {
+    if tool::missing() {
+        return;
+    }
+    let image = filled();
+    let path = image.path().to_str().unwrap();
+    damage_names(&image, "/web/dir3");
+    damage_names(&image, "/db/dir5");
+    let check = |name: &str| floe(&["check", "--cube", name, path]).code;
+    let folder = tempfile::tempdir().unwrap();
+    let undo = folder.path().join("undo");
+    let undo = undo.to_str().unwrap();
+    let before = fs::read(image.path()).unwrap();
+    let dry = floe(&["repair", "--cube", "/web", "--dry-run", path]);
+    assert_eq!(dry.code, 1, "{}{}", dry.out, dry.err);
+    assert_eq!(fs::read(image.path()).unwrap(), before);
+    let repaired = floe(&["repair", "--cube", "/web", "--yes", "--undo", undo, path]);
+    assert_eq!(repaired.code, 1, "{}{}", repaired.out, repaired.err);
+    // The other one is as damaged as before, until its own repair.
+    assert_eq!((check("/web"), check("/db")), (0, 4));
+    let other = floe(&["repair", "--cube", "cube:2", "--yes", path]);
+    assert_eq!(other.code, 1, "{}{}", other.out, other.err);
+    judge(&image, "repaired");
+    fs::write(image.path(), &before).unwrap();
+    fs::remove_file(undo).unwrap();
+    let again = floe(&["repair", "--cube", "/web", "--yes", "--undo", undo, path]);
+    assert_eq!(again.code, 1, "{}{}", again.out, again.err);
+    let undone = floe(&["undo", undo, path]);
+    assert_eq!(undone.code, 0, "{}{}", undone.out, undone.err);
+    assert!(fs::read(image.path()).unwrap() == before);
 }

@@ -9,7 +9,7 @@ use floe_ext4::tx::Tx;
 use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode};
 use floe_format::native::cube::{
     FEWEST_JOURNAL_BLOCKS, MOST_CUBES, MOST_LOTS, MOST_PATH_BYTES, Policies, SUPER_BYTES,
-    SUPER_NAME, SubSuperblock,
+    SUPER_NAME, State, SubSuperblock,
 };
 use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
@@ -122,7 +122,8 @@ impl Op<'_> {
         let top_inode = self.create(new.parent, new.name, &directory, reserved)?.0;
         let (path, policies) = (new.path.to_vec(), new.policies);
         let journal = self.make_journal(InodeNr(identity.home_inode), cube, new.journal_blocks)?;
-        let sub = SubSuperblock { cube, top_inode, epoch: 1, path, lots, journal, policies };
+        let state = State::Sound;
+        let sub = SubSuperblock { cube, top_inode, epoch: 1, path, lots, journal, policies, state };
         self.put_sub(&mut file, &sub)?;
         self.volume.fs.space.note_top(cube, sub.top_inode);
         Ok(cube)

@@ -56,8 +56,10 @@ layout! {
         0x24 recovery: u8,
         /// [`FsyncMode`].
         0x25 fsync_mode: u8,
+        /// [`State`].
+        0x26 state: u8,
         /// Reserved; 0.
-        0x26 padding: u16,
+        0x27 padding: u8,
         /// Inode of the cube's journal; 0: none of its own.
         0x28 journal_inode: u32,
         /// Blocks of its log, its superblock included. The block behind them lists orphans.
@@ -150,6 +152,17 @@ attribute! {
     }
 }
 
+attribute! {
+    /// Whether a failure of the cube is recorded.
+    State {
+        /// None is.
+        #[default]
+        Sound = 0 "sound",
+        /// The cube failed while it was used, and was not checked since.
+        Failed = 1 "failed",
+    }
+}
+
 /// How a cube is to behave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policies {
@@ -183,6 +196,8 @@ pub struct SubSuperblock {
     pub journal: OwnJournal,
     /// How it is to behave.
     pub policies: Policies,
+    /// Whether a failure is recorded.
+    pub state: State,
 }
 
 /// The journal of a cube.
@@ -245,6 +260,7 @@ impl SubSuperblock {
                 recovery: Recovery::of_number(header.recovery)?,
                 fsync_mode: FsyncMode::of_number(header.fsync_mode)?,
             },
+            state: State::of_number(header.state)?,
         })
     }
 
@@ -270,6 +286,7 @@ impl SubSuperblock {
             on_error: self.policies.on_error as u8,
             recovery: self.policies.recovery as u8,
             fsync_mode: self.policies.fsync_mode as u8,
+            state: self.state as u8,
             ..CubeHeader::decode(&[0; CubeHeader::SIZE])
         };
         if let Some(place) = block.first_chunk_mut() {
@@ -307,11 +324,12 @@ mod tests {
         let lots = proptest::collection::vec(any::<u32>(), 0..=MOST_LOTS);
         let fixed = (1..=MOST_CUBES, any::<u32>(), any::<u64>(), any::<u64>());
         let journal = any::<(u32, u32, [u8; 16])>();
-        let policies = (0usize..5, 0usize..2, 0usize..3, 0usize..2);
+        let policies = (0usize..5, 0usize..2, 0usize..3, 0usize..2, 0usize..2);
         (path, lots, fixed, journal, policies).prop_map(|(path, lots, fixed, journal, policies)| {
             let (inode, blocks, uuid) = journal;
             let journal = OwnJournal { inode, blocks, uuid };
             let (cube, top_inode, epoch, limit_blocks) = fixed;
+            let state = State::ALL[policies.4];
             let policies = Policies {
                 limit_blocks,
                 journal_mode: JournalMode::ALL[policies.0],
@@ -319,7 +337,7 @@ mod tests {
                 recovery: Recovery::ALL[policies.2],
                 fsync_mode: FsyncMode::ALL[policies.3],
             };
-            SubSuperblock { cube, top_inode, epoch, path, lots, journal, policies }
+            SubSuperblock { cube, top_inode, epoch, path, lots, journal, policies, state }
         })
     }
 

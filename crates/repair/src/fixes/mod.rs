@@ -12,6 +12,7 @@ mod backpointers;
 mod bad_blocks;
 mod bitmaps;
 mod connectivity;
+mod cubes;
 mod dirents;
 mod extent_order;
 mod group_desc;
@@ -138,6 +139,7 @@ fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
             backpointers::mend(stage);
             Ok(())
         }
+        Edit::Cube { cube, edit } => cubes::apply(stage, *cube, *edit),
         Edit::QuotaFile { kind } => quota::rewrite(stage, kind),
         Edit::OrphanFile(edit) => orphan_file::apply(stage, *edit),
         Edit::Backups => {

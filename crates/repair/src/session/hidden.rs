@@ -101,7 +101,8 @@ impl HiddenParts {
                 Edit::Totals
                 | Edit::QuotaFile { .. }
                 | Edit::Backpointers
-                | Edit::Reservation { .. } => false,
+                | Edit::Reservation { .. }
+                | Edit::Cube { .. } => false,
                 // A bitmap written now would mark hidden blocks as free.
                 Edit::Group { edit, .. } => !matches!(edit, GroupEdit::MoveBlockBitmap),
                 _ => true,
@@ -210,6 +211,7 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
         | Edit::QuotaFile { .. }
         | Edit::Backpointers
         | Edit::Reservation { .. }
+        | Edit::Cube { .. }
         | Edit::OrphanFile(_)
         | Edit::Backups => false,
     }

@@ -130,6 +130,7 @@ fn changed_by(edit: &Edit) -> Changed {
         | Edit::QuotaFile { .. }
         | Edit::Backpointers
         | Edit::Reservation { .. }
+        | Edit::Cube { .. }
         | Edit::OrphanFile(_)
         | Edit::Backups => Changed::Anything,
     }

@@ -35,6 +35,8 @@ const TEXTS: &[(&str, &str)] = &[
     ("cube show", "path"),
     ("cube set", "path"),
     ("cube remove", "path"),
+    ("check", "cube"),
+    ("repair", "cube"),
     // A folder or archive, judged once its prefix is known.
     ("salvage", "to"),
     // mkfs itself compares the source with the device.
