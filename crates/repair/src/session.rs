@@ -11,6 +11,7 @@ use floe_check::problem::{Findings, Weight};
 use floe_check::report::JournalState;
 use floe_check::{CheckError, Examination, Problem, Report, examine_again};
 use floe_format::features::RoCompat;
+use floe_format::native::is_locked;
 use floe_format::{GroupNr, InodeNr};
 
 use crate::better_edits::{with_better_edits, without_metadata_as_maps};
@@ -60,7 +61,11 @@ pub fn repair<'d>(
     let mut options = *options;
     options.check.memory_bytes = options.memory_bytes.map(memory::examination_bytes);
     must_hold_descriptors(device, (&options.check).into(), true).map_err(memory::of_repair)?;
-    let page_bytes = open(device, &options.check)?.geometry.block_size;
+    let opened = open(device, &options.check)?;
+    if is_locked(&opened.superblock) {
+        return Err(RepairError::Locked);
+    }
+    let page_bytes = opened.geometry.block_size;
     let mut spill = SpillOptions::in_temporary_folder(memory::staging_bytes(&options));
     if let Some(folder) = options.scratch {
         spill.folder = folder.to_owned();

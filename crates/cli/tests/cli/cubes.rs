@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
+use std::process::Command;
+use std::time::Duration;
 
 use floe_testkit::{Image, build, kernel, oracle, tool};
 
@@ -244,4 +246,41 @@ fn one_cube_is_repaired_and_the_repair_undone() {
     let undone = floe(&["undo", undo, path]);
     assert_eq!(undone.code, 0, "{}{}", undone.out, undone.err);
     assert!(fs::read(image.path()).unwrap() == before);
+}
+
+/// A mount that was killed leaves changes in journals of cubes, which only a mount recovers: a repair leaves them alone.
+#[test]
+fn a_repair_is_refused_while_journals_of_cubes_hold_changes() {
+    if !can_mount() {
+        return;
+    }
+    let image = native();
+    let (code, _, err) = cube(&image, "create", &["/web", "--journal-blocks", "64"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let ours = Ours::new(image.path(), &[]);
+    fs::write(ours.path().join("web/page"), "hello").unwrap();
+    fs::File::open(ours.path().join("web/page")).unwrap().sync_all().unwrap();
+    let status = floe(&["status", ours.path().to_str().unwrap()]).out;
+    let process = status.lines().find_map(|line| line.strip_prefix("process: ")).unwrap();
+    assert!(Command::new("kill").args(["-9", process]).status().unwrap().success());
+    ours.unmount();
+    let path = image.path().to_str().unwrap();
+    let before = fs::read(path).unwrap();
+    // The lock of the killed server is released when the kernel has ended it.
+    let mut ran = floe(&["repair", "--yes", path]);
+    for _ in 0..100 {
+        if !ran.err.contains("in use") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        ran = floe(&["repair", "--yes", path]);
+    }
+    assert_eq!(ran.code, 8, "{} {}", ran.out, ran.err);
+    assert!(ran.err.contains("journals of its cubes"), "{}", ran.err);
+    assert!(before == fs::read(path).unwrap(), "a refused repair wrote");
+    let again = Ours::new(image.path(), &[]);
+    assert_eq!(fs::read_to_string(again.path().join("web/page")).unwrap(), "hello");
+    again.unmount();
+    judge(&image, "after the mount");
+    assert_eq!(floe(&["repair", "--yes", path]).code, 0);
 }

@@ -145,6 +145,10 @@ pub enum RepairError {
         /// The block.
         block: UnreadablePage,
     },
+    /// Journals of cubes are in use (`docs/journal.md`). A repair does not empty them, so a later recovery could write older
+    /// images over what it repaired.
+    #[error("the journals of its cubes may hold changes; nothing was written")]
+    Locked,
     /// The user ended it; nothing is staged.
     #[error("ended on request; nothing was written")]
     Quit,
