@@ -52,8 +52,8 @@ enum Verb {
         /// Most bytes of its lots, or `none`
         #[arg(long, value_name = "BYTES", default_value = "none", value_parser = limit)]
         max_size: u64,
-        /// Blocks of a journal of its own (64 or more, 1024 is plenty), so that an fsync in the
-        /// cube writes no other journal; 0: it shares the file system's journal
+        /// Blocks of a journal of its own (64 or more), in which changes of the cube are logged; 0:
+        /// in the file system's journal. After a crash, only a mount by Floe recovers such journals
         #[arg(long, value_name = "N", default_value_t = 0)]
         journal_blocks: u32,
     },
