@@ -449,11 +449,7 @@ impl RepairRun<'_> {
                 (text, Vec::new(), Outcome { damaged: true, ..Outcome::CLEAN })
             }
             Stopped::Planning(error @ RepairError::Locked) => {
-                let text = format!(
-                    "{name}: {error}.\n  Mount it read-write with floe mount and unmount it, which \
-                     recovers them; then repair."
-                );
-                (text, Vec::new(), Outcome::FAILED)
+                (format!("{name}: {error}"), Vec::new(), Outcome::FAILED)
             }
             Stopped::Planning(RepairError::Stage(error)) => {
                 let text = format!("{name}: cannot stage the repair: {error}; nothing was written");

@@ -147,7 +147,10 @@ pub enum RepairError {
     },
     /// Journals of cubes are in use (`docs/journal.md`). A repair does not empty them, so a later recovery could write older
     /// images over what it repaired.
-    #[error("the journals of its cubes may hold changes; nothing was written")]
+    #[error(
+        "the journals of its cubes may hold changes; nothing was written.\n  Mount it read-write \
+         with floe mount and unmount it, which recovers them; then repair"
+    )]
     Locked,
     /// The user ended it; nothing is staged.
     #[error("ended on request; nothing was written")]
