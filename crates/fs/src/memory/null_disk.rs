@@ -271,7 +271,10 @@ impl Tables {
 
     fn resize(&mut self, op: &Op<'_>, inode: InodeNr, size: u64) -> Result<(), FsError> {
         let file = self.file_mut(inode)?;
-        file.bytes.resize(usize::try_from(size).map_err(|_| FsError::TooLarge)?, 0);
+        let len = usize::try_from(size).map_err(|_| FsError::TooLarge)?;
+        let more = len.saturating_sub(file.bytes.len());
+        file.bytes.try_reserve(more).map_err(|_| FsError::TooLarge)?;
+        file.bytes.resize(len, 0);
         file.attributes.size_bytes = size;
         file.pages.split_off(&size.div_ceil(u64::from(BLOCK_BYTES)));
         file.attributes.sectors = file.pages.len() as u64 * SECTORS;
