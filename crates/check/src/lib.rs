@@ -1,6 +1,6 @@
 //! Finds damage in ext2, ext3 and ext4 file systems. Reads, never writes.
 //!
-//! The folders, each of which uses only those after it: [`passes`] (the order of a check, and its
+//! The folders, each of which uses only those after it: [`cube`] (the check of one cube), [`passes`] (the order of a check, and its
 //! threads), [`estimate`] and [`checkpoint`], [`checks`] (one file a check), [`scan`] (reading in
 //! disk order), [`volume`] (the opened file system), [`evidence`] (facts that workers collect and
 //! merge), [`problem`] (the table of problems), [`saved`] (the encoding of evidence in
@@ -28,6 +28,7 @@
 
 pub mod checkpoint;
 pub mod checks;
+pub mod cube;
 pub mod error;
 pub mod estimate;
 pub mod evidence;

@@ -11,6 +11,7 @@ use crate::estimate::memory::{Plan, Ways};
 use crate::evidence::accounting::Accounting;
 use crate::evidence::choice::LinkChoice;
 use crate::keeper::{Keeper, Parts};
+use crate::volume::cubes::OneCube;
 use crate::volume::journal::JournalUse;
 use crate::volume::open::WhichSuperblock;
 
@@ -69,6 +70,8 @@ pub struct CheckOptions<'a> {
     pub parts: Option<&'a dyn Parts>,
     /// Tells what was read so far, for the times of the phases.
     pub reads: Option<&'a (dyn Fn() -> ReadCounts + Sync)>,
+    /// The cube whose lots alone the device shows ([`crate::cube`]).
+    pub cube: Option<&'a OneCube>,
 }
 
 /// Cores that are shared with other programs.
@@ -114,6 +117,7 @@ impl Default for CheckOptions<'_> {
             checkpoint: None,
             parts: None,
             reads: None,
+            cube: None,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use floe_format::ext::inode::InodeFlags;
 use floe_format::native::cube::{MOST_CUBES, SubSuperblock, newest};
-use floe_format::{BlockNr, Geometry};
+use floe_format::{BlockNr, BlockRun, Geometry};
 
 use crate::map::mapping::ROOT_BYTES;
 use crate::map::runs::{BlockMap, DamagedMap};
@@ -59,6 +59,20 @@ pub fn read(
     geometry: &Geometry,
     read: &mut dyn FnMut(BlockNr) -> Option<Vec<u8>>,
 ) -> Result<BTreeMap<u32, Copies>, DamagedMap> {
+    read_of(words, flags, geometry, None, read)
+}
+
+/// The same for one cube, or all; blocks of others are not read.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_of(
+    words: &[u8; ROOT_BYTES],
+    flags: InodeFlags,
+    geometry: &Geometry,
+    only: Option<u32>,
+    read: &mut dyn FnMut(BlockNr) -> Option<Vec<u8>>,
+) -> Result<BTreeMap<u32, Copies>, DamagedMap> {
     let map = BlockMap::follow(words, flags, geometry, Depths::OfRoot, u64::MAX, read)?;
     let mut cubes: BTreeMap<u32, Copies> = BTreeMap::new();
     let [first, second] = SubSuperblock::places(0);
@@ -67,7 +81,7 @@ pub fn read(
             let logical = extent.logical.0 + at;
             let (index, start) = if logical < second { (0, first) } else { (1, second) };
             let cube = u32::try_from(logical - start).unwrap_or(u32::MAX);
-            if !(1..=MOST_CUBES).contains(&cube) {
+            if !(1..=MOST_CUBES).contains(&cube) || only.is_some_and(|only| only != cube) {
                 continue;
             }
             let block = BlockNr(extent.run.start.0 + at);
@@ -81,4 +95,19 @@ pub fn read(
         }
     }
     Ok(cubes)
+}
+
+/// A valid sub-superblock of a cube among `runs` of blocks and its block, the one that counts if there are several: for a file system whose
+/// `/.cubes/super` is lost, as the second copy lies in a lot of the cube. `read` reads a block.
+pub fn find_stray(
+    cube: u32,
+    runs: impl IntoIterator<Item = BlockRun>,
+    read: &mut dyn FnMut(BlockNr) -> Option<Vec<u8>>,
+) -> Option<(BlockNr, SubSuperblock)> {
+    let blocks = runs.into_iter().flat_map(|run| run.start.0..run.end().0);
+    let subs = blocks.map(BlockNr).filter_map(|block| {
+        let bytes = read(block)?;
+        Some((block, bytes.first_chunk().and_then(SubSuperblock::decode)?))
+    });
+    subs.filter(|(_, sub)| sub.cube == cube).max_by_key(|(_, sub)| sub.epoch)
 }

@@ -1,5 +1,6 @@
 //! The calls of programs.
 
+use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_sync::{Alone, Entered, Slots};
@@ -10,6 +11,8 @@ use crate::held::{Counted, Held};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, FsError, Handle};
+
+mod cubes;
 
 /// Bytes of a name at most.
 const MOST_NAME_BYTES: usize = 255;
@@ -93,8 +96,10 @@ impl<S: Store> FileSystem<S> {
         directory: InodeNr,
         name: &[u8],
     ) -> Result<Attributes, FsError> {
-        let _reading = self.reading();
-        self.find(caller, directory, name)?.0.ok_or(FsError::NotFound)
+        self.guarded(directory, false, || {
+            let _reading = self.reading();
+            self.find(caller, directory, name)?.0.ok_or(FsError::NotFound)
+        })
     }
 
     /// The attributes of what a name leads to, if there is one; and whether case does not count.
@@ -146,12 +151,14 @@ impl<S: Store> FileSystem<S> {
         directory: InodeNr,
         name: &[u8],
     ) -> Result<(Option<Attributes>, bool), FsError> {
-        let mut reading = self.reading();
-        let (found, folds) = self.find(caller, directory, name)?;
-        if let Some(found) = &found {
-            reading.parts().1.add(found.inode, 1);
-        }
-        Ok((found, folds))
+        self.guarded(directory, false, || {
+            let mut reading = self.reading();
+            let (found, folds) = self.find(caller, directory, name)?;
+            if let Some(found) = &found {
+                reading.parts().1.add(found.inode, 1);
+            }
+            Ok((found, folds))
+        })
     }
 
     /// Holds an inode that [`FileSystem::list`] has just named, and returns its attributes.
@@ -203,6 +210,10 @@ impl<S: Store> FileSystem<S> {
         if self.store.is_read_only() {
             return Err(FsError::ReadOnly);
         }
+        self.guarded(op.kind.home(), true, || self.apply_inside(op))
+    }
+
+    fn apply_inside(&self, op: &Op<'_>) -> Result<Option<Attributes>, FsError> {
         if !self.store.takes_many() {
             let mut alone = self.gate.alone();
             let applied = self.store.apply(op)?;
@@ -275,7 +286,7 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// As [`FileSystem::sync`]; [`FsError::Lost`] once to each open file, or once to callers who opened none.
     pub fn sync_inode(&self, inode: InodeNr, of: Option<Handle>) -> Result<(), FsError> {
-        self.store.sync_inode(inode)?;
+        self.guarded(inode, false, || self.store.sync_inode(inode))?;
         self.store.late_error(inode, of, false)
     }
 
@@ -293,6 +304,7 @@ impl<S: Store> FileSystem<S> {
     /// As [`FileSystem::sync`].
     pub fn tend(&self) -> Result<(), FsError> {
         self.settle_now()?;
+        self.store.tend_cubes();
         self.store.tend()
     }
 
@@ -318,6 +330,10 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// [`FsError::NotFound`] if it is not in use, and of reading it.
     pub fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
+        self.guarded(inode, false, || self.attributes_inside(inode))
+    }
+
+    fn attributes_inside(&self, inode: InodeNr) -> Result<Attributes, FsError> {
         let reading = self.reading();
         let found = self.store.attributes(inode)?;
         if found.links > 0 || reading.contains(inode) {
@@ -335,8 +351,10 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// [`FsError::AccessDenied`], and of reading it.
     pub fn access(&self, caller: &Caller, inode: InodeNr, want: Want) -> Result<(), FsError> {
-        let _reading = self.reading();
-        self.judge(caller, want, &self.store.attributes(inode)?)
+        self.guarded(inode, false, || {
+            let _reading = self.reading();
+            self.judge(caller, want, &self.store.attributes(inode)?)
+        })
     }
 
     /// Hands the names of a directory behind `cookie` to `take`, until that returns `false` or there are no
@@ -352,9 +370,11 @@ impl<S: Store> FileSystem<S> {
         cookie: u64,
         mut take: impl FnMut(Listed<'_>) -> bool,
     ) -> Result<(), FsError> {
-        let _reading = self.reading();
-        self.judge(caller, Want::READ, &self.store.permissions(inode)?)?;
-        self.store.list(inode, cookie, &mut take)
+        self.guarded(inode, false, || {
+            let _reading = self.reading();
+            self.judge(caller, Want::READ, &self.store.permissions(inode)?)?;
+            self.store.list(inode, cookie, &mut take)
+        })
     }
 
     /// Fills `into` with the bytes of a regular file from `offset_bytes` on, as many as it has, and returns
@@ -368,8 +388,10 @@ impl<S: Store> FileSystem<S> {
         offset_bytes: u64,
         into: &mut [u8],
     ) -> Result<usize, FsError> {
-        let _reading = self.reading();
-        self.store.read(inode, offset_bytes, into)
+        self.guarded(inode, false, || {
+            let _reading = self.reading();
+            self.store.read(inode, offset_bytes, into)
+        })
     }
 
     /// The first byte from `offset_bytes` on that lies in data or in a hole, as `lseek` finds it.
@@ -377,8 +399,10 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// [`FsError::PastEnd`], and as [`FileSystem::read`].
     pub fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
-        let _reading = self.reading();
-        self.store.seek(inode, offset_bytes, what)
+        self.guarded(inode, false, || {
+            let _reading = self.reading();
+            self.store.seek(inode, offset_bytes, what)
+        })
     }
 
     /// The target of a symbolic link.
@@ -386,8 +410,10 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// [`FsError::Invalid`] for everything else, and of reading it.
     pub fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
-        let _reading = self.reading();
-        self.store.target(inode)
+        self.guarded(inode, false, || {
+            let _reading = self.reading();
+            self.store.target(inode)
+        })
     }
 
     /// The value of an extended attribute.
@@ -395,10 +421,16 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// [`FsError::NoAttribute`], and of reading them.
     pub fn extended_attribute(&self, inode: InodeNr, name: &[u8]) -> Result<Vec<u8>, FsError> {
-        let _reading = self.reading();
-        let all = self.store.extended_attributes(inode)?;
+        let all = self.all_attributes(inode)?;
         let found = all.into_iter().find(|attribute| attribute.name == name);
         found.map(|attribute| attribute.value).ok_or(FsError::NoAttribute)
+    }
+
+    fn all_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
+        self.guarded(inode, false, || {
+            let _reading = self.reading();
+            self.store.extended_attributes(inode)
+        })
     }
 
     /// The names of all extended attributes that have one for programs, sorted.
@@ -406,8 +438,7 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// The attributes cannot be read.
     pub fn extended_attribute_names(&self, inode: InodeNr) -> Result<Vec<Vec<u8>>, FsError> {
-        let _reading = self.reading();
-        let all = self.store.extended_attributes(inode)?;
+        let all = self.all_attributes(inode)?;
         // A number in front stands for a namespace that Linux does not know.
         let known = |name: &Vec<u8>| !name.first().is_some_and(u8::is_ascii_digit);
         Ok(all.into_iter().map(|attribute| attribute.name).filter(known).collect())

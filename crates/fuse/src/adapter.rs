@@ -10,6 +10,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::abi::{self, DirectoryReply, InHeader, IoctlIn, Operation};
+use crate::cubes::CUBE_PREFIX;
 use crate::errno::{errno, is_fault};
 use crate::metrics::{METRICS, Metrics, Now};
 use crate::session::ServeOptions;
@@ -110,12 +111,15 @@ impl<S: Store> Adapter<'_, S> {
             Operation::Readdir { cookie, len_bytes, plus } => {
                 self.list(inode, cookie, len_bytes, plus)?
             }
-            Operation::Statfs => Answer::Bytes(abi::statfs(&fs.space())),
+            Operation::Statfs => Answer::Bytes(abi::statfs(&fs.space_of(inode))),
             Operation::Getxattr { name: STATUS, len_bytes } if inode == InodeNr::ROOT => {
                 sized(self.status(), len_bytes)
             }
             Operation::Getxattr { name: METRICS, len_bytes } if inode == InodeNr::ROOT => {
                 sized(self.figures(), len_bytes)
+            }
+            Operation::Getxattr { name, len_bytes } if name.starts_with(CUBE_PREFIX) => {
+                sized(self.cube_attribute(inode, name)?, len_bytes)
             }
             Operation::Getxattr { name, len_bytes } => {
                 sized(fs.extended_attribute(inode, name)?, len_bytes)
@@ -251,7 +255,13 @@ impl<S: Store> Adapter<'_, S> {
         let (process, threads) = (std::process::id(), self.options.threads);
         let mode = if self.fs.is_read_only() { "read-only" } else { "read-write" };
         let version = env!("CARGO_PKG_VERSION");
-        format!("version: {version}\nprocess: {process}\nthreads: {threads}\nmode: {mode}\n").into()
+        let mut text =
+            format!("version: {version}\nprocess: {process}\nthreads: {threads}\nmode: {mode}\n");
+        let gates = self.fs.store().gates();
+        for (cube, mode, why) in gates.map_or_else(Vec::new, |gates| gates.failures()) {
+            text.push_str(&format!("cube {cube}: {}: {}\n", mode.name(), why.replace('\n', " ")));
+        }
+        text.into()
     }
 
     fn ioctl(

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use crate::abi::{self, Change, SetattrFields, SetattrIn};
 use crate::adapter::{Adapter, Answer};
+use crate::cubes::CUBE_PREFIX;
 
 /// How often, and how long each time, a change without space waits for the space of deleted files.
 const MOST_WAITS: u32 = 80;
@@ -29,6 +30,11 @@ impl<S: Store> Adapter<'_, S> {
     ) -> Result<Answer, FsError> {
         if self.fs.is_read_only() {
             return Err(FsError::ReadOnly);
+        }
+        if let Change::Setxattr { name, value, .. } = *change
+            && name.starts_with(CUBE_PREFIX)
+        {
+            return self.change_cube(inode, by, name, value);
         }
         let place = |name| Place { directory: inode, name };
         let kind = match *change {

@@ -8,6 +8,7 @@ pub mod abi;
 mod adapter;
 mod carrier;
 mod change;
+mod cubes;
 mod errno;
 mod metrics;
 pub mod mount;

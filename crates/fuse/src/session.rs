@@ -93,7 +93,7 @@ pub fn serve<C: Carrier, S: Store>(
         let others: Vec<_> =
             (1..options.threads.max(1)).map(|_| scope.spawn(|| server.run())).collect();
         if !fs.is_read_only() {
-            scope.spawn(|| commit_now_and_then(fs, options.commit_every, &over, log));
+            scope.spawn(|| server.commit_now_and_then(options.commit_every, &over));
         }
         let mut result = server.run();
         for other in others {
@@ -128,29 +128,6 @@ impl Over {
             return true;
         }
         *self.told.wait_timeout(is_over, most).unwrap_or_else(PoisonError::into_inner).0
-    }
-}
-
-/// Makes changes durable at intervals, until serving is over.
-fn commit_now_and_then<S: Store>(
-    fs: &FileSystem<S>,
-    interval: Duration,
-    over: &Over,
-    log: &(dyn Fn(&str) + Sync),
-) {
-    let mut since = Duration::ZERO;
-    while !over.wait(interval.min(TEND_EVERY)) {
-        since += interval.min(TEND_EVERY);
-        let done = if since < interval { fs.tend() } else { fs.sync() };
-        if since >= interval {
-            since = Duration::ZERO;
-        }
-        let Err(error) = done else { continue };
-        log(&error.to_string());
-        if !matches!(error, FsError::Lost { .. }) {
-            // Every change says so from now on.
-            return;
-        }
     }
 }
 
@@ -189,6 +166,42 @@ impl<C: Carrier, S: Store> Server<'_, C, S> {
             }
         }
         Ok(false)
+    }
+
+    /// Makes changes durable at intervals, and does what waits, until serving is over.
+    fn commit_now_and_then(&self, interval: Duration, over: &Over) {
+        let fs = self.adapter.fs;
+        let mut since = Duration::ZERO;
+        while !over.wait(interval.min(TEND_EVERY)) {
+            since += interval.min(TEND_EVERY);
+            let done = fs.tend();
+            self.tell_stale();
+            let done = if since < interval { done } else { done.and_then(|()| fs.sync()) };
+            if since >= interval {
+                since = Duration::ZERO;
+            }
+            let Err(error) = done else { continue };
+            (self.log)(&error.to_string());
+            if !matches!(error, FsError::Lost { .. }) {
+                // Every change says so from now on.
+                return;
+            }
+        }
+    }
+
+    /// Lets the kernel forget names that lead to something else now. Not by a thread that answers a request: the kernel may hold
+    /// locks until it has the answer.
+    fn tell_stale(&self) {
+        for (directory, name) in self.adapter.fs.take_stale() {
+            let body = crate::abi::stale_name(directory, &name);
+            // At most a name and two headers.
+            let len = (OutHeader::SIZE + body.len()) as u32;
+            let mut head = [0; OutHeader::SIZE];
+            OutHeader { len, error: crate::abi::NOTIFY_STALE_NAME, unique: 0 }
+                .encode_into(&mut head);
+            // The kernel answers that it does not know the name, which is as good.
+            let _ = self.carrier.send(&head, &body);
+        }
     }
 
     /// Answers requests until the file system is unmounted.

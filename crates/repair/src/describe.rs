@@ -7,8 +7,8 @@ use floe_format::ext::inode_flips::Flips;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 
 use crate::edit::{
-    AttributeBlockEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, JournalEdit, MapEdit,
-    OrphanEdit, OrphanFileEdit, ReservationEdit, SuperblockEdit, TreeEdit,
+    AttributeBlockEdit, CubeEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit,
+    JournalEdit, MapEdit, OrphanEdit, OrphanFileEdit, ReservationEdit, SuperblockEdit, TreeEdit,
 };
 
 /// Whether changes were made or are only planned.
@@ -79,6 +79,19 @@ impl Edit {
                 format!("multiply-claimed blocks {were} cloned")
             }
             Self::Reservation { edit, .. } => reservation(*edit, tense),
+            Self::Cube { cube, edit } => match edit {
+                CubeEdit::Copies => {
+                    format!("the copies of the sub-superblock of cube {cube} {were} written again")
+                }
+                CubeEdit::Rebuild => {
+                    format!(
+                        "the sub-superblock of cube {cube} {was} made from its lots and the tree"
+                    )
+                }
+                CubeEdit::Lots => {
+                    format!("the lots in the list of cube {cube} {were} given to it again")
+                }
+            },
             Self::Directory { logical, edit, .. } => {
                 format!("{logical}: {}", directory(*edit, tense))
             }

@@ -199,6 +199,13 @@ pub enum Edit {
         /// The change.
         edit: ReservationEdit,
     },
+    /// The sub-superblock of a cube of a native file system.
+    Cube {
+        /// Its number.
+        cube: u32,
+        /// The change.
+        edit: CubeEdit,
+    },
     /// Rewrites a quota file with the counted usage.
     QuotaFile {
         /// `user`, `group` or `project`.
@@ -290,6 +297,17 @@ pub enum ReservationEdit {
     Empty,
     /// Adds the free blocks of the region.
     Fill,
+}
+
+/// A change of the sub-superblock of a cube.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CubeEdit {
+    /// Writes both copies, as the good one is.
+    Copies,
+    /// Makes it from the records of lots and the tree, or gives the lots back.
+    Rebuild,
+    /// Gives the lots in its list to the cube, or removes it.
+    Lots,
 }
 
 /// A change of the journal.
@@ -516,6 +534,7 @@ impl Edit {
             Self::Attach { .. }
             | Self::Release { .. }
             | Self::LinkCount { .. }
+            | Self::Cube { .. }
             | Self::Reservation { edit: ReservationEdit::Create, .. } => Phase::Links,
             Self::GroupMaps { .. }
             | Self::Totals

@@ -19,6 +19,7 @@
 
 mod better_edits;
 pub mod commit;
+pub mod cube;
 pub mod deed;
 pub mod describe;
 pub mod edit;

@@ -11,8 +11,8 @@ use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
 use crate::edit::{
-    AttributeBlockEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, JournalEdit, MapEdit,
-    OrphanEdit, OrphanFileEdit, ReservationEdit, SuperblockEdit, TreeEdit,
+    AttributeBlockEdit, CubeEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit,
+    JournalEdit, MapEdit, OrphanEdit, OrphanFileEdit, ReservationEdit, SuperblockEdit, TreeEdit,
 };
 
 /// The repair of a finding.
@@ -558,6 +558,16 @@ pub fn plan(problem: &Problem) -> Plan {
         P::ReservationFileMissing { group, .. } => reservation(group, ReservationEdit::Create),
         P::ReservationFileWrong { group, .. } => reservation(group, ReservationEdit::Empty),
         P::RegionNotReserved { group, .. } => reservation(group, ReservationEdit::Fill),
+        P::CubeCopyDamaged { cube, .. } | P::CubeFailureRecorded { cube } => {
+            one(Edit::Cube { cube, edit: CubeEdit::Copies })
+        }
+        P::CubeSuperblockLost { cube, .. } | P::CubeTopWrong { cube, .. } => {
+            one(Edit::Cube { cube, edit: CubeEdit::Rebuild })
+        }
+        P::CubeWithoutLot { cube } => one(Edit::Cube { cube, edit: CubeEdit::Lots }),
+        P::CubeHintOld { .. } | P::CubeEntangledBlocks { .. } | P::CubeEntangledName { .. } => {
+            Plan::Remark
+        }
         P::RecoveryPending { .. } | P::OrphansPending { .. } => Plan::Remark,
         P::JournalErrorRecorded { .. } => journal(JournalEdit::ClearError),
         P::TimestampNanosecondsBad { .. } => Plan::Remark,

@@ -71,6 +71,7 @@ pub fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
         | Edit::GroupMaps { .. }
         | Edit::Totals
         | Edit::QuotaFile { .. }
+        | Edit::Cube { .. }
         | Edit::Backups => true,
     }
 }

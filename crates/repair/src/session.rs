@@ -286,7 +286,8 @@ impl<'s> Session<'s> {
         }
         let (now, random) = (self.options.check.now_seconds, self.options.random);
         // Used only to read, and needed in few rounds.
-        let stage = LazyCell::new(|| Stage::new(self.staged, examination, now, random));
+        let (staged, cube) = (self.staged, self.options.cube);
+        let stage = LazyCell::new(|| Stage::new(staged, examination, now, random).of_cube(cube));
         for (group, problem) in self.misplaced_tables(examination, &wanted, &stage) {
             let edit = Edit::Group { group, edit: GroupEdit::InodeTableFromBackup };
             wanted.insert(edit, Some(problem));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use floe_blockdev::ReadBlocks;
 use floe_exec::{Accumulator, CoreShare, Pool};
 use floe_format::{GroupNr, InodeNr};
+use floe_sync::Arc;
 
 use super::attribute_blocks;
 use super::clock::Clock;
@@ -37,6 +38,7 @@ use crate::problem::Findings;
 use crate::report::Report;
 use crate::scan::inode_tables::table_parts;
 use crate::volume::Volume;
+use crate::volume::cubes::CubeMap;
 use crate::volume::journal::JournalState;
 use crate::volume::open::{Opened, open};
 
@@ -244,7 +246,11 @@ fn passes<'d, 'p>(
     if let Some(session) = &session {
         (volume.now_seconds, key) = (session.now_seconds(), session.key());
     }
-    volume.orphans = orphans;
+    volume.orphans = options.cube.map_or(orphans, |one| one.orphans.clone());
+    volume.cubes = match options.cube {
+        Some(one) => Some(Arc::clone(&one.map)),
+        None => CubeMap::of(&volume).map(Arc::new),
+    };
     choose(&mut volume, &plan, &load, options);
     // Shards and merges do only a part of what the descriptors promise.
     if !matches!(start, Start::Shard(..)) && clock.options.parts.is_none() {

@@ -2090,4 +2090,57 @@ problems! {
         "{inode}, the reservation file of the lot of {group}, lacks {blocks} blocks of the metadata region"
         means "Other programs may put data into these blocks."
         repair "Add the free blocks of the region to the file.";
+
+    0x070305 "cube-copy-damaged" CubeCopyDamaged { cube: u32, copy: u32, reason: &'static str }
+        Metadata Damage preen Superblock
+        "copy {copy} of the sub-superblock of cube {cube} is damaged: {reason}"
+        means "Each cube has two copies of its sub-superblock. The other one is good, so nothing is lost yet."
+        repair "Write the copy again, from the other one.";
+    0x070306 "cube-superblock-lost" CubeSuperblockLost { cube: u32, group: GroupNr }
+        Metadata Damage ask Superblock
+        "cube {cube}, which owns the lot of {group}, has no valid sub-superblock"
+        means "Both copies are damaged or missing: limit, policies and directory of the cube are unknown. Its files \
+             are whole."
+        repair "Make a new sub-superblock: lots by their records, the directory by the tree. Where no directory leads \
+             into the cube, its lots belong to no cube any more.";
+    0x070307 "cube-top-wrong" CubeTopWrong { cube: u32, inode: InodeNr, reason: &'static str }
+        Metadata Damage ask Superblock
+        "the sub-superblock of cube {cube} names {inode} as its directory, but {reason}"
+        means "Floe finds the cube by this number. The files of the cube are whole."
+        repair "Store the directory that the tree says. Where no directory leads into the cube, its lots belong to no \
+             cube any more.";
+    0x070308 "cube-without-lot" CubeWithoutLot { cube: u32 }
+        Metadata Damage ask Superblock
+        "no lot belongs to cube {cube}, which has a sub-superblock"
+        means "The records of its lots were lost, or the cube was removed in part."
+        repair "Give the lots in its list to it again, as far as no other cube has them; without such a lot, remove the \
+             sub-superblock.";
+    0x070309 "cube-hint-old" CubeHintOld { cube: u32, what: &'static str }
+        Cosmetic Remark ask Superblock
+        "the {what} in the sub-superblock of cube {cube} is out of date"
+        means "It is a hint, which a crash or a rename of a directory above the cube leaves behind. Records of lots \
+             and the tree decide."
+        repair "None needed.";
+    0x07030a "cube-failure-recorded" CubeFailureRecorded { cube: u32 }
+        Metadata Damage preen Superblock
+        "cube {cube} failed while it was mounted, and was not checked since"
+        means "The mount met damage in the cube, or a fault of Floe itself, and served it no more, or read-only. The \
+             other cubes were served on."
+        repair "Once the cube is sound, the record is cleared.";
+    0x07030b "cube-entangled-blocks" CubeEntangledBlocks {
+        inode: InodeNr, block: BlockNr, blocks: u64, cube: u32, other: u32,
+    }
+        Cosmetic Remark ask Inode
+        "{inode} lies in cube {cube}, and {blocks} of its blocks from {block} on in cube {other}"
+        means "Another system, which does not know cubes, put them there. The file is whole, but a failure of one cube \
+             is felt in the other."
+        repair "None. A copy of the file that is renamed over it lies in the cube of its directory.";
+    0x07030c "cube-entangled-name" CubeEntangledName {
+        dir: InodeNr, logical: LogicalBlock, offset_bytes: u32, inode_named: InodeNr, cube: u32, other: u32,
+    }
+        Cosmetic Remark ask Dirent
+        "{dir} lies in cube {cube}, and {inode_named}, which it names, in cube {other}"
+        means "Another system, which does not know cubes, put the inode there. The file is whole, but a failure of one \
+             cube is felt in the other."
+        repair "None. A copy of the file that is renamed over it lies in the cube of its directory.";
 }

@@ -10,7 +10,7 @@ use crate::volume::is_absent;
 use floe_format::ext::group_desc::GroupDesc;
 
 /// Static metadata: superblocks, descriptors, bitmaps, inode tables, the MMP block.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct LayoutMap {
     /// Its clusters.
     pub clusters: RunSet,

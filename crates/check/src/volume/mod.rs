@@ -1,5 +1,6 @@
 //! The file system under check: its device, superblock, geometry and descriptors.
 
+pub mod cubes;
 pub mod descriptors;
 pub mod journal;
 pub mod layout_map;
@@ -22,6 +23,7 @@ use crate::evidence::fingerprint::Tables;
 use crate::evidence::run_set::RunSet;
 use crate::evidence::scope::Scope;
 use crate::problem::{Findings, Problem};
+use crate::volume::cubes::CubeMap;
 use crate::volume::open::Opened;
 
 /// Bytes of one read of blocks that follow each other, but whose number may be any.
@@ -69,6 +71,8 @@ pub struct Volume<'d> {
     pub links: LinkStructure,
     /// The random numbers of the sums, where there are sums.
     pub tables: Option<Arc<Tables>>,
+    /// The cubes of a native file system that has some.
+    pub cubes: Option<Arc<CubeMap>>,
 }
 
 /// Whether a block lies past the end of a device of so many bytes, at least in part.
@@ -104,6 +108,7 @@ impl<'d> Volume<'d> {
             keeps_whole_groups: false,
             links: LinkStructure::default(),
             tables: None,
+            cubes: None,
         };
         (volume, found)
     }

@@ -1,14 +1,17 @@
 //! `floe check`: checks a file system.
 
+use std::ffi::OsString;
 use std::io::Write;
 
 use clap::ValueEnum;
 use floe_blockdev::Caching;
+use floe_check::cube::CubeName;
 use floe_check::evidence::choice::{LinkChoice, LinkStructure};
 use floe_check::problem::Severity;
 use floe_check::{Accounting, JournalUse};
 
 use crate::exit::Outcome;
+use crate::image_files::place;
 use crate::input::device::{InUse, Source};
 use crate::input::files::{InputPath, Judged, OutputPath, Refused};
 use crate::input::scheduling::SharingArgs;
@@ -87,6 +90,14 @@ pub(crate) struct Args {
     /// Check even if the device is mounted or otherwise in use
     #[arg(long)]
     force: bool,
+    /// Check one cube alone (a directory in the image, or `cube:` and its number): reads its lots, the
+    /// descriptors of the others, and nothing else (see docs/cubes.md)
+    #[arg(
+        long,
+        value_name = "CUBE",
+        conflicts_with_all = ["html", "checkpoint", "shard", "merge", "superblock", "external_journal"]
+    )]
+    cube: Option<OsString>,
     #[command(flatten)]
     checkpoint: CheckpointArgs,
     #[command(flatten)]
@@ -190,6 +201,7 @@ impl Args {
         let watch = Watch::new(self.progress);
         let checkpoint = self.checkpoint.keeper();
         let parts = self.shards.merge();
+        let cube = self.cube.as_deref().map(|name| CubeName::of(place::bytes(name)));
         let run = Run {
             source: &self.source,
             threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
@@ -211,6 +223,7 @@ impl Args {
             html: self.html.as_deref(),
             checkpoint: checkpoint.as_ref(),
             parts: parts.as_ref(),
+            cube: cube.as_ref(),
         };
         if let Some(shard) = self.shards.shard(files)? {
             return run.run_shard(&shard, out);

@@ -390,6 +390,7 @@ impl Fsck<'_> {
             html: None,
             checkpoint: None,
             parts: None,
+            cube: None,
         };
         let outcome = run.run(out)?;
         if self.mode == Mode::Look && outcome.damaged {
@@ -433,6 +434,7 @@ impl Fsck<'_> {
             watch: &watch,
             html: None,
             escalation: None,
+            cube: None,
         };
         let mut ask;
         let inner: &mut dyn Policy = match self.mode {

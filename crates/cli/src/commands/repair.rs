@@ -1,12 +1,15 @@
 //! `floe repair`: repairs a file system.
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 
+use floe_check::cube::CubeName;
 use floe_repair::Extras;
 use floe_repair::SharedBlocks;
 use floe_repair::policy::{Preen, Yes};
 
 use crate::exit::{Ended, Outcome};
+use crate::image_files::place;
 use crate::input::device::{InUse, Source};
 use crate::input::files::{InputPath, OutputPath};
 use crate::input::scheduling::SharingArgs;
@@ -86,6 +89,14 @@ pub(crate) struct Args {
         conflicts_with_all = ["yes", "preen", "plan", "json", "html", "external_journal"]
     )]
     apply_plan: Option<InputPath>,
+    /// Repair one cube alone (a directory in the image, or `cube:` and its number): changes blocks of the
+    /// cube, and the free totals of the superblock (see docs/cubes.md)
+    #[arg(
+        long,
+        value_name = "CUBE",
+        conflicts_with_all = ["html", "plan", "apply_plan", "policy", "external_journal", "superblock"]
+    )]
+    cube: Option<OsString>,
     /// Limit the memory to this size (units K, M, G and T): uses fewer threads, leaner structures,
     /// and a temporary file for staged blocks; fails if that is not enough. The result is the same
     /// (see docs/memory.md)
@@ -146,6 +157,7 @@ impl Args {
         self.source.mind_users(if only_look { InUse::Refuse } else { InUse::RefuseRepair })?;
         let sharing = self.sharing.enter();
         let watch = Watch::new(self.progress);
+        let cube = self.cube.as_deref().map(|name| CubeName::of(place::bytes(name)));
         let (things, bytes) = (self.max_loss, self.max_loss_bytes);
         let escalation =
             (!self.policy.is_empty()).then(|| Escalation::new(&self.policy, things, bytes));
@@ -174,6 +186,7 @@ impl Args {
             watch: &watch,
             html: self.html.as_deref(),
             escalation: escalation.as_ref(),
+            cube: cube.as_ref(),
         };
         if self.preen {
             run.run(&mut Preen, out)

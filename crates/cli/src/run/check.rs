@@ -4,9 +4,10 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use floe_blockdev::{Counted, FileDevice, ReadBlocks, ReadCounts};
 use floe_check::checkpoint::{Keeper, PartRefusal, Parts};
+use floe_check::cube::{CubeError, CubeName, check_cube};
 use floe_check::evidence::choice::LinkChoice;
 use floe_check::memory::{Plan, Way};
 use floe_check::problem::{Row, Severity, Weight};
@@ -80,6 +81,8 @@ pub(crate) struct Run<'a> {
     pub(crate) checkpoint: Option<&'a CheckpointFile>,
     /// Parts of shards to merge.
     pub(crate) parts: Option<&'a PartFiles<'a>>,
+    /// The only cube to check.
+    pub(crate) cube: Option<&'a CubeName>,
 }
 
 impl Run<'_> {
@@ -135,10 +138,14 @@ impl Run<'_> {
             reads: Some(&reads),
             ..self.options(journal.as_ref())
         };
-        let checked = self.watch.during(&|| reads().bytes, || floe_check::check(&device, &options));
+        let checked = self.watch.during(&|| reads().bytes, || match self.cube {
+            None => Ok(floe_check::check(&device, &options)?),
+            Some(name) => check_cube(&device, &options, name).map(|(report, _)| report),
+        });
         let mut report = match checked {
             Ok(report) => report,
-            Err(error) => return self.failed(out, &error, &device),
+            Err(CubeError::Check(error)) => return self.failed(out, &error, &device),
+            Err(error) => bail!("{}: {error}", self.source.name()),
         };
         if self.in_use {
             report.found.push(Problem::MountedDuringCheck);
@@ -298,7 +305,7 @@ impl Run<'_> {
     /// Adds the paths of the reported inodes, unless the check already did.
     fn find_paths(&self, report: &mut Report, device: &dyn ReadBlocks) {
         let wanted = inodes_of(&report.found);
-        if wanted.is_empty() || !report.paths.is_empty() {
+        if wanted.is_empty() || !report.paths.is_empty() || self.cube.is_some() {
             return;
         }
         let block_size = report.geometry.block_size;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use floe_blockdev::{Counted, FileDevice, ReadBlocks, WritableFile, WriteBlocks};
+use floe_blockdev::{Counted, FileDevice, Overlay, ReadBlocks, WritableFile, WriteBlocks};
+use floe_check::cube::CubeName;
 use floe_check::memory::Plan;
 use floe_check::report::Cost;
 use floe_check::{CheckError, CheckOptions, JournalUse, Problem};
@@ -37,6 +38,8 @@ use crate::terminal::progress_policy::{self, ProgressPolicy};
 use crate::terminal::shell::quoted_path;
 use crate::terminal::signals;
 use crate::terminal::usage;
+
+mod of_cube;
 
 /// Options of a repair and its report.
 pub(crate) struct RepairRun<'a> {
@@ -70,6 +73,8 @@ pub(crate) struct RepairRun<'a> {
     pub(crate) html: Option<&'a Path>,
     /// Stages that decide instead of a policy.
     pub(crate) escalation: Option<&'a Escalation>,
+    /// The only cube to repair.
+    pub(crate) cube: Option<&'a CubeName>,
 }
 
 /// Why a repair ended without an account.
@@ -90,6 +95,9 @@ impl RepairRun<'_> {
         out: &mut impl Write,
     ) -> anyhow::Result<Outcome> {
         let started = Instant::now();
+        if let Some(name) = self.cube {
+            return self.run_cube(name, policy, started, out);
+        }
         self.html.map_or(Ok(()), html_page::probe)?;
         if self.dry_run || self.plan.is_some() {
             let work = "nothing was written, and no plan was saved";
@@ -137,7 +145,7 @@ impl RepairRun<'_> {
         let name = self.source.name();
         let mut account = Account::new(&repair, &counted, name, Ending::DryRun);
         let disk = self.disk_map(&account, &counted)?;
-        match self.commit(&repair, &*device, fs_offset_bytes, &seen, &interrupt) {
+        match self.commit(&repair.staged, &*device, fs_offset_bytes, &seen, &interrupt) {
             Ok(committed) => {
                 let undo = self.undo.filter(|_| committed.undo_bytes > 0);
                 account.commands.extend(undo.map(|path| self.source.undo_command(path)));
@@ -197,15 +205,14 @@ impl RepairRun<'_> {
         Ok(undo.map(|undo| Source::whole(path).undo_command(&undo)))
     }
 
-    /// Plans and stages the repair.
-    fn stage<'d, D: ReadBlocks>(
+    /// The options of a repair of `device`.
+    fn options<'d>(
         &'d self,
-        device: &'d Counted<D>,
+        device: &dyn ReadBlocks,
         journal: Option<&'d dyn ReadBlocks>,
-        policy: &mut dyn Policy,
-    ) -> anyhow::Result<Result<Repair<'d>, RepairError>> {
+    ) -> anyhow::Result<RepairOptions<'d>> {
         let scratch = self.front.and_then(|front| front.conf.scratch_dir.as_deref());
-        let options = RepairOptions {
+        Ok(RepairOptions {
             check: CheckOptions {
                 threads: self.threads,
                 schedule: self.sharing.policy,
@@ -236,7 +243,17 @@ impl RepairRun<'_> {
             shared_blocks: self.shared_blocks,
             overwrite_unreadable: self.overwrite_unreadable,
             ..RepairOptions::default()
-        };
+        })
+    }
+
+    /// Plans and stages the repair.
+    fn stage<'d, D: ReadBlocks>(
+        &'d self,
+        device: &'d Counted<D>,
+        journal: Option<&'d dyn ReadBlocks>,
+        policy: &mut dyn Policy,
+    ) -> anyhow::Result<Result<Repair<'d>, RepairError>> {
+        let options = self.options(device, journal)?;
         if let Some(progress) = self.watch.progress() {
             progress.expect_rounds_if_found(progress_policy::USUAL_LOOKS);
         }
@@ -250,9 +267,9 @@ impl RepairRun<'_> {
         }))
     }
 
-    fn commit(
+    fn commit<D: ReadBlocks>(
         &self,
-        repair: &Repair<'_>,
+        staged: &Overlay<D>,
         device: &dyn WriteBlocks,
         fs_offset_bytes: u64,
         seen: &Seen,
@@ -269,7 +286,7 @@ impl RepairRun<'_> {
         if let Some(progress) = progress {
             progress.begin("write");
         }
-        let done = self.watch.during(&|| 0, || commit(&repair.staged, device, &options));
+        let done = self.watch.during(&|| 0, || commit(staged, device, &options));
         done.map_err(|error| match error {
             CommitError::Interrupted => Stopped::Cancelled,
             error => Stopped::Writing(error),

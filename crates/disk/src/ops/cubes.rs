@@ -8,7 +8,7 @@ use floe_ext4::map::file;
 use floe_ext4::tx::Tx;
 use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode};
 use floe_format::native::cube::{
-    MOST_CUBES, MOST_LOTS, MOST_PATH_BYTES, Policies, SUPER_BYTES, SUPER_NAME, SubSuperblock,
+    MOST_CUBES, MOST_LOTS, MOST_PATH_BYTES, Policies, SUPER_BYTES, SUPER_NAME, State, SubSuperblock,
 };
 use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
@@ -60,6 +60,32 @@ impl Volume {
         policies: Policies,
     ) -> Result<(), OpError> {
         self.op(tx, caller, |op| op.set_cube(cube, policies))
+    }
+
+    /// Records that a cube has failed, or that it is sound again.
+    ///
+    /// # Errors
+    /// [`OpError::NotFound`], and of writing the sub-superblock.
+    pub fn note_cube_state(
+        &mut self,
+        tx: &mut dyn Tx,
+        caller: &Caller,
+        cube: u32,
+        state: State,
+    ) -> Result<(), OpError> {
+        self.op(tx, caller, |op| op.edit_sub(cube, |sub| sub.state = state))
+    }
+
+    /// Writes the lists of lots in sub-superblocks anew where they are out of date; to be called before
+    /// [`Volume::end_writing`].
+    ///
+    /// # Errors
+    /// A sub-superblock cannot be read or written.
+    pub fn renew_cubes(&mut self, tx: &mut dyn Tx, caller: &Caller) -> Result<(), OpError> {
+        if !self.fs.space.has_cubes() {
+            return Ok(());
+        }
+        self.op(tx, caller, |op| op.renew_lists())
     }
 
     /// Removes a cube, whose lots are the root cube's then. `place` is the directory and name of the cube's directory, which
@@ -115,7 +141,8 @@ impl Op<'_> {
         let reserved = Some(Reserved { inode, generation });
         let top_inode = self.create(new.parent, new.name, &directory, reserved)?.0;
         let (path, policies) = (new.path.to_vec(), new.policies);
-        let sub = SubSuperblock { cube, top_inode, epoch: 1, path, lots, policies };
+        let state = State::Sound;
+        let sub = SubSuperblock { cube, top_inode, epoch: 1, path, lots, policies, state };
         self.put_sub(&mut file, &sub)?;
         self.volume.fs.space.note_top(cube, sub.top_inode);
         Ok(cube)
@@ -123,16 +150,43 @@ impl Op<'_> {
 
     fn set_cube(&mut self, cube: u32, policies: Policies) -> Result<(), OpError> {
         self.judge_limit(&policies)?;
+        self.edit_sub(cube, |sub| sub.policies = policies)?;
+        self.volume.fs.space.limit_cube(cube, policies.limit_blocks);
+        Ok(())
+    }
+
+    /// Changes a sub-superblock, and brings its list of lots up to date.
+    fn edit_sub(
+        &mut self,
+        cube: u32,
+        edit: impl FnOnce(&mut SubSuperblock),
+    ) -> Result<(), OpError> {
         let mut file = self.super_file()?;
         let copies = self.copies(&file)?;
         let before = copies.get(&cube).and_then(|copies| cubes::current(cube, copies));
-        let before = before.ok_or(OpError::NotFound("cube"))?;
+        let mut sub = before.ok_or(OpError::NotFound("cube"))?;
+        sub.lots = self.lots_listed(cube);
+        sub.epoch = sub.epoch.saturating_add(1);
+        edit(&mut sub);
+        self.put_sub(&mut file, &sub)
+    }
+
+    fn lots_listed(&self, cube: u32) -> Vec<u32> {
         let mut lots = self.volume.fs.space.lots_of(cube);
         lots.truncate(MOST_LOTS);
-        let epoch = before.epoch.saturating_add(1);
-        self.put_sub(&mut file, &SubSuperblock { epoch, lots, policies, ..before })?;
-        self.volume.fs.space.limit_cube(cube, policies.limit_blocks);
-        Ok(())
+        lots
+    }
+
+    /// Writes sub-superblocks anew whose list of lots is out of date.
+    fn renew_lists(&mut self) -> Result<(), OpError> {
+        let file = self.super_file()?;
+        let all = self.copies(&file)?;
+        let current = all.iter().filter_map(|(cube, copies)| cubes::current(*cube, copies));
+        let old: Vec<u32> = current
+            .filter(|sub| sub.lots != self.lots_listed(sub.cube))
+            .map(|sub| sub.cube)
+            .collect();
+        old.into_iter().try_for_each(|cube| self.edit_sub(cube, |_| {}))
     }
 
     fn remove_cube(

@@ -80,7 +80,7 @@ pub use change::Change;
 pub use content::{Segment, SegmentKind};
 pub use create::{NewInode, NewKind, Reserved};
 pub use cubes::NewCube;
-pub use error::OpError;
+pub use error::{OpError, panic_message};
 pub use fallocate::RangeMode;
 pub use names::{Named, Removed};
 pub(crate) use orphans::Orphans;

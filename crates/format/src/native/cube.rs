@@ -56,8 +56,10 @@ layout! {
         0x24 recovery: u8,
         /// [`FsyncMode`].
         0x25 fsync_mode: u8,
+        /// [`State`].
+        0x26 state: u8,
         /// Reserved; 0.
-        0x26 padding: u16,
+        0x27 padding: u8,
         /// Reserved; 0.
         0x28 reserved: [u32; 21],
         /// crc32c of the block, this field taken as zero.
@@ -144,6 +146,17 @@ attribute! {
     }
 }
 
+attribute! {
+    /// Whether a failure of the cube is recorded.
+    State {
+        /// None is.
+        #[default]
+        Sound = 0 "sound",
+        /// The cube failed while it was used, and was not checked since.
+        Failed = 1 "failed",
+    }
+}
+
 /// How a cube is to behave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policies {
@@ -175,6 +188,8 @@ pub struct SubSuperblock {
     pub lots: Vec<u32>,
     /// How it is to behave.
     pub policies: Policies,
+    /// Whether a failure is recorded.
+    pub state: State,
 }
 
 impl SubSuperblock {
@@ -211,6 +226,7 @@ impl SubSuperblock {
                 recovery: Recovery::of_number(header.recovery)?,
                 fsync_mode: FsyncMode::of_number(header.fsync_mode)?,
             },
+            state: State::of_number(header.state)?,
         })
     }
 
@@ -233,6 +249,7 @@ impl SubSuperblock {
             on_error: self.policies.on_error as u8,
             recovery: self.policies.recovery as u8,
             fsync_mode: self.policies.fsync_mode as u8,
+            state: self.state as u8,
             ..CubeHeader::decode(&[0; CubeHeader::SIZE])
         };
         if let Some(place) = block.first_chunk_mut() {
@@ -269,9 +286,10 @@ mod tests {
         let path = proptest::collection::vec(any::<u8>(), 2..=MOST_PATH_BYTES);
         let lots = proptest::collection::vec(any::<u32>(), 0..=MOST_LOTS);
         let fixed = (1..=MOST_CUBES, any::<u32>(), any::<u64>(), any::<u64>());
-        let policies = (0usize..5, 0usize..2, 0usize..3, 0usize..2);
+        let policies = (0usize..5, 0usize..2, 0usize..3, 0usize..2, 0usize..2);
         (path, lots, fixed, policies).prop_map(|(path, lots, fixed, policies)| {
             let (cube, top_inode, epoch, limit_blocks) = fixed;
+            let state = State::ALL[policies.4];
             let policies = Policies {
                 limit_blocks,
                 journal_mode: JournalMode::ALL[policies.0],
@@ -279,7 +297,7 @@ mod tests {
                 recovery: Recovery::ALL[policies.2],
                 fsync_mode: FsyncMode::ALL[policies.3],
             };
-            SubSuperblock { cube, top_inode, epoch, path, lots, policies }
+            SubSuperblock { cube, top_inode, epoch, path, lots, policies, state }
         })
     }
 

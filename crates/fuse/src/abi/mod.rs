@@ -16,7 +16,8 @@ pub use change::{Change, SetattrFields};
 pub use messages::{InHeader, InitIn, InitOut, IoctlIn, OutHeader, SetattrIn};
 pub use opcode::Opcode;
 pub use reply::{
-    DirectoryReply, ENTRY_BYTES, attributes, entry, extended_stat, opened, statfs, written,
+    DirectoryReply, ENTRY_BYTES, NOTIFY_STALE_NAME, attributes, entry, extended_stat, opened,
+    stale_name, statfs, written,
 };
 pub(crate) use reply::{device_of, inode_of};
 pub use request::{Malformed, Operation, Request};

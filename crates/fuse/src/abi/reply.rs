@@ -170,6 +170,17 @@ pub fn extended_stat(file: &Attributes, block_bytes: u32, keep: Duration) -> Vec
     bytes.to_vec()
 }
 
+/// Code of the notification that a name leads to something else (`FUSE_NOTIFY_INVAL_ENTRY`).
+pub const NOTIFY_STALE_NAME: u32 = 3;
+
+/// The notification that a name in a directory leads to something else, or to nothing
+/// (`fuse_notify_inval_entry_out`, the name, a zero byte).
+pub fn stale_name(directory: InodeNr, name: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(name.len()).unwrap_or(u32::MAX);
+    let head = [&node_of(directory).to_le_bytes()[..], &len.to_le_bytes(), &[0; 4]];
+    [&head.concat(), name, &[0]].concat()
+}
+
 /// The answer to statfs.
 pub fn statfs(space: &Space) -> Vec<u8> {
     let mut bytes = [0; Statfs::SIZE];

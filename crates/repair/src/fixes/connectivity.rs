@@ -21,7 +21,7 @@ const MODE_LOST_FOUND: u16 = 0o040_700;
 pub(super) fn apply(stage: &mut Stage<'_>, edit: TreeEdit) -> Result<(), Failure> {
     match edit {
         TreeEdit::CreateRoot => create(stage, InodeNr::ROOT, InodeNr::ROOT, MODE_ROOT),
-        TreeEdit::CreateLostFound => create_lost_found(stage),
+        TreeEdit::CreateLostFound => create_lost_found(stage, InodeNr::ROOT).map(drop),
         TreeEdit::UnlinkLostFound => unlink_name(stage, InodeNr::ROOT, NAME),
         TreeEdit::Unlink { dir, child } => unlink_inode(stage, dir, child),
         // `reconnect` handles all of these edits together.
@@ -60,16 +60,20 @@ fn create(
     stage.write_block(block, &directory::first_block(&format, &dir))
 }
 
-fn create_lost_found(stage: &mut Stage<'_>) -> Result<(), Failure> {
-    let inode = stage.allocate_inode(InodeNr::ROOT)?;
-    create(stage, inode, InodeNr::ROOT, MODE_LOST_FOUND)?;
-    link(stage, InodeNr::ROOT, inode, NAME, FileType::Directory)?;
-    stage.edit_inode(InodeNr::ROOT, |root| {
+/// Creates a lost+found in a directory: the root, or that of a cube.
+pub(super) fn create_lost_found(
+    stage: &mut Stage<'_>,
+    parent: InodeNr,
+) -> Result<InodeNr, Failure> {
+    let inode = stage.allocate_inode(parent)?;
+    create(stage, inode, parent, MODE_LOST_FOUND)?;
+    link(stage, parent, inode, NAME, FileType::Directory)?;
+    stage.edit_inode(parent, |root| {
         root.base.links_count = root.base.links_count.saturating_add(1);
     })?;
     stage.set_lost_found(inode);
     stage.note(format!("lost+found was created ({inode})"));
-    Ok(())
+    Ok(inode)
 }
 
 /// Connects unconnected directories to lost+found.

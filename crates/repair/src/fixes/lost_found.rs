@@ -1,12 +1,13 @@
 //! Connects unattached inodes to lost+found.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 
-use super::Made;
 use super::names::Names;
+use super::{Made, connectivity};
 use crate::failure::Failure;
 use crate::stage::Stage;
 
@@ -48,8 +49,12 @@ struct LostFound {
 }
 
 impl LostFound {
-    fn open(stage: &Stage<'_>) -> Result<Self, Failure> {
-        let inode = stage.lost_found().ok_or(Failure::NotNow("there is no lost+found"))?;
+    fn open(stage: &mut Stage<'_>) -> Result<Self, Failure> {
+        let inode = match (stage.lost_found(), stage.cube()) {
+            (Some(inode), _) => inode,
+            (None, Some(cube)) => connectivity::create_lost_found(stage, cube.top())?,
+            (None, None) => return Err(Failure::NotNow("there is no lost+found")),
+        };
         let names = Names::open(stage, inode)?;
         let taken = names.stored(stage).into_iter().collect();
         Ok(Self { inode, names, taken })
@@ -61,7 +66,10 @@ impl LostFound {
             FileType::of_mode(image.base.mode).ok_or(Failure::NotNow("it has no type yet"))?;
         let name = self.free_name(inode)?;
         self.names.enter(stage, inode, name.as_bytes(), file_type)?;
-        stage.note(format!("{inode} is /lost+found/{name} now"));
+        let top = stage.cube().map_or(Cow::Borrowed(""), |cube| {
+            String::from_utf8_lossy(&cube.sub.path).into_owned().into()
+        });
+        stage.note(format!("{inode} is {top}/lost+found/{name} now"));
         self.taken.insert(name.into_bytes());
         Ok(())
     }

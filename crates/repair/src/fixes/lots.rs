@@ -23,6 +23,9 @@ fn own_files(stage: &Stage<'_>) -> Option<OwnFiles> {
 pub(super) fn mend_identity(stage: &mut Stage<'_>) {
     let known = Identity::of(stage.superblock()).or_else(|| in_backup(stage));
     let mut identity = known.unwrap_or_else(|| computed(stage));
+    if let Some(own) = own_files(stage) {
+        identity.super_inode = own.super_file.unwrap_or_default().0;
+    }
     identity.home_inode = match own_files(stage) {
         Some(own) => own.home.unwrap_or_default().0,
         None if is_possible(stage, InodeNr(identity.home_inode)) => identity.home_inode,
@@ -128,8 +131,17 @@ fn by_layout(
         region_inode: if region_blocks > 0 { inode.0 } else { 0 },
         region_used: region_blocks,
         epoch: identity.epoch,
+        cube: listed_owner(stage, lot),
         ..LotRecord::decode(&[0; LotRecord::SIZE])
     }
+}
+
+/// The cube whose sub-superblock lists a lot; 0: none.
+fn listed_owner(stage: &Stage<'_>, lot: u32) -> u32 {
+    let Some(cubes) = &stage.evidence.volume.cubes else { return 0 };
+    let numbers = cubes.copies().into_iter().flat_map(|all| all.keys().copied());
+    let lists = |cube: &u32| cubes.current(*cube).is_some_and(|sub| sub.lots.contains(&lot));
+    numbers.into_iter().find(lists).unwrap_or(0)
 }
 
 /// The beginning of the region by the reservation file, whose logical blocks count from it.

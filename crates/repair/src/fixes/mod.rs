@@ -11,6 +11,7 @@ use crate::stage::Stage;
 mod bad_blocks;
 mod bitmaps;
 mod connectivity;
+mod cubes;
 mod dirents;
 mod extent_order;
 mod group_desc;
@@ -133,6 +134,7 @@ fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
         Edit::GroupMaps { group } => bitmaps::write(stage, *group),
         Edit::Totals => bitmaps::write_totals(stage),
         Edit::Reservation { group, edit } => reservations::apply(stage, *group, *edit),
+        Edit::Cube { cube, edit } => cubes::apply(stage, *cube, *edit),
         Edit::QuotaFile { kind } => quota::rewrite(stage, kind),
         Edit::OrphanFile(edit) => orphan_file::apply(stage, *edit),
         Edit::Backups => {

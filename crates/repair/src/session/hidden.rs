@@ -98,7 +98,10 @@ impl HiddenParts {
             Level::No => true,
             Level::Maps => match edit {
                 Edit::GroupMaps { .. } => is_used_after_all(problem),
-                Edit::Totals | Edit::QuotaFile { .. } | Edit::Reservation { .. } => false,
+                Edit::Totals
+                | Edit::QuotaFile { .. }
+                | Edit::Reservation { .. }
+                | Edit::Cube { .. } => false,
                 // A bitmap written now would mark hidden blocks as free.
                 Edit::Group { edit, .. } => !matches!(edit, GroupEdit::MoveBlockBitmap),
                 _ => true,
@@ -205,6 +208,7 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
         | Edit::Totals
         | Edit::QuotaFile { .. }
         | Edit::Reservation { .. }
+        | Edit::Cube { .. }
         | Edit::OrphanFile(_)
         | Edit::Backups => false,
     }

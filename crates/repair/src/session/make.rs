@@ -23,7 +23,8 @@ impl Session<'_> {
     ) -> Result<(), RepairError> {
         let (edits, causes): (Vec<Edit>, Vec<Option<Problem>>) = wanted.into_iter().unzip();
         let now = self.options.check.now_seconds;
-        let mut stage = Stage::new(self.staged, examination, now, self.options.random);
+        let mut stage = Stage::new(self.staged, examination, now, self.options.random)
+            .of_cube(self.options.cube);
         if self.hidden.hides_owners() {
             stage.keep_marked();
         }

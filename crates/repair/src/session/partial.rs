@@ -129,6 +129,7 @@ fn changed_by(edit: &Edit) -> Changed {
         )
         | Edit::QuotaFile { .. }
         | Edit::Reservation { .. }
+        | Edit::Cube { .. }
         | Edit::OrphanFile(_)
         | Edit::Backups => Changed::Anything,
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use floe_blockdev::{Overlay, ReadBlocks, UnreadablePage};
+use floe_check::cube::CubeScope;
 use floe_check::report::JournalState;
 use floe_check::{CheckError, CheckOptions, Problem, Report};
 use floe_format::{BlockNr, GroupNr};
@@ -44,6 +45,8 @@ pub struct RepairOptions<'a> {
     /// percentage of all; 0: always re-read everything. The staged result does not depend on it,
     /// and the examination that finds nothing more to do reads everything anyway.
     pub rescan_percent: u32,
+    /// The device shows the lots of this cube alone: see [`crate::cube`].
+    pub cube: Option<&'a CubeScope>,
 }
 
 /// A requested change of the bad block list.
@@ -69,6 +72,7 @@ impl Default for RepairOptions<'_> {
             bad_blocks: None,
             clock_believed: true,
             rescan_percent: 25,
+            cube: None,
         }
     }
 }

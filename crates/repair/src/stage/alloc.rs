@@ -119,8 +119,12 @@ impl<'a> Allocator<'a> {
         None
     }
 
-    /// Allocates a free inode, searching from the group of `near` onwards.
-    pub(crate) fn inode(&mut self, near: InodeNr) -> Option<InodeNr> {
+    /// Allocates a free inode, searching from the group of `near` onwards, one that it `may`.
+    pub(crate) fn inode(
+        &mut self,
+        near: InodeNr,
+        may: impl Fn(InodeNr) -> bool,
+    ) -> Option<InodeNr> {
         let evidence = self.evidence;
         let geometry = &evidence.volume.geometry;
         let (home, _) = geometry.place_of(near)?;
@@ -135,7 +139,8 @@ impl<'a> Allocator<'a> {
                 let free = !geometry.is_reserved(inode)
                     && !evidence.facts.get(inode).is_used()
                     && !evidence.facts.get(inode).is_bad()
-                    && !self.taken_inodes.contains(&inode);
+                    && !self.taken_inodes.contains(&inode)
+                    && may(inode);
                 if free {
                     self.taken_inodes.push(inode);
                     return Some(inode);

@@ -7,6 +7,8 @@ use std::cell::Cell;
 
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_check::Examination;
+use floe_check::cube::CubeScope;
+use floe_ext4::files::Files;
 use floe_format::crc::Seed;
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
@@ -43,6 +45,8 @@ pub struct Stage<'a> {
     pub now_seconds: i64,
     /// 16 random bytes for a missing UUID.
     pub random: [u8; 16],
+    /// The cube that is repaired, if it is one alone.
+    cube: Option<&'a CubeScope>,
     descriptors: Descriptors,
     space: Space<'a>,
     kept: Kept,
@@ -80,16 +84,42 @@ impl<'a> Stage<'a> {
             journal_device: None,
             now_seconds,
             random,
+            cube: None,
         }
+    }
+
+    /// The same, for a repair of one cube alone: blocks and inodes are allocated in its lots, and lost+found is a directory
+    /// of its own.
+    #[must_use]
+    pub fn of_cube(self, cube: Option<&'a CubeScope>) -> Self {
+        Self { cube, ..self }
+    }
+
+    /// The cube that is repaired, if it is one alone.
+    pub(crate) const fn cube(&self) -> Option<&'a CubeScope> {
+        self.cube
     }
 
     /// The lost+found directory, if there is a usable one.
     pub fn lost_found(&self) -> Option<InodeNr> {
         self.kept.lost_found.or_else(|| {
-            let inode = self.evidence.entries.lost_found?.inode;
+            let inode = match self.cube {
+                None => self.evidence.entries.lost_found?.inode,
+                Some(cube) => self.named_lost_found(cube.top())?,
+            };
             let image = self.read_inode(inode).ok()?;
             image.serves_as_lost_found().then_some(inode)
         })
+    }
+
+    /// The inode that a directory names lost+found.
+    fn named_lost_found(&self, dir: InodeNr) -> Option<InodeNr> {
+        let volume = &self.evidence.volume;
+        let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
+        let files = Files::new(self.overlay, superblock, geometry, volume.groups.clone());
+        let listing = files.list(&files.node(dir).ok()?).ok()?;
+        let mut entries = listing.entries.into_iter();
+        entries.find(|entry| entry.name == b"lost+found").map(|entry| entry.inode)
     }
 
     /// Sets a newly created lost+found.

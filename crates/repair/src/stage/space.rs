@@ -138,6 +138,10 @@ impl<'a> Stage<'a> {
     fn new_allocator(&self) -> Allocator<'a> {
         let mut allocator = Allocator::new(self.evidence);
         for group in (0..self.geometry.group_count).map(GroupNr) {
+            if self.cube.is_some_and(|cube| !cube.holds_group(group)) {
+                allocator.avoid_group(group);
+                continue;
+            }
             match self.marked_blocks(group) {
                 Some(Ok(bitmap)) => allocator.avoid_marked(group, &bitmap),
                 Some(Err(_)) => allocator.avoid_group(group),
@@ -153,7 +157,14 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// [`Failure::NoSpace`].
     pub fn allocate_inode(&mut self, near: InodeNr) -> Result<InodeNr, Failure> {
-        let inode = self.allocator()?.inode(near).ok_or(Failure::NoSpace("inode"))?;
+        let cube = self.cube;
+        // The numbers of reservation files stay theirs, as directories outside the cube name them.
+        let may = |inode: InodeNr| {
+            cube.is_none_or(|cube| {
+                cube.holds_inode(inode) && !cube.map().reservations().contains(&inode)
+            })
+        };
+        let inode = self.allocator()?.inode(near, may).ok_or(Failure::NoSpace("inode"))?;
         self.uncover_inode(inode)?;
         Ok(inode)
     }

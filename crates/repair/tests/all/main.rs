@@ -6,6 +6,7 @@ mod attribute_values;
 mod commit;
 mod crash;
 mod crash_support;
+mod cubes;
 mod directory_rebuild;
 mod extent_depth;
 mod extras;

@@ -149,6 +149,13 @@ impl<'a> DirCx<'a> {
         }
     }
 
+    /// Whether a name in a directory does not lead out of its cube, or may.
+    #[inline]
+    pub fn stays_in_cube(&self, dir: InodeNr, inode: InodeNr) -> bool {
+        let geometry = &self.volume.geometry;
+        self.volume.cubes.as_ref().is_none_or(|cubes| cubes.may_name(geometry, dir, inode))
+    }
+
     /// Whether no directory entry may name an inode: reserved, outside the file system, or one of
     /// the file system's own files.
     #[inline]

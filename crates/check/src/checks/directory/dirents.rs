@@ -151,6 +151,9 @@ fn check_entries(
                 if !entry.in_use() {
                     return;
                 }
+                if !cx.stays_in_cube(block.dir, entry.inode) {
+                    report_entangled(cx, block, entry, evidence);
+                }
                 let Some(facts) = accept(cx, block, entry, Some(&mut evidence.found)) else {
                     return;
                 };
@@ -301,6 +304,28 @@ fn report_type(
         Problem::DirentTypeUnset { dir, logical, offset_bytes, inode_named, name, expected }
     } else {
         Problem::DirentTypeWrong { dir, logical, offset_bytes, inode_named, name, stored, expected }
+    });
+}
+
+/// Reports a name that leads into another cube.
+#[cold]
+fn report_entangled(
+    cx: &DirCx<'_>,
+    block: &DirBlock<'_>,
+    entry: &DirEntry<'_>,
+    evidence: &mut DirEvidence,
+) {
+    let (Some(cubes), geometry) = (&cx.volume.cubes, &cx.volume.geometry) else { return };
+    let (dir, logical, offset_bytes) = (block.dir, block.logical(), entry.offset);
+    let inode_named = entry.inode;
+    let (cube, other) = (cubes.of_inode(geometry, dir), cubes.of_inode(geometry, inode_named));
+    evidence.found.push(Problem::CubeEntangledName {
+        dir,
+        logical,
+        offset_bytes,
+        inode_named,
+        cube,
+        other,
     });
 }
 

@@ -248,7 +248,8 @@ fn check_entries(
             && entry.inode != block.dir
             && entry.inode != InodeNr::ROOT
             && (entry.name.len() > 2 || !matches!(entry.name, b"" | b"." | b".."))
-            && !cx.is_illegal(entry.inode);
+            && !cx.is_illegal(entry.inode)
+            && cx.stays_in_cube(block.dir, entry.inode);
         plain.then_some(())?;
         name_is_new(&entry, &mut room.names).then_some(())?;
         hashes.add(cx, block, &entry);

@@ -1,7 +1,7 @@
 //! Check: the identity of a native file system, and the records of lots in its descriptors (`docs/native.md`).
 //! Reads: descriptors, and the directories that name reservation files.  Keeps: nothing.
 //! Emits: `NativeIdentityWrong`, `LotRecordWrong`.
-//! Does not verify: reservation files (`checks/group/reservations.rs`, which this check calls).
+//! Does not verify: reservation files and sub-superblocks (`reservations.rs` and `cubes.rs` here, which this check calls).
 
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::{DESC_SIZE, LotRecord, OFFSET};
@@ -13,6 +13,11 @@ use crate::volume::Volume;
 
 /// Checks all lots; nothing in a stock file system.
 pub fn check(volume: &Volume<'_>, found: &mut Findings) {
+    check_of(volume, None, found);
+}
+
+/// Checks the lots of one cube, and its sub-superblock; those of all without a number.
+pub(crate) fn check_of(volume: &Volume<'_>, cube: Option<u32>, found: &mut Findings) {
     let Some(identity) = Identity::of(&volume.superblock) else {
         if has_records(volume) {
             let reason = "it is missing, but descriptors have records of lots";
@@ -33,7 +38,11 @@ pub fn check(volume: &Volume<'_>, found: &mut Findings) {
     };
     let mut bytes = Vec::new();
     let mut records = Vec::new();
-    for lot in 0..geometry.desc_blocks {
+    let is_wanted = |lot: u32| match (&volume.cubes, cube) {
+        (Some(cubes), Some(cube)) => cubes.of_group(GroupNr(lot * cubes.lot_groups())) == cube,
+        _ => true,
+    };
+    for lot in (0..geometry.desc_blocks).filter(|lot| is_wanted(*lot)) {
         let block = geometry.primary_desc_block(lot);
         if volume.is_absent(block) || volume.read_block(block, &mut bytes).is_err() {
             // Another check reports that.
@@ -47,6 +56,7 @@ pub fn check(volume: &Volume<'_>, found: &mut Findings) {
     if let Some(own) = &own {
         super::reservations::check(volume, &identity, own, &records, found);
     }
+    super::cubes::check(volume, cube, found);
 }
 
 /// Whether the primary superblock is in use, and nobody has written since Floe sealed it.
@@ -76,7 +86,11 @@ fn identity_fault(
         return Some("the inode that it names for /.cubes cannot be a directory");
     }
     let named = own?.home;
-    (named.unwrap_or_default() != home).then_some("it names another inode than /.cubes")
+    if named.unwrap_or_default() != home {
+        return Some("it names another inode than /.cubes");
+    }
+    let super_file = own?.super_file.unwrap_or_default();
+    (super_file.0 != identity.super_inode).then_some("it names another inode than /.cubes/super")
 }
 
 /// What a record is judged by.

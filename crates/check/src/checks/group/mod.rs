@@ -1,5 +1,6 @@
 //! Group descriptors.
 
+pub(crate) mod cubes;
 pub mod descriptor;
 pub mod lots;
 pub mod reservations;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use floe_ext4::files::{Files, Node};
 use floe_format::ext::bitmap;
 use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::native::cube::SUPER_NAME;
 use floe_format::native::identity::{FLAG_RESERVED, HOME_NAME, Identity, ROOT_CUBE_NAME};
 use floe_format::native::lot::LotRecord;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
@@ -22,6 +23,8 @@ pub struct OwnFiles {
     pub home: Option<InodeNr>,
     /// `/.cubes/c0`; `None` if there is no such directory.
     pub cube: Option<InodeNr>,
+    /// `/.cubes/super`; `None` if there is no such name.
+    pub super_file: Option<InodeNr>,
     /// The reservation file of each lot that has one, `/.cubes/c0/region.LOT`.
     pub by_lot: BTreeMap<u32, InodeNr>,
 }
@@ -30,11 +33,13 @@ impl OwnFiles {
     /// Looks the names up. `None` if one of the directories is damaged, so that a missing name proves nothing.
     pub fn of(volume: &Volume<'_>) -> Option<Self> {
         let files = files(volume);
-        let mut own = Self { home: None, cube: None, by_lot: BTreeMap::new() };
+        let mut own = Self { home: None, cube: None, super_file: None, by_lot: BTreeMap::new() };
         let root = names(&files, InodeNr::ROOT)?;
         own.home = directory(&files, &root, HOME_NAME)?;
         let Some(home) = own.home else { return Some(own) };
-        own.cube = directory(&files, &names(&files, home)?, ROOT_CUBE_NAME)?;
+        let in_home = names(&files, home)?;
+        own.super_file = in_home.get(SUPER_NAME).copied();
+        own.cube = directory(&files, &in_home, ROOT_CUBE_NAME)?;
         let Some(cube) = own.cube else { return Some(own) };
         for (name, inode) in names(&files, cube)? {
             let lot = name.strip_prefix(b"region.").and_then(|lot| std::str::from_utf8(lot).ok());

@@ -146,9 +146,22 @@ impl<'v> PlainInodes<'v> {
             return None;
         }
         let (blocks, fragments) = self.judge_extents(&inode, is_dir)?;
+        if self.volume.cubes.is_some() && self.leaves_its_cube(number, &inode) {
+            return None;
+        }
         let sound = u64::from(inode.blocks_lo()) == blocks * self.sectors_per_block
             && (!inode.has_xattrs() || xattr::are_plain(number, inode.xattr_area(), region));
         sound.then_some(PlainInode { inode, number, file_type, blocks, fragments })
+    }
+
+    /// Whether some extent lies in another cube than the inode.
+    #[cold]
+    fn leaves_its_cube(&self, number: InodeNr, inode: &Inode256<'_>) -> bool {
+        let (Some(cubes), Some(root)) = (&self.volume.cubes, ExtentNode::new(inode.block())) else {
+            return true;
+        };
+        let mut runs = (0..root.header().entries).map(|at| root.extent(at).run);
+        runs.any(|run| cubes.left_by(&self.volume.geometry, number, run).is_some())
     }
 
     /// Whether an inode is neither reserved nor has a role.

@@ -79,6 +79,7 @@ impl<'a, 'e> Mapper<'a, 'e> {
         self.evidence.buffers.met_trees = true;
         self.evidence.buffers.maps.add(volume, node);
         self.evidence.claims.claim(&volume.geometry, BlockRun::new(node, 1));
+        self.note_entangled(BlockRun::new(node, 1));
         self.mapping.clusters += 1;
         if volume.is_metadata(node) {
             let inode = self.cx.number;
@@ -112,6 +113,7 @@ impl<'a, 'e> Mapper<'a, 'e> {
             return;
         }
         let volume = self.cx.volume;
+        self.note_entangled(run);
         if volume.geometry.cluster_bits == 0 {
             self.evidence.claims.claim(&volume.geometry, run);
             self.mapping.clusters += run.len_blocks;
@@ -128,6 +130,16 @@ impl<'a, 'e> Mapper<'a, 'e> {
         self.mapping.last = self.mapping.last.max(Some(last));
         if written {
             self.mapping.last_written = self.mapping.last_written.max(Some(last));
+        }
+    }
+
+    /// Notes blocks that lie in another cube than the inode.
+    fn note_entangled(&mut self, run: BlockRun) {
+        let (volume, inode) = (self.cx.volume, self.cx.number);
+        let Some(cubes) = &volume.cubes else { return };
+        if let Some((cube, other)) = cubes.left_by(&volume.geometry, inode, run) {
+            let (block, blocks) = (run.start, run.len_blocks);
+            self.report(Problem::CubeEntangledBlocks { inode, block, blocks, cube, other });
         }
     }
 

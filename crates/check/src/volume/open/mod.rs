@@ -38,7 +38,7 @@ pub struct WhichSuperblock {
 }
 
 /// A file system whose superblock and descriptors were read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Opened {
     /// The superblock in use.
     pub superblock: Superblock,

@@ -133,6 +133,8 @@ impl Args {
         let files = disk.files()?;
         let on_error = options.on_error.unwrap_or_else(|| OnError::of(volume.superblock()));
         let live = Live::new(disk, &files, volume, now())?.on_error(on_error);
+        // One thread is left for the other cubes while calls wait for one that is checked or repaired.
+        live.gates().let_wait(self.serving(options).threads.saturating_sub(1));
         let fs = FileSystem::new(MemFs::new(live, options.limits()));
         let served = self.serve(&fs, options);
         let finished = fs.into_store().finish().and_then(|(live, lost)| {

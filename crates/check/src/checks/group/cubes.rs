@@ -1,0 +1,93 @@
+//! Check: the sub-superblocks of cubes (`docs/cubes.md`) are whole, and agree with the records of lots and with the tree.
+//! Reads: the inodes of cubes' directories, and the directories that their paths lead through.  Keeps: nothing.
+//! Emits: `CubeCopyDamaged`, `CubeFailureRecorded`, `CubeSuperblockLost`, `CubeTopWrong`, `CubeWithoutLot`, `CubeHintOld`.
+//! Does not verify: references out of a cube (`checks/mapping/mapper.rs`, `checks/directory/dirents.rs`).
+
+use std::collections::BTreeSet;
+
+use floe_ext4::cubes::{Copies, Copy};
+use floe_ext4::files::{Files, FilesError, Follow};
+use floe_format::native::cube::{MOST_LOTS, State, SubSuperblock};
+use floe_format::{GroupNr, InodeNr};
+
+use crate::problem::{Findings, Problem, Sink};
+use crate::volume::Volume;
+use crate::volume::cubes::CubeMap;
+
+/// Checks all cubes, or one.
+pub(super) fn check(volume: &Volume<'_>, only: Option<u32>, found: &mut Findings) {
+    let Some(cubes) = &volume.cubes else { return };
+    let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
+    let files = Files::new(volume.device, superblock, geometry, volume.groups.clone());
+    let owned = cubes.numbers();
+    let Some(all) = cubes.copies() else {
+        // Another check reports the damage of the file; without it nothing is known of its cubes.
+        return;
+    };
+    let numbers: BTreeSet<u32> = owned.iter().chain(all.keys()).copied().collect();
+    for cube in numbers.into_iter().filter(|cube| only.is_none_or(|only| only == *cube)) {
+        let none = Copies::default();
+        let copies = all.get(&cube).unwrap_or(&none);
+        match cubes.current(cube) {
+            None if owned.contains(&cube) => {
+                let lot = cubes.lots_of(cube).next().unwrap_or(0);
+                let group = GroupNr(lot * cubes.lot_groups());
+                found.push(Problem::CubeSuperblockLost { cube, group });
+            }
+            None => found.push(Problem::CubeWithoutLot { cube }),
+            Some(sub) => {
+                copies_agree(cube, copies, &sub, found);
+                if sub.state == State::Failed {
+                    found.push(Problem::CubeFailureRecorded { cube });
+                }
+                if !owned.contains(&cube) {
+                    found.push(Problem::CubeWithoutLot { cube });
+                } else {
+                    judge(&files, cubes, &sub, found);
+                }
+            }
+        }
+    }
+}
+
+fn copies_agree(cube: u32, copies: &Copies, current: &SubSuperblock, found: &mut Findings) {
+    for (copy, each) in (1..).zip(copies) {
+        let reason = match each {
+            Copy::Valid(_, sub) if sub == current => continue,
+            Copy::Valid(..) => "it differs from the other one",
+            Copy::Damaged(_) => "it is unreadable, or its checksum is wrong",
+            Copy::Absent => "it has no block",
+        };
+        found.push(Problem::CubeCopyDamaged { cube, copy, reason });
+    }
+}
+
+/// Compares a sub-superblock with the records and the tree.
+fn judge(files: &Files<'_>, cubes: &CubeMap, sub: &SubSuperblock, found: &mut Findings) {
+    let (cube, inode) = (sub.cube, InodeNr(sub.top_inode));
+    let is_inside = files.geometry().place_of(inode).is_some()
+        && cubes.of_inode(files.geometry(), inode) == cube;
+    if !is_inside {
+        let reason = "that lies in no lot of the cube";
+        found.push(Problem::CubeTopWrong { cube, inode, reason });
+        return;
+    }
+    // An inode that cannot be read or has a wrong checksum is a finding of another check.
+    let Some(top) = files.node(inode).ok().filter(|top| top.checksum_ok) else { return };
+    if !top.is_directory() || !top.in_use() {
+        found.push(Problem::CubeTopWrong { cube, inode, reason: "that is no directory" });
+        return;
+    }
+    let lots: Vec<u32> = cubes.lots_of(cube).take(MOST_LOTS).collect();
+    if lots != sub.lots {
+        found.push(Problem::CubeHintOld { cube, what: "list of lots" });
+    }
+    let is_old = match files.lookup(&sub.path, Follow::NotLast) {
+        Ok(node) => node.number != inode,
+        // What else stands in the way is a finding of another check.
+        Err(error) => matches!(error, FilesError::NoSuchName { .. }),
+    };
+    if is_old {
+        found.push(Problem::CubeHintOld { cube, what: "path" });
+    }
+}

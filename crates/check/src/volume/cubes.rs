@@ -1,0 +1,194 @@
+//! The cubes of a native file system (`docs/cubes.md`): who owns each lot, by the records in the descriptors, and what the
+//! sub-superblocks say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use floe_ext4::cubes::{self, Copies};
+use floe_ext4::files::Files;
+use floe_format::native::cube::SubSuperblock;
+use floe_format::native::identity::Identity;
+use floe_format::native::lot::{DESC_SIZE, LotRecord};
+use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
+use floe_sync::Arc;
+
+use crate::volume::Volume;
+
+/// The owners of all lots, and the sub-superblocks of cubes.
+#[derive(Clone, Debug, Default)]
+pub struct CubeMap {
+    /// Groups of a lot.
+    lot_groups: u32,
+    /// The owner of each lot; 0: the root cube.
+    owners: Vec<u32>,
+    /// Both copies of each sub-superblock; `None` if the blocks of `/.cubes/super` cannot be found.
+    copies: Option<BTreeMap<u32, Copies>>,
+    /// Directories of cubes.
+    tops: BTreeSet<InodeNr>,
+    /// Cubes whose directory is not known.
+    topless: BTreeSet<u32>,
+    /// Reservation files, which directories of the root cube name.
+    reservations: BTreeSet<InodeNr>,
+    /// `/.cubes/super`, whose blocks lie in all cubes.
+    super_file: InodeNr,
+}
+
+/// What a check of one cube knows besides the blocks of the cube.
+#[derive(Clone, Debug)]
+pub struct OneCube {
+    /// The owners of all lots.
+    pub map: Arc<CubeMap>,
+    /// Orphans in lots of the cube; sorted.
+    pub orphans: Vec<InodeNr>,
+}
+
+impl CubeMap {
+    /// Reads records and sub-superblocks. `None` where there is no cube.
+    pub fn of(volume: &Volume<'_>) -> Option<Self> {
+        Self::of_one(volume, |_| None)
+    }
+
+    /// The same, with the sub-superblock of one cube alone, which `only` finds by the owners of lots; of all without a number.
+    pub(crate) fn of_one(
+        volume: &Volume<'_>,
+        only: impl FnOnce(&Self) -> Option<u32>,
+    ) -> Option<Self> {
+        let identity = Identity::of(&volume.superblock)?;
+        let geometry = &volume.geometry;
+        if geometry.desc_size != DESC_SIZE {
+            return None;
+        }
+        let lot_groups = geometry.block_size / geometry.desc_size;
+        let super_file = InodeNr(identity.super_inode);
+        let mut map = Self { lot_groups, super_file, ..Self::default() };
+        let mut bytes = Vec::new();
+        for lot in 0..geometry.desc_blocks {
+            let block = geometry.primary_desc_block(lot);
+            let is_read = !volume.is_absent(block) && volume.read_block(block, &mut bytes).is_ok();
+            let record = is_read.then(|| record_of(volume, lot, lot_groups, &bytes)).flatten();
+            map.owners.push(record.as_ref().map_or(0, |record| record.cube));
+            map.reservations.extend(record.map(|record| InodeNr(record.region_inode)));
+        }
+        let only = only(&map);
+        map.copies = read_copies(volume, super_file, only);
+        let numbers: BTreeSet<u32> = map.owners.iter().copied().filter(|cube| *cube > 0).collect();
+        if numbers.is_empty() && map.copies.as_ref().is_none_or(BTreeMap::is_empty) {
+            return None;
+        }
+        for cube in numbers {
+            match map.current(cube) {
+                Some(sub) => drop(map.tops.insert(InodeNr(sub.top_inode))),
+                None => drop(map.topless.insert(cube)),
+            }
+        }
+        Some(map)
+    }
+
+    /// Groups of a whole lot.
+    pub const fn lot_groups(&self) -> u32 {
+        self.lot_groups
+    }
+
+    /// Both copies of each sub-superblock; `None` if they cannot be found.
+    pub const fn copies(&self) -> Option<&BTreeMap<u32, Copies>> {
+        self.copies.as_ref()
+    }
+
+    /// The copy of a sub-superblock that counts.
+    pub fn current(&self, cube: u32) -> Option<SubSuperblock> {
+        cubes::current(cube, self.copies.as_ref()?.get(&cube)?)
+    }
+
+    /// The inode of `/.cubes/super`.
+    pub const fn super_file(&self) -> InodeNr {
+        self.super_file
+    }
+
+    /// The reservation files of all lots.
+    pub const fn reservations(&self) -> &BTreeSet<InodeNr> {
+        &self.reservations
+    }
+
+    /// The lots of a cube.
+    pub fn lots_of(&self, cube: u32) -> impl Iterator<Item = u32> + '_ {
+        (0..).zip(&self.owners).filter(move |(_, owner)| **owner == cube).map(|(lot, _)| lot)
+    }
+
+    /// Numbers of all cubes that own a lot, besides the root cube.
+    pub fn numbers(&self) -> BTreeSet<u32> {
+        self.owners.iter().copied().filter(|cube| *cube > 0).collect()
+    }
+
+    /// The cube that owns the lot of a group; 0: the root cube.
+    pub fn of_group(&self, group: GroupNr) -> u32 {
+        let lot = group.0.checked_div(self.lot_groups).unwrap_or(0);
+        self.owners.get(lot as usize).copied().unwrap_or(0)
+    }
+
+    /// The cube of an inode.
+    pub fn of_inode(&self, geometry: &Geometry, inode: InodeNr) -> u32 {
+        geometry.place_of(inode).map_or(0, |(group, _)| self.of_group(group))
+    }
+
+    /// The cube of a block.
+    pub fn of_block(&self, geometry: &Geometry, block: BlockNr) -> u32 {
+        geometry.group_of(block).map_or(0, |group| self.of_group(group))
+    }
+
+    /// The cube of an inode and that of a run of its blocks, if they differ. Blocks of `/.cubes/super` may lie in any.
+    pub fn left_by(
+        &self,
+        geometry: &Geometry,
+        inode: InodeNr,
+        run: BlockRun,
+    ) -> Option<(u32, u32)> {
+        if inode == self.super_file || run.len_blocks == 0 {
+            return None;
+        }
+        let own = self.of_inode(geometry, inode);
+        let ends = [run.start, BlockNr(run.end().0 - 1)];
+        let others = ends.map(|block| self.of_block(geometry, block));
+        others.into_iter().find(|other| *other != own).map(|other| (own, other))
+    }
+
+    /// Whether a directory may name an inode: it lies in the same cube, is the directory of a cube, or is a reservation file.
+    pub fn may_name(&self, geometry: &Geometry, dir: InodeNr, inode: InodeNr) -> bool {
+        let (own, other) = (self.of_inode(geometry, dir), self.of_inode(geometry, inode));
+        own == other
+            || own == 0
+                && (self.tops.contains(&inode)
+                    || self.reservations.contains(&inode)
+                    || self.topless.contains(&other))
+    }
+}
+
+/// The record that the first descriptor of a lot with a valid one has.
+fn record_of(volume: &Volume<'_>, lot: u32, lot_groups: u32, bytes: &[u8]) -> Option<LotRecord> {
+    let groups = (lot.saturating_mul(lot_groups)..volume.geometry.group_count).map(GroupNr);
+    let raws = bytes.chunks_exact(volume.geometry.desc_size as usize);
+    groups
+        .zip(raws)
+        .filter(|(group, _)| !volume.distrusted.contains(group))
+        .filter_map(|(_, raw)| LotRecord::of(raw))
+        .find(|record| record.lot == lot)
+}
+
+/// Both copies of sub-superblocks; `None` if the map of their file is damaged.
+fn read_copies(
+    volume: &Volume<'_>,
+    file: InodeNr,
+    only: Option<u32>,
+) -> Option<BTreeMap<u32, Copies>> {
+    if file.0 == 0 {
+        return Some(BTreeMap::new());
+    }
+    let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
+    let files = Files::new(volume.device, superblock, geometry, volume.groups.clone());
+    let node = files.node(file).ok().filter(|node| node.checksum_ok && node.in_use())?;
+    let inode = node.inode();
+    let mut read = |block| {
+        let mut bytes = Vec::new();
+        volume.read_block(block, &mut bytes).ok().map(|()| bytes)
+    };
+    let (words, flags) = (&inode.base.block, inode.flags());
+    cubes::read_of(words, flags, &volume.geometry, only, &mut read).ok()
+}

@@ -1,0 +1,94 @@
+//! The repair of one cube: planned on a device that shows its lots alone, written as changes of the file system.
+
+use std::io::Write;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use floe_blockdev::{Counted, Overlay, ReadBlocks};
+use floe_check::Problem;
+use floe_check::cube::{CubeName, Cubes};
+use floe_check::problem::Weight;
+use floe_format::features::Incompat;
+use floe_repair::commit::Seen;
+use floe_repair::cube::{changes, repair_cube};
+use floe_repair::policy::Policy;
+use floe_report::repair::{Account, Ending};
+
+use super::{RepairRun, Stopped};
+use crate::e2fsck::front;
+use crate::exit::Outcome;
+use crate::run::undo_target;
+use crate::terminal::progress_policy::ProgressPolicy;
+use crate::terminal::signals;
+
+impl RepairRun<'_> {
+    /// Repairs one cube under `policy`, and writes the report to `out`.
+    pub(super) fn run_cube(
+        &self,
+        name: &CubeName,
+        policy: &mut dyn Policy,
+        started: Instant,
+        out: &mut impl Write,
+    ) -> anyhow::Result<Outcome> {
+        let named = || self.source.name();
+        let interrupt = signals::end_between_writes_with(front::cancel_code(self.front))?;
+        let (device, fs_offset_bytes) = self.source.open_for_writing(false)?;
+        if let (Some(path), false) = (self.undo, self.dry_run) {
+            let Ok(_hold) = interrupt.hold() else { return Ok(self.cancelled()) };
+            undo_target::make_way(path, &*device).with_context(named)?;
+        }
+        let seen = Seen::of(&device);
+        let counted = Counted::new(&*device as &dyn ReadBlocks);
+        let options = self.options(&counted, None)?;
+        let opened = floe_check::open::open(&counted, &options.check).with_context(named)?;
+        if opened.geometry.features.incompat.contains(Incompat::RECOVER) {
+            bail!(
+                "{}: its journal needs recovery first: mount it with `floe mount` and unmount it, or repair the whole \
+                 file system. Nothing was changed",
+                named()
+            );
+        }
+        let cubes = Cubes::of(&counted, &options.check).with_context(named)?;
+        let scope = cubes.find(name).with_context(named)?;
+        let of_lots = cubes.check_lots(&scope);
+        let shown = Counted::new(cubes.device(&scope));
+        let staged = self.watch.during(&|| counted.counts().bytes, || {
+            let mut policy = ProgressPolicy { inner: policy, watch: self.watch };
+            repair_cube(shown.inner(), &scope, &options, &mut policy)
+        });
+        let repair = match staged {
+            Ok(repair) => repair,
+            Err(error) => return self.stopped(&Stopped::Planning(error), &counted, out),
+        };
+        let onto = Overlay::new(&counted as &dyn ReadBlocks, opened.geometry.block_size);
+        if repair.halted.is_none() {
+            changes(&repair.staged, &scope, &onto).with_context(named)?;
+        }
+        let mut account = Account::new(&repair, &shown, named(), Ending::DryRun);
+        if !self.dry_run {
+            match self.commit(&onto, &*device, fs_offset_bytes, &seen, &interrupt) {
+                Ok(committed) => {
+                    let undo = self.undo.filter(|_| committed.undo_bytes > 0);
+                    account.commands.extend(undo.map(|path| self.source.undo_command(path)));
+                    account.ending = self.written(committed);
+                }
+                Err(stopped) => return self.stopped(&stopped, &counted, out),
+            }
+        }
+        let mut outcome = self.tell(account, None, &counted, started, out)?;
+        let left = of_lots.0.iter().filter(|problem| !is_mended(problem));
+        for problem in left.filter(|problem| problem.row().weight > Weight::Remark) {
+            outcome.damaged = true;
+            eprintln!(
+                "floe: {}: left: {problem}; `floe repair` of the whole file system repairs it",
+                named()
+            );
+        }
+        Ok(outcome)
+    }
+}
+
+/// Whether the repair of a cube repairs a finding about its lots: copies of the sub-superblock are written again.
+const fn is_mended(problem: &Problem) -> bool {
+    matches!(problem, Problem::CubeCopyDamaged { .. } | Problem::CubeFailureRecorded { .. })
+}

@@ -1,0 +1,154 @@
+//! The repair of one cube of a native file system (`docs/cubes.md`): planned and staged on a device that shows the lots of the
+//! cube alone, so that no block of another cube is read or changed.
+
+use std::io;
+
+use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
+use floe_check::cube::{CubeDevice, CubeScope, project};
+use floe_check::open::open;
+use floe_check::{Problem, Report};
+use floe_ext4::cubes::Copy;
+use floe_ext4::files::Files;
+use floe_format::ext::group_desc::GroupDesc;
+use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::native::cube::{State, SubSuperblock};
+
+use crate::deed::Reason;
+use crate::failure::Failure;
+use crate::policy::{Decision, Policy, Sharing};
+use crate::session::{Repair, RepairError, RepairOptions, repair};
+use crate::shared_owners::SharedGroup;
+
+/// A policy that decides about findings of one cube, and refuses all others.
+struct OnlyCube<'p> {
+    inner: &'p mut dyn Policy,
+    scope: &'p CubeScope,
+}
+
+impl Policy for OnlyCube<'_> {
+    fn decide(&mut self, problems: &[Problem], report: &Report) -> Decision {
+        let own: Vec<Problem> =
+            problems.iter().filter(|problem| self.scope.concerns(problem)).cloned().collect();
+        if own.is_empty() {
+            return Decision::Each(vec![false; problems.len()]);
+        }
+        match self.inner.decide(&own, report) {
+            Decision::Each(wanted) => {
+                let mut wanted = wanted.into_iter();
+                let each = |problem| self.scope.concerns(problem) && wanted.next() == Some(true);
+                Decision::Each(problems.iter().map(each).collect())
+            }
+            other => other,
+        }
+    }
+
+    fn share(&mut self, group: &SharedGroup, report: &Report) -> Sharing {
+        self.inner.share(group, report)
+    }
+
+    fn may_delete(&mut self, problem: &Problem) -> bool {
+        self.inner.may_delete(problem)
+    }
+}
+
+/// Plans and stages the repair of one cube. `device` shows its lots alone; [`changes`] turns what is staged into changes of the
+/// file system.
+///
+/// # Errors
+/// As [`repair`].
+pub fn repair_cube<'d>(
+    device: &'d CubeDevice<'_>,
+    scope: &'d CubeScope,
+    options: &RepairOptions<'d>,
+    policy: &mut dyn Policy,
+) -> Result<Repair<'d>, RepairError> {
+    if !top_is_whole(device, scope, options)? {
+        return Err(RepairError::Stage(Failure::NotNow(
+            "the directory of the cube itself is damaged, which `floe repair` of the whole file system repairs",
+        )));
+    }
+    let mut options = RepairOptions { cube: Some(scope), ..*options };
+    options.check.cube = Some(scope.known());
+    let mut policy = OnlyCube { inner: policy, scope };
+    let mut repaired = repair(device, &options, &mut policy)?;
+    for report in [&mut repaired.before, &mut repaired.after] {
+        report.found.retain(|problem| scope.concerns(problem));
+    }
+    repaired.left.retain(|(problem, _): &(Problem, Reason)| scope.concerns(problem));
+    Ok(repaired)
+}
+
+/// Whether the inode of a cube's directory is that of a directory: if it is lost, only its parent says what it was.
+fn top_is_whole(
+    device: &CubeDevice<'_>,
+    scope: &CubeScope,
+    options: &RepairOptions<'_>,
+) -> Result<bool, RepairError> {
+    let opened = open(device, &options.check)?;
+    let files = Files::new(device, opened.superblock, opened.geometry, opened.groups);
+    let top = files.node(scope.top()).ok();
+    Ok(top.is_some_and(|top| top.checksum_ok && top.in_use() && top.is_directory()))
+}
+
+/// Stages the changes of a cube's repair over the whole file system: blocks in lots of the cube, its damaged copies of the
+/// sub-superblock, which records no failure any more, and the totals of free blocks and inodes in the primary superblock. `onto` is an overlay of the file system
+/// without changes. Returns how many blocks belong to the cube.
+///
+/// # Errors
+/// The device's error.
+pub fn changes<D: ReadBlocks, B: ReadBlocks>(
+    staged: &Overlay<D>,
+    scope: &CubeScope,
+    onto: &Overlay<B>,
+) -> io::Result<u64> {
+    let before = free_of(scope, onto)?;
+    let mut count = project(staged, scope, onto)?;
+    let sound = SubSuperblock { state: State::Sound, ..scope.sub.clone() };
+    let copies = scope.map().copies().and_then(|all| all.get(&scope.sub.cube));
+    for copy in copies.into_iter().flatten() {
+        let is_good = matches!(copy, Copy::Valid(_, sub) if *sub == sound);
+        if let (Some(block), false) = (copy.block(), is_good) {
+            let size = u64::from(scope.geometry().block_size);
+            onto.write_at(block.0 * size, &sound.encode()[..])?;
+            count += 1;
+        }
+    }
+    let after = free_of(scope, onto)?;
+    settle(onto, before, after)?;
+    Ok(count)
+}
+
+/// Free blocks and inodes by the descriptors of the cube's groups.
+fn free_of(scope: &CubeScope, device: &dyn ReadBlocks) -> io::Result<(u64, u64)> {
+    let geometry = scope.geometry();
+    let mut raw = vec![0; geometry.desc_size as usize];
+    let (mut blocks, mut inodes) = (0, 0);
+    for group in scope.groups() {
+        let (block, at) = floe_ext4::inode_table::desc_place(group, geometry);
+        device.read_at(geometry.offset_bytes(block) + at as u64, &mut raw)?;
+        let desc = GroupDesc::of(&raw);
+        blocks += u64::from(desc.free_blocks_count);
+        inodes += u64::from(desc.free_inodes_count);
+    }
+    Ok((blocks, inodes))
+}
+
+/// Adds what a cube has freed, or taken, to the totals of a valid primary superblock.
+fn settle(onto: &dyn WriteBlocks, before: (u64, u64), after: (u64, u64)) -> io::Result<()> {
+    let mut bytes = [0; Superblock::SIZE];
+    onto.read_at(OFFSET_BYTES, &mut bytes)?;
+    if before == after || !Superblock::checksum_ok(&bytes) {
+        return Ok(());
+    }
+    let mut superblock = Superblock::decode(&bytes);
+    let moved = |value: u64, (before, after): (u64, u64)| {
+        value.saturating_add(after).saturating_sub(before)
+    };
+    let blocks = moved(superblock.free_blocks_count(), (before.0, after.0));
+    let inodes = moved(u64::from(superblock.free_inodes_count), (before.1, after.1));
+    superblock.free_blocks_count_lo = (blocks & 0xffff_ffff) as u32;
+    superblock.free_blocks_count_hi = (blocks >> 32) as u32;
+    superblock.free_inodes_count = u32::try_from(inodes).unwrap_or(u32::MAX);
+    superblock.encode_with_checksum(&mut bytes);
+    onto.write_at(OFFSET_BYTES, &bytes)
+}
