@@ -51,6 +51,10 @@ const OF_CHECK: Rules = &[
     // Nothing of a check: files as they are.
     ("reader", &[]),
     ("view", &["error", "options", "passes", "problem", "volume"]),
+    (
+        "cube",
+        &["checks", "error", "evidence", "options", "passes", "problem", "report", "volume"],
+    ),
 ];
 
 /// Planning names no staging, fixes do not plan, and only a session does both.
@@ -90,6 +94,7 @@ const OF_REPAIR: Rules = &[
     ("commit", &[]),
     ("plan_file", &["commit", "session"]),
     ("undo", &["commit"]),
+    ("cube", &["deed", "failure", "policy", "session", "shared_owners"]),
 ];
 
 /// Only commands know everything; the terminal and the inputs know no run.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clap::{Subcommand, ValueEnum};
@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use crate::exit::{Ended, Outcome};
 use crate::image_files::place;
 use crate::input::device::{InUse, Source};
+use crate::input::files::OutputPath;
 use crate::input::size::bytes;
 use crate::terminal::signals;
 
@@ -81,15 +82,15 @@ enum Verb {
     /// Check a cube of a mounted file system while the others are served
     Check {
         /// A directory of the cube
-        directory: PathBuf,
+        directory: OsString,
     },
     /// Check and repair a cube of a mounted file system while the others are served
     Repair {
         /// A directory of the cube
-        directory: PathBuf,
+        directory: OsString,
         /// Save the old content of all overwritten blocks in a new file FILE
         #[arg(long, value_name = "FILE")]
-        undo: Option<PathBuf>,
+        undo: Option<OutputPath>,
     },
 }
 
@@ -112,8 +113,8 @@ struct SettingsArgs {
     #[arg(long, value_name = "WHAT", value_enum)]
     on_error: Option<OnErrorArg>,
     /// Who repairs it: the administrator (`manual`), or the mount, at once (`online`)
-    #[arg(long, value_name = "WHO", value_parser = recovery)]
-    recovery: Option<Recovery>,
+    #[arg(long, value_name = "WHO", value_enum)]
+    recovery: Option<RecoveryArg>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -121,6 +122,21 @@ enum OnErrorArg {
     Ro,
     Crash,
     Repair,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum RecoveryArg {
+    Manual,
+    Online,
+}
+
+impl From<RecoveryArg> for Recovery {
+    fn from(recovery: RecoveryArg) -> Self {
+        match recovery {
+            RecoveryArg::Manual => Self::Manual,
+            RecoveryArg::Online => Self::Online,
+        }
+    }
 }
 
 impl SettingsArgs {
@@ -138,13 +154,9 @@ impl SettingsArgs {
             }
             None => {}
         }
-        Settings { max_bytes: self.max_size, on_error, recovery: self.recovery.or(own_recovery) }
+        let recovery = self.recovery.map(Recovery::from).or(own_recovery);
+        Settings { max_bytes: self.max_size, on_error, recovery }
     }
-}
-
-fn recovery(text: &str) -> Result<Recovery, String> {
-    let known = Recovery::of_name(text).filter(|value| *value != Recovery::Offline);
-    known.ok_or_else(|| "must be manual or online".to_owned())
 }
 
 /// A limit in bytes; 0 for `none`.
@@ -201,9 +213,11 @@ impl Args {
                     change(source, |image, live| image.remove(live, path, *keep_files))?
                 }
             },
-            Verb::Check { directory } => return live::check(directory, false, None, out),
+            Verb::Check { directory } => {
+                return live::check(Path::new(directory), false, None, out);
+            }
             Verb::Repair { directory, undo } => {
-                return live::check(directory, true, undo.as_deref(), out);
+                return live::check(Path::new(directory), true, undo.as_deref(), out);
             }
         };
         if self.json {

@@ -34,6 +34,12 @@ const TEXTS: &[(&str, &str)] = &[
     ("cube show", "path"),
     ("cube set", "path"),
     ("cube remove", "path"),
+    ("check", "cube"),
+    ("repair", "cube"),
+    // Directories below a mount: its server is asked, and no file is written.
+    ("cube check", "directory"),
+    ("cube repair", "directory"),
+    ("mkfs", "cubes"),
     // A folder or archive, judged once its prefix is known.
     ("salvage", "to"),
     // mkfs itself compares the source with the device.
