@@ -39,6 +39,16 @@ macro_rules! device_contract {
             fn a_write_past_the_end_fails_and_changes_nothing() {
                 $crate::contract::writes_past_the_end_fail(&$make);
             }
+
+            #[test]
+            fn batches_zeroes_and_range_flushes_are_writes() {
+                $crate::contract::batches_and_zeroes_are_writes(&$make);
+            }
+
+            #[test]
+            fn a_discard_leaves_the_rest() {
+                $crate::contract::discards_leave_the_rest(&$make);
+            }
         }
     };
     ($device:ident, $make:expr) => {
@@ -218,4 +228,50 @@ pub fn writes_past_the_end_fail<D: WriteBlocks>(make: &impl Fn(&[u8]) -> D) {
     device.read_at(0, &mut read).unwrap();
     assert!(read == bytes);
     assert_eq!(device.size_bytes(), 10_000);
+}
+
+/// Batches and zeroes are read back, their neighbours are untouched; those that pass the end fail.
+pub fn batches_and_zeroes_are_writes<D: WriteBlocks>(make: &impl Fn(&[u8]) -> D) {
+    let mut expected = pattern(100_000);
+    let device = make(&expected);
+    device.write_batch(&[]).unwrap();
+    device.write_batch(&[(10, &[1; 5]), (70_000, &[2; 9000]), (15, &[3; 5])]).unwrap();
+    expected[10..15].fill(1);
+    expected[15..20].fill(3);
+    expected[70_000..79_000].fill(2);
+    for (offset, len) in [(0usize, 0usize), (17, 1), (4096, 8192), (30_001, 20_000), (99_999, 1)] {
+        device.write_zeroes(offset as u64, len as u64).unwrap();
+        expected[offset..offset + len].fill(0);
+    }
+    device.flush_range(0, 50_000).unwrap();
+    device.flush_range(u64::MAX, u64::MAX).unwrap();
+    let mut read = vec![0; expected.len()];
+    device.read_at(0, &mut read).unwrap();
+    assert!(read == expected);
+    for (offset, len) in [(100_000, 1), (0, 100_001), (u64::MAX, 2), (99_999, u64::MAX)] {
+        let error = device.write_zeroes(offset, len).expect_err("past the end");
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    }
+    assert!(device.write_batch(&[(99_999, &[1; 2])]).is_err());
+    device.read_at(0, &mut read).unwrap();
+    assert!(read == expected, "a write that failed changed bytes");
+    assert_eq!(device.size_bytes(), 100_000);
+}
+
+/// A discard changes nothing outside of its range, and the range can be written again.
+pub fn discards_leave_the_rest<D: WriteBlocks>(make: &impl Fn(&[u8]) -> D) {
+    let bytes = pattern(100_000);
+    let device = make(&bytes);
+    device.discard(8192, 16_384).unwrap();
+    device.discard(50_001, 9_000).unwrap();
+    device.discard(0, 0).unwrap();
+    let mut read = vec![0; bytes.len()];
+    device.read_at(0, &mut read).unwrap();
+    for range in [0..8192, 24_576..50_001, 59_001..100_000] {
+        assert!(read[range.clone()] == bytes[range.clone()], "{range:?}");
+    }
+    device.write_at(8192, &bytes[8192..24_576]).unwrap();
+    device.read_at(0, &mut read).unwrap();
+    assert!(read[..50_001] == bytes[..50_001], "written after a discard");
+    assert_eq!(device.size_bytes(), 100_000);
 }

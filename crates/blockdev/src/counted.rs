@@ -97,6 +97,22 @@ impl<D: WriteBlocks> WriteBlocks for Counted<D> {
     fn forget(&self, offset_bytes: u64, len_bytes: u64) {
         self.inner.forget(offset_bytes, len_bytes);
     }
+
+    fn write_batch(&self, pieces: &[(u64, &[u8])]) -> io::Result<()> {
+        self.inner.write_batch(pieces)
+    }
+
+    fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+        self.inner.write_zeroes(offset_bytes, len_bytes)
+    }
+
+    fn discard(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<bool> {
+        self.inner.discard(offset_bytes, len_bytes)
+    }
+
+    fn flush_range(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+        self.inner.flush_range(offset_bytes, len_bytes)
+    }
 }
 
 #[cfg(test)]

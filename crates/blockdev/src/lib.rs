@@ -5,8 +5,8 @@
 //!
 //! [`FileDevice`] reads a file or block device, [`WritableFile`] writes one, [`MemDevice`] keeps
 //! one in memory, and [`image`] opens qcow2, VHD, VHDX, gzip and zstd. These can be stacked on top:
-//! a [`Window`] (a [partition](PartitionTable)), an [`Overlay`] of staged changes, and for tests
-//! [`Faulty`] and [`Recorder`]. [`UndoWriter`] and [`UndoFile`] save and restore overwritten bytes.
+//! a [`Window`] (a [partition](PartitionTable)), [`Striped`], an [`Overlay`] of staged changes, and
+//! for tests [`Faulty`], [`Recorder`] and [`Modelled`]. [`UndoWriter`] and [`UndoFile`] save and restore overwritten bytes.
 //! `examples/try_and_undo.rs` uses all of them on a disk.
 //!
 //! ```
@@ -42,6 +42,7 @@ mod identify;
 pub mod image;
 mod in_use;
 mod mem;
+mod model;
 mod new_file;
 mod no_holes;
 mod open;
@@ -53,6 +54,7 @@ mod read_ahead;
 mod read_plan;
 mod recorder;
 mod stack;
+mod striped;
 mod undo;
 #[cfg(feature = "io-uring")]
 mod uring;
@@ -66,6 +68,7 @@ pub use file::{Caching, FileDevice};
 pub use identify::{Content, IDENTIFY_BYTES, identify};
 pub use in_use::{Use, mount_over, mounted_at, uses_of, uses_of_part};
 pub use mem::MemDevice;
+pub use model::{Head, Model, Modelled, Request, RequestKind, Simulation};
 pub use new_file::{NewFile, UNFINISHED};
 pub use no_holes::NoHoles;
 pub use open::OpenError;
@@ -74,6 +77,7 @@ pub use partition::{Partition, PartitionError, PartitionKind, PartitionTable, Sc
 pub use read_plan::{Batch, JoinLimits, Part, PartBytes, ReadPlan};
 pub use recorder::{Crash, Event, Recorder, SECTOR_BYTES, Span, Trace};
 pub use stack::DeviceNumber;
+pub use striped::{Striped, StripedError};
 pub use undo::{
     RestoreError, Restored, Saved, UndoFile, UndoReadError, UndoWriteError, UndoWriter,
     UndoWriterOptions,
@@ -139,6 +143,59 @@ pub trait WriteBlocks: ReadBlocks {
     /// Hint: the range is flushed, and the next read of it should reach the medium instead of a
     /// cache. May be ignored.
     fn forget(&self, _offset_bytes: u64, _len_bytes: u64) {}
+
+    /// Stores several pieces, each as by [`WriteBlocks::write_at`], in any order. After an error
+    /// some of them may be stored.
+    ///
+    /// # Errors
+    /// As [`WriteBlocks::write_at`].
+    fn write_batch(&self, pieces: &[(u64, &[u8])]) -> io::Result<()> {
+        pieces.iter().try_for_each(|(offset_bytes, from)| self.write_at(*offset_bytes, from))
+    }
+
+    /// Makes a range read as zeroes, without sending them where the device can do that.
+    ///
+    /// # Errors
+    /// As [`WriteBlocks::write_at`].
+    fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+        send_zeroes(self, offset_bytes, len_bytes)
+    }
+
+    /// Says that nobody needs the bytes of a range: reads may give anything until it is written
+    /// again. Returns whether the device took notice.
+    ///
+    /// # Errors
+    /// As [`WriteBlocks::write_at`].
+    fn discard(&self, _offset_bytes: u64, _len_bytes: u64) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    /// Makes what was written to a range so far durable, and perhaps more.
+    ///
+    /// # Errors
+    /// As [`WriteBlocks::flush`].
+    fn flush_range(&self, _offset_bytes: u64, _len_bytes: u64) -> io::Result<()> {
+        self.flush()
+    }
+}
+
+/// Writes zeroes, at most 1 MiB at a time.
+pub(crate) fn send_zeroes<D: WriteBlocks + ?Sized>(
+    device: &D,
+    offset_bytes: u64,
+    len_bytes: u64,
+) -> io::Result<()> {
+    let end = offset_bytes.checked_add(len_bytes).filter(|end| *end <= device.size_bytes());
+    let end = end.ok_or_else(past_the_end)?;
+    // At most 1 MiB, so it fits.
+    let zeroes = vec![0; len_bytes.min(1 << 20) as usize];
+    let mut at = offset_bytes;
+    while at < end {
+        let len = (end - at).min(1 << 20) as usize;
+        device.write_at(at, &zeroes[..len])?;
+        at += len as u64;
+    }
+    Ok(())
 }
 
 /// Pointers to a device are devices.
@@ -185,11 +242,23 @@ macro_rules! write_through {
             fn forget(&self, offset_bytes: u64, len_bytes: u64) {
                 (**self).forget(offset_bytes, len_bytes);
             }
+            fn write_batch(&self, pieces: &[(u64, &[u8])]) -> io::Result<()> {
+                (**self).write_batch(pieces)
+            }
+            fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+                (**self).write_zeroes(offset_bytes, len_bytes)
+            }
+            fn discard(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<bool> {
+                (**self).discard(offset_bytes, len_bytes)
+            }
+            fn flush_range(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+                (**self).flush_range(offset_bytes, len_bytes)
+            }
         }
     )* };
 }
 
-write_through!(&D, Box<D>);
+write_through!(&D, Arc<D>, Box<D>);
 
 /// The error of a range that passes the end of a device.
 pub(crate) fn past_the_end() -> io::Error {

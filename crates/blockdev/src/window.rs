@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::{ReadBlocks, WriteBlocks, within};
+use crate::{ReadBlocks, WriteBlocks, past_the_end, within};
 
 /// Why a part of a device cannot be a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -113,6 +113,24 @@ impl<D: WriteBlocks> WriteBlocks for Window<D> {
         if self.holds(offset_bytes, len_bytes) {
             self.inner.forget(self.offset_bytes + offset_bytes, len_bytes);
         }
+    }
+
+    fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+        if !self.holds(offset_bytes, len_bytes) {
+            return Err(past_the_end());
+        }
+        self.inner.write_zeroes(self.offset_bytes + offset_bytes, len_bytes)
+    }
+
+    fn discard(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<bool> {
+        if !self.holds(offset_bytes, len_bytes) {
+            return Err(past_the_end());
+        }
+        self.inner.discard(self.offset_bytes + offset_bytes, len_bytes)
+    }
+
+    fn flush_range(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+        self.inner.flush_range(self.offset_bytes.saturating_add(offset_bytes), len_bytes)
     }
 }
 

@@ -9,12 +9,13 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use rustix::fs::{Advice, fadvise, major, minor};
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate, major, minor};
+use rustix::io::Errno;
 
 use crate::claim::{Access, Claim};
 use crate::holes::is_hole_now;
 use crate::open::{OpenError, open_seekable};
-use crate::{ReadBlocks, WriteBlocks, within};
+use crate::{ReadBlocks, WriteBlocks, past_the_end, send_zeroes, within};
 
 /// A regular file or block device, opened for reading and writing. Its size changes only by
 /// [`grow`](Self::grow).
@@ -101,6 +102,23 @@ fn is_read_only(metadata: &Metadata) -> bool {
         && fs::read_to_string(file).is_ok_and(|text| text.trim() == "1")
 }
 
+impl WritableFile {
+    /// Zeroes or frees a range; `false` if the file or device cannot do that.
+    fn fallocated(&self, how: FallocateFlags, offset: u64, len: u64) -> io::Result<bool> {
+        let end = offset.checked_add(len).filter(|end| *end <= self.size_bytes);
+        end.ok_or_else(past_the_end)?;
+        if len == 0 {
+            return Ok(true);
+        }
+        match fallocate(&self.file, how | FallocateFlags::KEEP_SIZE, offset, len) {
+            Ok(()) => Ok(true),
+            // A block device answers EINVAL where a range is not of whole sectors.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
 impl ReadBlocks for WritableFile {
     fn size_bytes(&self) -> u64 {
         self.size_bytes
@@ -125,6 +143,18 @@ impl WriteBlocks for WritableFile {
 
     fn flush(&self) -> io::Result<()> {
         self.file.sync_all()
+    }
+
+    fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+        if self.fallocated(FallocateFlags::ZERO_RANGE, offset_bytes, len_bytes)? {
+            return Ok(());
+        }
+        send_zeroes(self, offset_bytes, len_bytes)
+    }
+
+    /// A hole in a file; blocks of a device that can discard are free then, and read as zeroes.
+    fn discard(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<bool> {
+        self.fallocated(FallocateFlags::PUNCH_HOLE, offset_bytes, len_bytes)
     }
 
     fn current_size_bytes(&self) -> io::Result<u64> {
