@@ -155,7 +155,9 @@ impl CubeScope {
                 }
                 Evidence::Group(group) => (true, self.holds_group(group)),
                 Evidence::Block(block) => {
-                    (true, !self.geometry.contains(block) || self.holds_block(block))
+                    // Block 0 stands for none, as of a map that has no blocks of its own.
+                    let is_nobodys = block.0 == 0 || !self.geometry.contains(block);
+                    (true, is_nobodys || self.holds_block(block))
                 }
                 _ => (false, true),
             };
@@ -248,14 +250,19 @@ impl<'d> Cubes<'d> {
         let numbers = self.map.numbers();
         let number = match name {
             CubeName::Number(number) => Some(*number).filter(|number| numbers.contains(number)),
-            CubeName::Path(path) => numbers.iter().copied().find(|cube| {
-                self.sub(*cube).is_some_and(|(_, sub)| trimmed(&sub.path) == trimmed(path))
-            }),
+            CubeName::Path(path) => {
+                let is_named = |sub: &SubSuperblock| trimmed(&sub.path) == trimmed(path);
+                let known = |cube: &u32| self.map.current(*cube).is_some_and(|sub| is_named(&sub));
+                let stray = |cube: &u32| self.sub(*cube).is_some_and(|(_, sub)| is_named(&sub));
+                // All lots are searched only if nobody knows where the copies are.
+                let is_lost = self.map.copies().is_none();
+                let mut all = numbers.iter().copied();
+                all.clone()
+                    .find(known)
+                    .or_else(|| self.by_tree(path))
+                    .or_else(|| if is_lost { all.find(stray) } else { None })
+            }
         };
-        let number = number.or_else(|| match name {
-            CubeName::Path(path) => self.by_tree(path, &numbers),
-            CubeName::Number(_) => None,
-        });
         let cube = number.ok_or(CubeError::NoSuchCube)?;
         let (stray, sub) = self.sub(cube).ok_or(CubeError::NoSuper(cube))?;
         let geometry = self.opened.geometry.clone();
@@ -286,11 +293,12 @@ impl<'d> Cubes<'d> {
         })
     }
 
-    fn by_tree(&self, path: &[u8], numbers: &BTreeSet<u32>) -> Option<u32> {
+    /// The cube whose directory a path leads to.
+    fn by_tree(&self, path: &[u8]) -> Option<u32> {
         let node = self.files().lookup(path, Follow::Last).ok()?;
-        let is_top =
-            |cube: &u32| self.sub(*cube).is_some_and(|(_, sub)| sub.top_inode == node.number.0);
-        numbers.iter().copied().find(is_top)
+        let cube = self.map.of_inode(&self.opened.geometry, node.number);
+        let is_top = |sub: SubSuperblock| sub.top_inode == node.number.0;
+        (cube > 0 && self.map.current(cube).is_none_or(is_top)).then_some(cube)
     }
 
     fn files(&self) -> Files<'d> {

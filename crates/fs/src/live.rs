@@ -117,7 +117,8 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
     pub fn finish(self, now: Timestamp) -> Result<(), FsError> {
         if !self.is_read_only() {
             self.finish_orphans(now)?;
-            self.run(InodeNr::ROOT, |volume, tx| cubes::renew(volume, tx, now))?;
+            // Lists of lots are hints.
+            let _ = self.run_once(|volume, tx| cubes::renew(volume, tx, now));
             self.reserve_regions(now)?;
         }
         self.run(InodeNr::ROOT, |volume, tx| volume.end_writing(tx, now))?;

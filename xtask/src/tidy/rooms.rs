@@ -51,10 +51,7 @@ const OF_CHECK: Rules = &[
     // Nothing of a check: files as they are.
     ("reader", &[]),
     ("view", &["error", "options", "passes", "problem", "volume"]),
-    (
-        "cube",
-        &["checks", "error", "evidence", "options", "passes", "problem", "report", "volume"],
-    ),
+    ("cube", &["checks", "error", "evidence", "options", "passes", "problem", "report", "volume"]),
 ];
 
 /// Planning names no staging, fixes do not plan, and only a session does both.

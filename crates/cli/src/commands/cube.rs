@@ -159,25 +159,10 @@ impl SettingsArgs {
     }
 }
 
-/// A limit in bytes; 0 for `none`.
-fn limit(text: &str) -> Result<u64, String> {
-    match text {
-        "none" => Ok(0),
-        _ => match bytes(text)? {
-            0 => Err("must be at least one lot; `none` for no limit".to_owned()),
-            limit => Ok(limit),
-        },
-    }
-}
-
-impl Args {
-    pub(crate) fn run(self, out: &mut impl Write) -> Result<Outcome> {
-        if let Verb::Set { settings, .. } = &self.verb
-            && settings.is_empty()
-        {
-            return Err(Ended::usage("nothing is to be changed; see `floe cube set --help`"));
-        }
-        let shown = match &self.verb {
+impl Verb {
+    /// Does what is asked for; returns descriptions of the cubes that it concerns.
+    fn shown(&self) -> Result<Vec<Value>> {
+        Ok(match self {
             Verb::Create { place: PlaceArgs { source, path }, settings } => match path {
                 None => live::create(&source.device, settings.settings())?,
                 Some(path) => {
@@ -213,13 +198,39 @@ impl Args {
                     change(source, |image, live| image.remove(live, path, *keep_files))?
                 }
             },
+            Verb::Check { .. } | Verb::Repair { .. } => Vec::new(),
+        })
+    }
+}
+
+/// A limit in bytes; 0 for `none`.
+fn limit(text: &str) -> Result<u64, String> {
+    match text {
+        "none" => Ok(0),
+        _ => match bytes(text)? {
+            0 => Err("must be at least one lot; `none` for no limit".to_owned()),
+            limit => Ok(limit),
+        },
+    }
+}
+
+impl Args {
+    pub(crate) fn run(self, out: &mut impl Write) -> Result<Outcome> {
+        if let Verb::Set { settings, .. } = &self.verb
+            && settings.is_empty()
+        {
+            return Err(Ended::usage("nothing is to be changed; see `floe cube set --help`"));
+        }
+        match &self.verb {
             Verb::Check { directory } => {
                 return live::check(Path::new(directory), false, None, out);
             }
             Verb::Repair { directory, undo } => {
                 return live::check(Path::new(directory), true, undo.as_deref(), out);
             }
-        };
+            _ => {}
+        }
+        let shown = self.verb.shown()?;
         if self.json {
             let table = json!({ "schema": "floe-cubes", "version": 1, "cubes": shown });
             writeln!(out, "{table:#}")?;

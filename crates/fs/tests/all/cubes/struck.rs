@@ -47,6 +47,10 @@ impl Struck {
         Self { base: MemDevice::new(bytes), block, strike, armed, hits }
     }
 
+    pub(crate) fn disarm(&self) {
+        self.armed.store(false, Ordering::SeqCst);
+    }
+
     pub(crate) fn arm(&self, block: u64) {
         self.block.store(block, Ordering::SeqCst);
         self.armed.store(true, Ordering::SeqCst);
