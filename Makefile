@@ -31,7 +31,7 @@ DESTDIR ?=
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # One program without any library: for an initramfs, containers and old systems. With musl, a third of the size
 # of what glibc links in. It is built twice, the second time tuned by what the first one ran
-# (xtask/src/tuned.rs): 7 minutes with two cores. `make static TUNE=--plain` builds it once, in 2.
+# (tools/bench/src/tuned.rs): 7 minutes with two cores. `make static TUNE=--plain` builds it once, in 2.
 STATIC_TARGET ?= $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p' | sed 's/-gnu$$/-musl/')
 STATIC := target/static/floe
 PAGES := target/pages

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::tools::has_toolchain;
 use crate::{fuzz, tidy};
 
 /// Tests that explore thread interleavings with shuttle: those in modules of that name, because
@@ -35,8 +36,6 @@ const REPAIR_SEEDS: [&str; 4] = ["--seeds", "57", "--from", "100"];
 
 /// Runs every step; stops at the first failure.
 pub(crate) fn run() -> Result<()> {
-    // Later, the step "build" replaces this file, and the kernel would name the deleted one.
-    let xtask = std::env::current_exe().context("finding this program")?;
     step("fmt", &["fmt", "--all", "--check"])?;
     tidy::check()?;
     step("clippy", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
@@ -50,22 +49,13 @@ pub(crate) fn run() -> Result<()> {
     step("tests, no features", &bare)?;
     oldest_rust()?;
     miri()?;
-    fuzz::smoke()?;
-    // This builds the program with all tests, too. Building it alone would choose other features of
-    // dependencies, and compile most of them twice.
+    // This builds the programs with all tests, too. Building them alone would choose other features
+    // of dependencies, and compile most of those twice.
     step("build", &["test", "--quiet", "--workspace", "--no-run"])?;
-    differential(&xtask)?;
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug");
+    fuzz::smoke(&built.join("floe-trials"))?;
+    differential(&built)?;
     tests()
-}
-
-/// Whether rustup has a toolchain, and the given program in it, if any.
-pub(crate) fn has_toolchain(name: &str, program: &[&str]) -> bool {
-    let asked = if program.is_empty() { &["cargo"][..] } else { program };
-    let mut rustup = Command::new("rustup");
-    rustup.arg("run").arg(name).args(asked).arg("--version");
-    // Do not download a missing toolchain.
-    rustup.env("RUSTUP_AUTO_INSTALL", "0").stdout(Stdio::null()).stderr(Stdio::null());
-    rustup.status().is_ok_and(|status| status.success())
 }
 
 /// Builds with the MSRV in `Cargo.toml`, if that toolchain is installed. (Clippy's
@@ -132,15 +122,19 @@ fn deny() -> Result<()> {
     step("deny", &[&quiet[..], &["check", "licenses", "bans", "sources"]].concat())
 }
 
-/// Short differential runs of checks and repairs with the programs just built.
-fn differential(xtask: &Path) -> Result<()> {
-    let floe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug/floe");
+/// Short differential runs of checks and repairs with the programs just built, in this folder.
+fn differential(built: &Path) -> Result<()> {
+    let (trials, floe) = (built.join("floe-trials"), built.join("floe"));
     let checks = vec!["--verdicts", "--seeds", DIFFERENTIAL_SEEDS];
     let repairs = [&["--repair"][..], &REPAIR_SEEDS].concat();
     for (name, args) in [("checks", checks), ("repairs", repairs)] {
         let begin = Instant::now();
-        let status =
-            Command::new(xtask).arg("differential").args(args).arg("--floe").arg(&floe).status()?;
+        let status = Command::new(&trials)
+            .arg("differential")
+            .args(args)
+            .arg("--floe")
+            .arg(&floe)
+            .status()?;
         ensure!(status.success(), "Floe and e2fsck differ in {name}");
         println!("differential of {name}: {:.1} s", begin.elapsed().as_secs_f64());
     }

@@ -1,19 +1,14 @@
 //! `cargo xtask fuzz TARGET`: seeds the corpus from real images and runs a fuzz target for a
 //! limited time.
 
-use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
-use floe_archive::{Entry, Kind, Part, Writer};
-use floe_testkit::volume::{Volume, survey};
-use floe_testkit::{Profile, build, tool};
 
-use crate::ci::has_toolchain;
+use crate::tools::{self, has_toolchain};
 
 /// The fuzz targets.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -73,96 +68,43 @@ impl Target {
     }
 }
 
-/// An archive with a long name, an attribute and a hole.
-fn archive() -> Result<Vec<u8>> {
-    let mut writer = Writer::new(Vec::new());
-    let attributes = vec![(b"user.a".to_vec(), b"1".to_vec())];
-    let parts = vec![Part { at: 512, len: 4, from: 0 }];
-    let entry = Entry { size: 4096, parts, attributes, ..Entry::new(&[b'n'; 120], Kind::File) };
-    writer.append_sparse(&entry)?;
-    writer.write_all(b"data")?;
-    Ok(writer.finish()?)
-}
-
 /// Seconds per target in a smoke run.
 const SMOKE_SECONDS: u32 = 15;
 
 /// Fuzzes each target briefly, if cargo-fuzz and a nightly compiler are installed, to show that the
-/// targets build and find nothing at once.
-pub(crate) fn smoke() -> Result<()> {
+/// targets build and find nothing at once. `trials` is the program that writes the seeds.
+pub(crate) fn smoke(trials: &Path) -> Result<()> {
     if !has_toolchain("nightly", &["cargo", "fuzz"]) {
         println!("fuzz: skipped, as cargo-fuzz or the nightly compiler is not installed");
         return Ok(());
     }
     let begin = Instant::now();
     for &target in Target::value_variants() {
-        run(&Args { target, minutes: 0, seconds: Some(SMOKE_SECONDS), seeds_only: false })?;
+        let seconds = Some(SMOKE_SECONDS);
+        run(&Args { target, minutes: 0, seconds, seeds_only: false }, Some(trials))?;
     }
     println!("fuzz: {:.1} s", begin.elapsed().as_secs_f64());
     Ok(())
 }
 
-/// Writes the seeds, then fuzzes.
-pub(crate) fn run(args: &Args) -> Result<()> {
-    tool::available().map_err(anyhow::Error::msg)?;
+/// Writes the seeds, by a program that was built already or by a new one, then fuzzes.
+pub(crate) fn run(args: &Args, trials: Option<&Path>) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the tree")?;
     let corpus = root.join("fuzz/corpus").join(args.target.name());
-    fs::create_dir_all(&corpus)?;
-    let seeds = match args.target {
-        Target::Decode => structures()?,
-        Target::CheckImage | Target::RepairImage => scripts()?,
-        Target::Archive => vec![("pax".to_owned(), archive()?)],
-    };
-    for (name, bytes) in &seeds {
-        fs::write(corpus.join(name), bytes)?;
+    let words = ["fuzz-seeds".into(), args.target.name().into(), corpus.clone().into_os_string()];
+    match trials {
+        Some(trials) => {
+            ensure!(Command::new(trials).args(words).status()?.success(), "no seeds were written");
+        }
+        None => tools::run_in("floe-trials", &words)?,
     }
     let regressions = root.join("fuzz/regressions").join(args.target.name());
-    println!("{} seeds in {}", seeds.len(), corpus.display());
     if args.seeds_only {
         return Ok(());
     }
     // A target that never failed has no folder of regressions.
     let corpora = [corpus, regressions].into_iter().filter(|folder| folder.is_dir());
     fuzz(root, args, &corpora.collect::<Vec<_>>())
-}
-
-/// One structure of each kind, from images of several profiles.
-fn structures() -> Result<Vec<(String, Vec<u8>)>> {
-    let mut seeds = Vec::new();
-    for &profile in Profile::ALL {
-        let image = build::base(profile)?;
-        let volume = Volume::open(&image)?;
-        let mut kinds = Vec::new();
-        for place in survey(&volume)? {
-            let kind = std::mem::discriminant(&place);
-            // A few of each kind, because inodes and directory blocks vary.
-            if kinds.iter().filter(|&&seen| seen == kind).count() >= 3 {
-                continue;
-            }
-            kinds.push(kind);
-            let (at, len) = volume.range_of(place)?;
-            let mut bytes = vec![0; len];
-            image.read(at, &mut bytes)?;
-            seeds.push((format!("seed-{profile}-{}", kinds.len()), bytes));
-        }
-    }
-    Ok(seeds)
-}
-
-/// For every profile, a script without damage and one for each action.
-fn scripts() -> Result<Vec<(String, Vec<u8>)>> {
-    let mut seeds = Vec::new();
-    for (number, profile) in Profile::ALL.iter().enumerate() {
-        let number = u8::try_from(number).context("few profiles")?;
-        seeds.push((format!("seed-{profile}"), vec![number, 0, 0]));
-        for action in 0..8 {
-            let place = 5 * action;
-            let edit = [0x80 | action, place, 0, 3, 0, 1, 0, 0, 0, 0, 0, 0, 0];
-            let script = [&[number, 0, 0][..], &edit, &edit].concat();
-            seeds.push((format!("seed-{profile}-{action}"), script));
-        }
-    }
-    Ok(seeds)
 }
 
 fn fuzz(root: &Path, args: &Args, corpora: &[PathBuf]) -> Result<()> {

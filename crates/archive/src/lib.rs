@@ -40,7 +40,7 @@ pub use writer::Writer;
 /// Bytes of a header, and the unit of everything in an archive.
 pub const BLOCK_BYTES: u64 = 512;
 /// Bytes of the extended headers of one file, or of its map of holes, at most.
-pub const MOST_HEADER_BYTES: u64 = 16 << 20;
+pub(crate) const MOST_HEADER_BYTES: u64 = 16 << 20;
 
 /// An archive with random access.
 pub trait Archive {

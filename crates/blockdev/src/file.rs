@@ -122,7 +122,7 @@ impl FileDevice {
     ///
     /// # Errors
     /// `Unsupported` if the file system or device does not support it, or the system's error.
-    pub fn with_caching(mut self, caching: Caching) -> io::Result<Self> {
+    pub(crate) fn with_caching(mut self, caching: Caching) -> io::Result<Self> {
         self.way = match caching {
             Caching::Shared => Way::Shared,
             Caching::Preserve => Way::Preserve(PreserveCache::default()),

@@ -147,11 +147,6 @@ impl<D: ReadBlocks> Overlay<D> {
         &self.base
     }
 
-    /// Returns the device below and drops the edits.
-    pub fn into_base(self) -> D {
-        self.base
-    }
-
     /// Bytes of a page.
     pub fn page_bytes(&self) -> u64 {
         self.page_bytes
@@ -528,7 +523,7 @@ mod tests {
             let pages = overlay.staged_offsets();
             prop_assert_eq!(staged, pages.iter().map(|at| 1024.min(9001 - at)).sum::<u64>());
             prop_assert!(pages.iter().all(|at| ranges.iter().any(|range| range.contains(at))));
-            prop_assert_eq!(overlay.into_base().to_vec(), base);
+            prop_assert_eq!(overlay.base().to_vec(), base);
         }
     }
 

@@ -136,12 +136,6 @@ impl<T> ReadPlan<T> {
     pub fn refused(&self) -> &[(BlockRun, T)] {
         &self.refused
     }
-
-    /// Blocks that all batches read together. A block that two batches read (where the limit falls
-    /// inside overlapping parts) counts twice.
-    pub fn read_blocks(&self) -> u64 {
-        self.reads.iter().fold(0, |sum, (run, _)| sum.saturating_add(run.len_blocks))
-    }
 }
 
 /// The bytes of one part.
@@ -316,7 +310,7 @@ mod tests {
                 prop_assert_eq!(end, batch.run.end().0);
                 total += batch.run.len_blocks;
             }
-            prop_assert_eq!(plan.read_blocks(), total);
+            prop_assert_eq!(plan.batches().map(|batch| batch.run.len_blocks).sum::<u64>(), total);
         }
 
         #[test]
@@ -359,7 +353,7 @@ mod tests {
         assert_eq!(reads, [run(10, 8)]);
         let far = ReadPlan::new([(run(10, 1), ()), (run(14, 1), ())], limits);
         assert_eq!(far.batches().len(), 2);
-        assert_eq!(far.read_blocks(), 2);
+        assert_eq!(far.batches().map(|batch| batch.run.len_blocks).sum::<u64>(), 2);
     }
 
     #[test]

@@ -77,7 +77,7 @@ pub struct Share {
 }
 
 /// Shards of a check, at most.
-pub const MOST_SHARDS: u32 = 1 << 16;
+pub(crate) const MOST_SHARDS: u32 = 1 << 16;
 
 impl Share {
     /// Shard `index` of `count`; `None` unless `index < count` and `count` is at most [`MOST_SHARDS`].

@@ -4,11 +4,15 @@
 //! can be done to it, [`space`] its free space. [`journal`] changes one so that a crash at any write leaves all or nothing
 //! of each transaction, and [`recovery`] puts that right afterwards.
 
+mod caller;
 pub mod journal;
 pub mod mkfs;
+mod op_error;
 pub mod ops;
-pub mod recovery;
+mod orphans;
 mod sha256;
 pub mod source;
 pub mod space;
 pub mod volume;
+
+pub use journal::recovery;

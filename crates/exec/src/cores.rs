@@ -6,6 +6,12 @@ use std::ops::RangeInclusive;
 
 use floe_sync::{Mutex, PoisonError};
 
+/// The default number of workers: the processors that this process may use, at least 1. Affinity
+/// (`taskset`) and CPU quotas of control groups are respected.
+pub fn default_threads() -> usize {
+    floe_sync::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 /// The use of the cores since the last sample, in cores (fractions add up).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CoreSample {

@@ -2,8 +2,8 @@
 //!
 //! A [`Pool`] hands units of work to workers. Each worker fills an [`Accumulator`] of its own;
 //! these are merged at the end, so no result depends on the speed of a worker. A [`Pipeline`] has
-//! several stages with queues between them. [`Progress`] counts work done, [`MemoryBudget`] limits
-//! memory, and [`Interrupt`] defers signals while something must not be cut off.
+//! several stages with queues between them. [`Progress`] counts work done, and
+//! [`Interrupt`] defers signals while something must not be cut off.
 //! `examples/zeroes.rs` reads a file with all cores.
 //!
 //! ```
@@ -24,7 +24,6 @@
 //! ```
 
 pub mod accumulate;
-pub mod budget;
 pub mod core_share;
 pub mod cores;
 mod dispatcher;
@@ -43,9 +42,8 @@ pub mod stage;
 mod work_item;
 
 pub use accumulate::{Accumulator, append, take_back};
-pub use budget::{MemoryBudget, OverBudget, Reservation, default_threads};
 pub use core_share::CoreShare;
-pub use cores::{CoreSample, CoreSource, ProcCores};
+pub use cores::{CoreSample, CoreSource, ProcCores, default_threads};
 pub use dispatcher::{Counts, StageCounts};
 pub use idle_class::{enter_idle_class, try_idle_class};
 pub use interrupt::{Hold, Interrupt, Interrupted};

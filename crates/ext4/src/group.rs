@@ -179,7 +179,7 @@ impl Groups {
     ///
     /// # Errors
     /// [`Refusal::Missing`], or an error of reading or changing its block.
-    pub fn zero_inode(&self, tx: &mut dyn Tx, inode: InodeNr) -> Result<(), Refusal> {
+    pub(crate) fn zero_inode(&self, tx: &mut dyn Tx, inode: InodeNr) -> Result<(), Refusal> {
         let (block, at) = inode_place(inode, &self.geometry, &self.descs)
             .ok_or(Refusal::Missing("such inode, or its table has no place"))?;
         let size = self.geometry.inode_size as usize;

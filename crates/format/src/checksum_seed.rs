@@ -9,7 +9,7 @@
 //! (in the entry `.` of a directory).
 
 use crate::InodeNr;
-use crate::crc::{Seed, backwards_over_zeroes, crc32c};
+use crate::crc::{Seed, backwards_over_zeroes};
 use crate::ext::dirent::{DirTail, TAIL_SIZE};
 use crate::ext::extent::ExtentNode;
 use crate::ext::htree::DxBlock;
@@ -93,12 +93,6 @@ pub fn inode_of(inode_seed: u32, generation: u32, file_system: Seed) -> InodeNr 
     InodeNr(start_of(inode_seed, generation) ^ file_system.0)
 }
 
-/// The generation that has this seed, for a known inode number: there is always exactly one.
-pub fn generation_of(inode_seed: u32, inode: InodeNr, file_system: Seed) -> u32 {
-    let behind_number = crc32c(file_system.0, &inode.0.to_le_bytes());
-    backwards_over_zeroes(inode_seed, 4) ^ behind_number
-}
-
 /// The seed of the file system, for a known inode and generation.
 pub fn file_system_seed(inode_seed: u32, inode: InodeNr, generation: u32) -> Seed {
     Seed(start_of(inode_seed, generation) ^ inode.0)
@@ -121,10 +115,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn number_and_generation_are_found(fs: u32, number: u32, generation: u32) {
+        fn numbers_are_found(fs: u32, number: u32, generation: u32) {
             let seed = Seed(fs).of_inode(InodeNr(number), generation);
             prop_assert_eq!(inode_of(seed, generation, Seed(fs)), InodeNr(number));
-            prop_assert_eq!(generation_of(seed, InodeNr(number), Seed(fs)), generation);
             prop_assert_eq!(file_system_seed(seed, InodeNr(number), generation), Seed(fs));
         }
 

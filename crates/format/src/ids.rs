@@ -74,8 +74,6 @@ impl InodeNr {
     pub const GROUP_QUOTA: Self = Self(4);
     /// The boot loader inode.
     pub const BOOT_LOADER: Self = Self(5);
-    /// The undelete directory inode.
-    pub const UNDELETE: Self = Self(6);
     /// The reserved group descriptors ("resize") inode.
     pub const RESIZE: Self = Self(7);
     /// The usual journal inode.

@@ -98,7 +98,7 @@ impl Directory {
     }
 
     /// Notes that entries may be missing. The first reason counts.
-    pub fn note_damage(&mut self, why: String, fault: Fault) {
+    pub(crate) fn note_damage(&mut self, why: String, fault: Fault) {
         self.damage.get_or_insert((why, fault));
     }
 

@@ -13,7 +13,7 @@ use crate::abi::{self, DirectoryReply, InHeader, IoctlIn, Operation};
 use crate::cubes::CUBE_PREFIX;
 use crate::errno::{errno, is_fault};
 use crate::metrics::{METRICS, Metrics, Now};
-use crate::session::ServeOptions;
+use crate::options::ServeOptions;
 
 /// Bytes of an answer at most; the kernel never asks for more than was agreed.
 const MOST_ANSWER_BYTES: u32 = 1 << 20;

@@ -12,9 +12,11 @@ mod cubes;
 mod errno;
 mod metrics;
 pub mod mount;
+mod options;
 mod session;
 
 pub use adapter::STATUS;
 pub use carrier::{Carrier, DevFuse, MemoryCarrier};
 pub use metrics::{METRICS, prometheus};
-pub use session::{ServeOptions, serve};
+pub use options::ServeOptions;
+pub use session::serve;

@@ -14,6 +14,7 @@ use crate::abi::{OutHeader, Request};
 use crate::adapter::{Adapter, Answer};
 use crate::carrier::Carrier;
 use crate::metrics::Metrics;
+use crate::options::ServeOptions;
 
 /// Bytes of a write or read at most.
 const MOST_DATA_BYTES: u32 = 1 << 20;
@@ -21,9 +22,6 @@ const MOST_DATA_BYTES: u32 = 1 << 20;
 const REQUEST_BYTES: usize = MOST_DATA_BYTES as usize + 4096;
 /// Requests that nobody waits for, at most; the kernel's own default of 12 slows reading ahead.
 const MOST_BACKGROUND: u16 = 64;
-
-/// As Linux's `commit=`.
-const COMMIT_EVERY: Duration = Duration::from_secs(5);
 
 /// What the server takes of what the kernel offers. Not taken: what needs a server of another kind
 /// (passthrough, splice, DAX, submounts), locks, which the kernel keeps by itself, and id-mapped mounts
@@ -46,27 +44,6 @@ const TAKEN: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::NO_OPENDIR_SUPPORT)
     .union(InitFlags::EXPLICIT_INVAL_DATA)
     .union(InitFlags::INIT_EXT);
-
-/// How a file system is served.
-#[derive(Clone, Copy, Debug)]
-pub struct ServeOptions {
-    /// Threads that answer, at least 1.
-    pub threads: usize,
-    /// How long the kernel may keep names and attributes.
-    pub keep: Duration,
-    /// How often all changes are made durable without anybody asking for it.
-    pub commit_every: Duration,
-    /// Every request gets a line in the log.
-    pub debug: bool,
-}
-
-impl Default for ServeOptions {
-    fn default() -> Self {
-        let threads =
-            floe_sync::available_parallelism().map_or(1, |count| count.get().clamp(2, 16));
-        Self { threads, keep: Duration::MAX, commit_every: COMMIT_EVERY, debug: false }
-    }
-}
 
 /// Serves until the file system is unmounted. `log` gets a line for every request that fails because the image is
 /// damaged or cannot be read, with `ready` called once the kernel has been answered for the first time.

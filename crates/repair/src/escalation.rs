@@ -95,7 +95,7 @@ impl Toll {
     }
 
     /// Whether the cost is within the allowance. An uncounted loss exceeds any number of bytes.
-    pub fn is_within(&self, allowance: &Allowance) -> bool {
+    pub(crate) fn is_within(&self, allowance: &Allowance) -> bool {
         let none = allowance.things == Some(0) || allowance.bytes.is_some();
         allowance.things.is_none_or(|most| self.things <= most)
             && allowance.bytes.is_none_or(|most| self.bytes <= most)

@@ -35,7 +35,7 @@ impl FileMap {
     }
 
     /// The same, omitting entries for which `drop` returns true, with everything below them.
-    pub fn load_without(
+    pub(crate) fn load_without(
         stage: &Stage<'_>,
         image: &InodeImage,
         drop: &mut dyn FnMut(&Entry) -> bool,
@@ -121,7 +121,7 @@ impl FileMap {
     }
 
     /// As [`FileMap::find`], by binary search: the runs must be sorted.
-    pub fn find_in_order(&self, logical: LogicalBlock) -> Option<BlockNr> {
+    pub(crate) fn find_in_order(&self, logical: LogicalBlock) -> Option<BlockNr> {
         let behind = self.runs.partition_point(|extent| extent.logical <= logical);
         let extent = self.runs.get(behind.checked_sub(1)?)?;
         let offset = logical.0 - extent.logical.0;
@@ -138,7 +138,7 @@ impl FileMap {
     ///
     /// # Errors
     /// No space.
-    pub fn block_for(
+    pub(crate) fn block_for(
         &self,
         stage: &mut Stage<'_>,
         logical: LogicalBlock,

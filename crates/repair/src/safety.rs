@@ -12,7 +12,7 @@ use crate::edit::{
 
 /// Whether the change for a finding is safe. A change that is not may still be harmless; a person
 /// must judge it.
-pub fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
+pub(crate) fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
     match edit {
         Edit::Superblock(edit) => superblock(edit),
         Edit::Group { edit, .. } => group(*edit),

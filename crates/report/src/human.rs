@@ -344,7 +344,7 @@ fn advice(report: &Report) -> Option<&'static str> {
 }
 
 /// The last line: the verdict.
-pub fn verdict_line(report: &Report) -> String {
+pub(crate) fn verdict_line(report: &Report) -> String {
     let remarks = (report.found.len() - report.damage_count()) as u64;
     let damage = report.damage_count() as u64;
     let and_remarks = match remarks {

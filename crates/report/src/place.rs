@@ -33,7 +33,7 @@ impl Place {
     }
 
     /// The same, with the paths of other inodes added.
-    pub fn message_of(self, report: &Report, problem: &Problem) -> String {
+    pub(crate) fn message_of(self, report: &Report, problem: &Problem) -> String {
         let mut message = self.message(problem);
         for other in problem.others() {
             if let Some(path) = report.path(other) {

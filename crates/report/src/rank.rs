@@ -23,7 +23,7 @@ const BITMAPS_AND_COUNTS: u32 = 5;
 
 impl Rank {
     /// The rank of a kind of findings.
-    pub fn of_row(row: &Row) -> Self {
+    pub(crate) fn of_row(row: &Row) -> Self {
         match (row.weight, row.severity) {
             (Weight::Fatal, _) => Self::Fatal,
             (Weight::Remark, _) => Self::Remark,
@@ -41,7 +41,7 @@ impl Rank {
     }
 
     /// The rank of a place with these findings: that of the most important one.
-    pub fn of_all<'p>(problems: impl IntoIterator<Item = &'p Problem>) -> Self {
+    pub(crate) fn of_all<'p>(problems: impl IntoIterator<Item = &'p Problem>) -> Self {
         problems.into_iter().map(Self::of).min().unwrap_or(Self::Remark)
     }
 }

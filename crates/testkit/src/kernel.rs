@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
+use crate::image::Image;
 use crate::profile::Profile;
 use crate::{build, tool};
 
@@ -96,4 +97,54 @@ pub fn mount_available() -> Result<(), String> {
         mounted.unmount()
     };
     probe().map_err(|error| format!("cannot loop-mount: {error:#}"))
+}
+
+/// The kernel's verdict: mounts a copy read-only with the given options and walks it. `Ok(Err(..))`
+/// is the kernel's refusal or an error of the walk; `Ok(Ok(..))` the number of entries.
+///
+/// # Errors
+/// The image cannot be copied.
+pub fn verdict(image: &Image, options: &str) -> Result<Result<u64, String>> {
+    let copy = image.copy()?;
+    let mounted = match Mounted::new(copy.path(), options) {
+        Ok(mounted) => mounted,
+        Err(refusal) => return Ok(Err(format!("{refusal:#}"))),
+    };
+    let walked = walk(mounted.path());
+    mounted.unmount().context("unmounting after reading")?;
+    Ok(walked.map_err(|error| error.to_string()))
+}
+
+/// Counts the entries below a folder; reads every file and link target.
+fn walk(folder: &Path) -> std::io::Result<u64> {
+    let mut entries = 0;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        entries += 1;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            entries += walk(&entry.path())?;
+        } else if kind.is_symlink() {
+            fs::read_link(entry.path())?;
+        } else if kind.is_file() {
+            std::io::copy(&mut fs::File::open(entry.path())?, &mut std::io::sink())?;
+        }
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_mounts_a_base_image() {
+        if let Err(reason) = mount_available() {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+        let image = build::base(Profile::Ext4).expect("a clean image");
+        let entries = verdict(&image, "ro").expect("copied").expect("the kernel takes it");
+        assert!(entries > 250, "{entries}");
+    }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::Image;
 use crate::tool;
@@ -107,40 +107,6 @@ pub fn e2fsck_repair(image: &Image) -> Result<(Verdict, Image)> {
     Ok((verdict, copy))
 }
 
-/// The kernel's verdict: mounts a copy read-only with the given options and walks it. `Ok(Err(..))`
-/// is the kernel's refusal or an error of the walk; `Ok(Ok(..))` the number of entries.
-///
-/// # Errors
-/// The image cannot be copied.
-pub fn kernel(image: &Image, options: &str) -> Result<Result<u64, String>> {
-    let copy = image.copy()?;
-    let mounted = match crate::kernel::Mounted::new(copy.path(), options) {
-        Ok(mounted) => mounted,
-        Err(refusal) => return Ok(Err(format!("{refusal:#}"))),
-    };
-    let walked = walk(mounted.path());
-    mounted.unmount().context("unmounting after reading")?;
-    Ok(walked.map_err(|error| error.to_string()))
-}
-
-/// Counts the entries below a folder; reads every file and link target.
-fn walk(folder: &Path) -> std::io::Result<u64> {
-    let mut entries = 0;
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        entries += 1;
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            entries += walk(&entry.path())?;
-        } else if kind.is_symlink() {
-            fs::read_link(entry.path())?;
-        } else if kind.is_file() {
-            std::io::copy(&mut fs::File::open(entry.path())?, &mut std::io::sink())?;
-        }
-    }
-    Ok(entries)
-}
-
 /// Parses a problem log: lines `<problem code="0x010001" ino="12" .../>`. Ignores everything else
 /// (the invocation, pass headers).
 pub fn parse_log(log: &str) -> Vec<Logged> {
@@ -196,16 +162,5 @@ mod tests {
         let (repair, repaired) = e2fsck_repair(&image).expect("e2fsck runs");
         assert_eq!(repair.exit, Some(1));
         assert!(e2fsck(&repaired).expect("e2fsck runs").clean());
-    }
-
-    #[test]
-    fn the_kernel_mounts_a_base_image() {
-        if let Err(reason) = crate::kernel::mount_available() {
-            eprintln!("skipped: {reason}");
-            return;
-        }
-        let image = crate::build::base(crate::Profile::Ext4).expect("a clean image");
-        let entries = kernel(&image, "ro").expect("copied").expect("the kernel takes it");
-        assert!(entries > 250, "{entries}");
     }
 }

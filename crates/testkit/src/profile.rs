@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use anyhow::{Context, Result};
+
 /// Declares the profiles. Images are small, so that thousands can be built, damaged and checked,
 /// but have several groups, so that group 0 is not the only one.
 macro_rules! profiles {
@@ -132,6 +134,21 @@ impl Profile {
     /// The profile with this name.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|profile| profile.name() == name)
+    }
+
+    /// The profiles with these names; all if there are no names.
+    ///
+    /// # Errors
+    /// A name is unknown; the message lists those that there are.
+    pub fn named(names: &[String]) -> Result<Vec<Self>> {
+        if names.is_empty() {
+            return Ok(Self::ALL.to_vec());
+        }
+        let known = || Self::ALL.iter().map(|profile| profile.name()).collect::<Vec<_>>().join(" ");
+        let find = |name: &String| {
+            Self::by_name(name).with_context(|| format!("no profile {name}; there are {}", known()))
+        };
+        names.iter().map(find).collect()
     }
 
     /// Block size in bytes.

@@ -1,7 +1,7 @@
 //! Runs e2fsprogs tools, with a time limit and a fixed environment.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -48,6 +48,20 @@ pub fn command(program: &str) -> Command {
         .env("SOURCE_DATE_EPOCH", NOW.to_string())
         .env("E2FSCK_TIME", NOW.to_string());
     command
+}
+
+/// The newest floe that cargo built, optimised or not.
+///
+/// # Errors
+/// There is none.
+pub fn built_floe() -> Result<PathBuf> {
+    ["target/release/floe", "target/debug/floe"]
+        .into_iter()
+        .map(|path| Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path))
+        .filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)))
+        .max()
+        .map(|(_, path)| path)
+        .context("floe is not built: cargo build -p floe, or name it with --floe")
 }
 
 /// A new temporary folder, in memory if the system has `/dev/shm`, because the tools flush their

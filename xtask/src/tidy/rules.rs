@@ -1,7 +1,8 @@
 //! The rules. Each states its reason; exceptions are listed with a reason and must be necessary.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::pages;
 use super::rooms::rooms;
 use super::tree::{Tree, all_code, code};
 
@@ -24,6 +25,10 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("structures", structures),
     ("lints", lints),
     ("promises", promises),
+    ("commands", pages::commands),
+    ("tests", pages::tests),
+    ("files", pages::files),
+    ("figures", pages::figures),
 ];
 
 /// Permitted violations of a rule, with reasons.
@@ -49,7 +54,7 @@ fn judge(found: Vec<(String, String)>, exceptions: Exceptions) -> Vec<String> {
     faults
 }
 
-/// Crates, each with those it may use. Tests may also use testkit.
+/// Crates, each with those it may use. Tests may also use testkit and workload.
 const LAYERS: &[(&str, &[&str])] = &[
     // Threads and locks, or shuttle's replacements: stands in for the standard library, so any
     // crate may use it.
@@ -82,19 +87,49 @@ const LAYERS: &[(&str, &[&str])] = &[
             "exec", "blockdev", "format", "sync",
         ],
     ),
-    // A dev-dependency of all crates, so it may use only those below the checker.
+    // Dev-dependencies of all crates, so they may use only those below the checker.
     ("testkit", &["blockdev", "format", "sync"]),
+    ("workload", &["testkit", "blockdev", "format", "sync"]),
+    // Tools. What no tool does with the parts of Floe, it does with the program.
+    ("vm", &["workload", "testkit", "check", "format"]),
+    ("trials", &["vm", "workload", "testkit", "archive", "check", "format"]),
+    ("bench", &["workload", "testkit", "check", "exec", "blockdev", "format"]),
+    // Runs the tools, so that tidy and ci are built without any crate of the product.
+    ("xtask", &[]),
 ];
 
+/// Crates for tests.
+const FOR_TESTS: [&str; 2] = ["testkit", "workload"];
+
+/// The crate that a path lies in.
+fn crate_of(path: &str) -> Option<&str> {
+    let rest = path.strip_prefix("crates/").or_else(|| path.strip_prefix("tools/"));
+    rest.unwrap_or(path).split_once('/').map(|(name, _)| name)
+}
+
+/// Whether a file is part of the product: no test, and of no crate for tests.
+fn is_product(path: &str) -> bool {
+    let of_test = || crate_of(path).is_some_and(|name| FOR_TESTS.contains(&name));
+    path.starts_with("crates/") && path.contains("/src/") && !of_test()
+}
+
+/// Lines of product code by crate, without tests, comments and empty lines.
+pub(super) fn product_lines(tree: &Tree) -> BTreeMap<&str, usize> {
+    let mut counts = BTreeMap::new();
+    for (path, text) in tree.rust().filter(|(path, _)| is_product(path)) {
+        let lines = code(text).filter(|(_, code)| !code.trim().is_empty()).count();
+        *counts.entry(crate_of(path).unwrap_or_default()).or_default() += lines;
+    }
+    counts
+}
+
 /// A crate uses only crates to its right in `cli -> report, fuse -> fs -> disk, repair -> check ->
-/// ext4 -> exec, blockdev -> format -> sync`; testkit and xtask are for development only.
+/// ext4 -> exec, blockdev -> format -> sync`; testkit, workload, the tools and xtask are for
+/// development only.
 fn layers(tree: &Tree) -> Vec<String> {
     let mut faults = Vec::new();
     for (path, text) in tree.all().filter(|(path, _)| path.ends_with("/Cargo.toml")) {
-        let Some(name) = path.strip_prefix("crates/").and_then(|rest| rest.split('/').next())
-        else {
-            continue;
-        };
+        let Some(name) = crate_of(path).filter(|&name| name != "fuzz") else { continue };
         let Some((_, allowed)) = LAYERS.iter().find(|(layer, _)| *layer == name) else {
             faults.push(format!("{path}: {name} is not in the list of layers"));
             continue;
@@ -107,7 +142,7 @@ fn layers(tree: &Tree) -> Vec<String> {
             let Some(used) = line.strip_prefix("floe-") else { continue };
             let used = used.split(['.', ' ', '=']).next().unwrap_or_default();
             let development = section == "[dev-dependencies]";
-            let fine = allowed.contains(&used) || (development && used == "testkit")
+            let fine = allowed.contains(&used) || (development && FOR_TESTS.contains(&used))
                 // A crate's tests may use any lower layer, such as exec's laws.
                 || (development && LAYERS.iter().any(|(layer, _)| *layer == used) && used != "cli");
             if !fine {
@@ -120,10 +155,9 @@ fn layers(tree: &Tree) -> Vec<String> {
 
 /// Crates, each with those that it is built with, tests left out.
 pub(super) fn uses(tree: &Tree) -> Vec<(&str, Vec<&str>)> {
-    let manifests = tree.all().filter_map(|(path, text)| {
-        Some((path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")?, text))
-    });
-    manifests.map(|(name, text)| (name, dependencies(text))).collect()
+    let manifests = tree.all().filter(|(path, _)| path.ends_with("/Cargo.toml"));
+    let named = manifests.filter_map(|(path, text)| Some((crate_of(path)?, text)));
+    named.map(|(name, text)| (name, dependencies(text))).collect()
 }
 
 /// Crates of ours in the section of dependencies of a manifest.
@@ -159,13 +193,12 @@ fn reads(tree: &Tree) -> Vec<String> {
     faults
 }
 
-/// Threads and locks come from the crate `sync`, so that shuttle can explore all of them; testkit
-/// and xtask are tools.
+/// Threads and locks come from the crate `sync`, so that shuttle can explore all of them; crates for
+/// tests and tools are not explored.
 fn threads(tree: &Tree) -> Vec<String> {
     let mut faults = Vec::new();
     for (path, text) in tree.rust() {
-        let library = path.starts_with("crates/") && path.contains("/src/");
-        if !library || path.starts_with("crates/testkit/") || path.starts_with("crates/sync/") {
+        if !is_product(path) || path.starts_with("crates/sync/") {
             continue;
         }
         for (line, code) in code(text) {
@@ -225,10 +258,7 @@ const LONG: Exceptions = &[
 
 /// A file must have one purpose and be readable in one go.
 fn length(tree: &Tree) -> Vec<String> {
-    let most = |path: &str| match path.strip_prefix("crates/") {
-        Some(path) if path.contains("/src/") && !path.starts_with("testkit/") => MOST_PRODUCT_LINES,
-        _ => MOST_LINES,
-    };
+    let most = |path: &str| if is_product(path) { MOST_PRODUCT_LINES } else { MOST_LINES };
     let lines = |path: &str, text: &str| match most(path) {
         // The last line before the tests.
         MOST_PRODUCT_LINES => code(text).count(),
@@ -286,8 +316,7 @@ const WIDE: Exceptions = &[
 fn width(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in tree.rust() {
-        let product = path.starts_with("crates/") && path.contains("/src/");
-        if !product || path.starts_with("crates/testkit/") {
+        if !is_product(path) {
             continue;
         }
         let mut fields: Option<(&str, usize)> = None;
@@ -493,7 +522,7 @@ fn names_module(text: &str, module: &str) -> bool {
 fn lints(tree: &Tree) -> Vec<String> {
     tree.all()
         .filter(|(path, text)| path.ends_with("/Cargo.toml") && text.contains("[package]"))
-        .filter(|(path, _)| path.starts_with("crates/") || path.starts_with("xtask/"))
+        .filter(|(path, _)| crate_of(path).is_some_and(|name| name != "fuzz"))
         .filter(|(_, text)| !text.contains("[lints]\nworkspace = true"))
         .map(|(path, _)| format!("{path} does not take the lints of the workspace"))
         .collect()
@@ -514,7 +543,7 @@ mod tests {
         let tests = include_str!("rules.rs");
         let end = tests.find("/// Canaries").expect("this module");
         let of_rooms = include_str!("rooms.rs");
-        let tests = [&tests[end..], of_rooms].concat();
+        let tests = [&tests[end..], of_rooms, include_str!("pages.rs")].concat();
         for (name, _) in RULES {
             assert!(tests.contains(&format!("fn canary_{name}")), "{name}");
         }
@@ -544,6 +573,14 @@ mod tests {
     }
 
     #[test]
+    fn lines_are_counted_without_tests_and_comments() {
+        let text = "//! Docs.\n\nfn f() {\n    // Why.\n}\n\n#[cfg(test)]\nmod tests {\n}\n";
+        let texts = ["crates/check/src/a.rs", "crates/check/tests/b.rs", "crates/testkit/src/c.rs"];
+        let tree = Tree::of(&texts.map(|path| (path, text)));
+        assert_eq!(product_lines(&tree).into_iter().collect::<Vec<_>>(), [("check", 2)]);
+    }
+
+    #[test]
     fn canary_layers() {
         let check = |text| faults_of(layers, &[("crates/exec/Cargo.toml", text)]);
         assert_eq!(check("[dependencies]\nfloe-format.workspace = true\n"), 1);
@@ -555,6 +592,9 @@ mod tests {
         assert_eq!(faults_of(layers, &[("crates/blockdev/Cargo.toml", upwards)]), 1);
         assert_eq!(faults_of(layers, &[("crates/ext4/Cargo.toml", upwards)]), 1);
         assert_eq!(faults_of(layers, &[("crates/repair/Cargo.toml", upwards)]), 0);
+        assert_eq!(faults_of(layers, &[("tools/vm/Cargo.toml", upwards)]), 0);
+        assert_eq!(faults_of(layers, &[("tools/new/Cargo.toml", "[package]")]), 1);
+        assert_eq!(faults_of(layers, &[("xtask/Cargo.toml", upwards)]), 1);
     }
 
     #[test]

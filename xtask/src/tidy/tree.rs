@@ -31,6 +31,22 @@ impl Tree {
         Ok(Self { texts })
     }
 
+    /// The Rust files of crates in a commit.
+    pub(super) fn of_commit(root: &Path, commit: &str) -> Result<Self> {
+        let git = |args: &[&str]| -> Result<String> {
+            let output = Command::new("git").args(args).current_dir(root).output()?;
+            ensure!(output.status.success(), "git {} failed", args.join(" "));
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        };
+        let mut texts = BTreeMap::new();
+        for path in git(&["ls-tree", "-r", "--name-only", commit, "crates"])?.lines() {
+            if path.ends_with(".rs") {
+                texts.insert(path.to_owned(), git(&["show", &format!("{commit}:{path}")])?);
+            }
+        }
+        Ok(Self { texts })
+    }
+
     /// A synthetic tree for a test.
     #[cfg(test)]
     pub(super) fn of(texts: &[(&str, &str)]) -> Self {
@@ -57,7 +73,12 @@ impl Tree {
 /// Numbered lines of code, without comments and test modules.
 pub(super) fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     // By convention, tests come last in a file.
-    let begins = ["#[cfg(test)]\nmod ", "#[cfg(test)]\npub(crate) mod "];
+    let begins = [
+        "#[cfg(test)]\nmod ",
+        "#[cfg(test)]\npub(crate) mod ",
+        "#[cfg(all(test, feature = \"shuttle\"))]\nmod ",
+        "#[cfg(all(test, not(feature = \"shuttle\")))]\nmod ",
+    ];
     let end = begins.iter().filter_map(|begin| text.find(begin)).min().unwrap_or(text.len());
     all_code(&text[..end])
 }

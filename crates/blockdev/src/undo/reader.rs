@@ -150,7 +150,7 @@ impl UndoFile {
     ///
     /// # Errors
     /// If the file cannot be read, or its checksum is wrong now.
-    pub fn old_bytes(&self, saved: &Saved, into: &mut Vec<u8>) -> Result<(), UndoReadError> {
+    pub(crate) fn old_bytes(&self, saved: &Saved, into: &mut Vec<u8>) -> Result<(), UndoReadError> {
         into.resize(saved.len_bytes as usize, 0);
         self.read_at(saved.at_bytes, into)?;
         if crc32c(u32::MAX, into) == saved.crc {

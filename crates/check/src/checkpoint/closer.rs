@@ -74,7 +74,7 @@ impl Closer {
     ///
     /// # Errors
     /// [`PartRefusal::Foreign`] if they examined others: a machine read something else than this one.
-    pub fn must_be_of(&self, suspects: u128) -> Result<(), PartRefusal> {
+    pub(crate) fn must_be_of(&self, suspects: u128) -> Result<(), PartRefusal> {
         if self.suspects.is_none_or(|examined| examined == suspects) {
             return Ok(());
         }

@@ -150,12 +150,12 @@ impl<'k> Session<'k> {
     }
 
     /// Parts of inode tables that were read before.
-    pub fn parts_done(&self) -> usize {
+    pub(crate) fn parts_done(&self) -> usize {
         self.stored.inodes.done
     }
 
     /// Runs of directory blocks that were read before.
-    pub fn runs_done(&self) -> usize {
+    pub(crate) fn runs_done(&self) -> usize {
         self.stored.directories.done
     }
 

@@ -22,7 +22,7 @@ const LARGE_CLUSTERS: u64 = 1 << 29;
 
 impl Accounting {
     /// Whether a file system is checked by sums.
-    pub fn sums_up(self, geometry: &Geometry) -> bool {
+    pub(crate) fn sums_up(self, geometry: &Geometry) -> bool {
         let features = &geometry.features;
         let awkward = Incompat::ENCRYPT | Incompat::EA_INODE;
         let possible = features.incompat.contains(Incompat::FILETYPE)

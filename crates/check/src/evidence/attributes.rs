@@ -46,7 +46,7 @@ pub struct LongSymlink {
 
 impl AttributeEvidence {
     /// Counts attributes whose value lies in an EA inode.
-    pub fn add_reference(&mut self, inode: InodeNr, count: u64) {
+    pub(crate) fn add_reference(&mut self, inode: InodeNr, count: u64) {
         let sum = self.ea_references.entry(inode).or_default();
         *sum = sum.saturating_add(count);
     }

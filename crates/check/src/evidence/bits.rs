@@ -12,12 +12,12 @@ fn masks(from: usize, to: usize) -> impl Iterator<Item = (usize, u64)> {
 }
 
 /// Whether the bits `from..to` are all set.
-pub fn all_set(words: &[u64], from: usize, to: usize) -> bool {
+pub(crate) fn all_set(words: &[u64], from: usize, to: usize) -> bool {
     masks(from, to).all(|(index, mask)| words.get(index).is_some_and(|word| word & mask == mask))
 }
 
 /// Whether the words have the bits `from..to`, and none of them is set.
-pub fn all_clear(words: &[u64], from: usize, to: usize) -> bool {
+pub(crate) fn all_clear(words: &[u64], from: usize, to: usize) -> bool {
     masks(from, to).all(|(index, mask)| words.get(index).is_some_and(|word| word & mask == 0))
 }
 

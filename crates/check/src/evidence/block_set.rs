@@ -243,7 +243,7 @@ pub(crate) const fn word_mask(from: u64, to: u64) -> u64 {
 }
 
 /// The runs of set bits of a word, lowest first, as (first bit, number of bits).
-pub fn bit_runs(word: u64) -> impl Iterator<Item = (u64, u64)> {
+pub(crate) fn bit_runs(word: u64) -> impl Iterator<Item = (u64, u64)> {
     let mut rest = word;
     std::iter::from_fn(move || {
         if rest == 0 {
@@ -283,7 +283,7 @@ impl BlockSet {
     /// As [`BlockSet::insert`], as far as that takes no memory but for a place of each chunk; the runs that
     /// would need more, each within a chunk, are handed to `other` instead.
     #[inline]
-    pub fn insert_few(
+    pub(crate) fn insert_few(
         &mut self,
         start: u64,
         len: u64,
@@ -324,7 +324,7 @@ impl BlockSet {
     }
 
     /// Sets those bits of a word that are set in `bits`. `word` is the index of its first bit.
-    pub fn insert_word(&mut self, word: u64, bits: u64) {
+    pub(crate) fn insert_word(&mut self, word: u64, bits: u64) {
         for (from, len) in bit_runs(bits) {
             self.insert(word + from, len, |_, _| ());
         }
@@ -420,7 +420,7 @@ impl BlockSet {
     }
 
     /// Clears every bit of `other`. Returns whether all of them were set.
-    pub fn subtract(&mut self, other: &Self) -> bool {
+    pub(crate) fn subtract(&mut self, other: &Self) -> bool {
         let mut all = true;
         for (index, theirs) in other.chunks.iter().enumerate() {
             match self.chunks.get_mut(index) {
@@ -453,7 +453,7 @@ impl BlockSet {
 
     /// Hands each run of set bits to `each`, in order and in pieces: one ends with its chunk at least, or with
     /// its word.
-    pub fn each_piece(&self, mut each: impl FnMut(u64, u64)) {
+    pub(crate) fn each_piece(&self, mut each: impl FnMut(u64, u64)) {
         for (index, chunk) in self.chunks.iter().enumerate() {
             let chunk_start = index as u64 * CHUNK_BITS;
             match chunk {

@@ -6,9 +6,9 @@ use floe_format::ext::group_desc::GroupDesc;
 
 /// Bytes of an entry of either map of a TwinTree (S_single and S_multiple of equation 2): 8 bytes
 /// of numbers, and what nodes that are not full and links between them add.
-pub const TREE_ENTRY_BYTES: u64 = 20;
+pub(crate) const TREE_ENTRY_BYTES: u64 = 20;
 /// Bytes of a counter of an array (S_Arr of equation 3).
-pub const ARRAY_ENTRY_BYTES: u64 = 2;
+pub(crate) const ARRAY_ENTRY_BYTES: u64 = 2;
 
 /// How a file system uses its inodes, as its descriptors tell. They may be wrong: the choice
 /// changes the memory and never the answer.
@@ -79,19 +79,19 @@ impl InodeUse {
 
     /// Equation 1: R_d, the proportion of directories among inodes in use; 0 if none is in use.
     /// R_f, that of files, is the rest.
-    pub fn directory_ratio(&self) -> f64 {
+    pub(crate) fn directory_ratio(&self) -> f64 {
         if self.used == 0 { 0.0 } else { self.directories as f64 / self.used as f64 }
     }
 
     /// Equation 2: bytes of a TwinTree, I_used x R_d x (S_single + S_multiple). Each directory has
     /// several links, and breaks a run of files.
-    pub fn twin_tree_bytes(&self) -> u64 {
+    pub(crate) fn twin_tree_bytes(&self) -> u64 {
         let entries = self.used as f64 * self.directory_ratio();
         (entries * (2 * TREE_ENTRY_BYTES) as f64).round() as u64
     }
 
     /// Equation 3: bytes of an array, I_total x S_Arr.
-    pub fn array_bytes(&self) -> u64 {
+    pub(crate) fn array_bytes(&self) -> u64 {
         self.total.saturating_mul(ARRAY_ENTRY_BYTES)
     }
 

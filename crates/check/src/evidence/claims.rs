@@ -56,13 +56,13 @@ impl Claims {
     }
 
     /// The runs listed so far, as (first cluster, number), in the order they were claimed.
-    pub fn take_recorded(&mut self) -> Vec<(u64, u64)> {
+    pub(crate) fn take_recorded(&mut self) -> Vec<(u64, u64)> {
         self.recorded.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// From now on claims are summed up by group, and marked one by one only in the groups of
     /// `scope`. Does nothing if that was said before.
-    pub fn sum_up(&mut self, tables: &Arc<Tables>, scope: &Scope) {
+    pub(crate) fn sum_up(&mut self, tables: &Arc<Tables>, scope: &Scope) {
         self.summed.get_or_insert_with(|| {
             let (tables, scope) = (Arc::clone(tables), scope.clone());
             Box::new(Summed { tables, scope, sums: GroupSums::default() })
@@ -70,17 +70,17 @@ impl Claims {
     }
 
     /// The sums; empty if claims were not summed up.
-    pub fn take_sums(&mut self) -> GroupSums {
+    pub(crate) fn take_sums(&mut self) -> GroupSums {
         self.summed.as_mut().map(|summed| std::mem::take(&mut summed.sums)).unwrap_or_default()
     }
 
     /// Attributes all later claims to inodes of this part of the tables.
-    pub fn begin_part(&mut self, part: u32) {
+    pub(crate) fn begin_part(&mut self, part: u32) {
         self.claimants.go_to(part);
     }
 
     /// The parts of the tables in which inodes claim clusters of `of`, and perhaps a few others: sorted.
-    pub fn parts_claiming(&self, of: &BlockSet) -> Vec<u32> {
+    pub(crate) fn parts_claiming(&self, of: &BlockSet) -> Vec<u32> {
         let regions = of.runs().into_iter().map(|(start, len)| {
             (region_of(start), region_of(start.saturating_add(len.saturating_sub(1))))
         });
@@ -89,7 +89,7 @@ impl Claims {
 
     /// Claims clusters `start..start + len`.
     #[inline]
-    pub fn claim_clusters(&mut self, start: u64, len: u64) {
+    pub(crate) fn claim_clusters(&mut self, start: u64, len: u64) {
         if len == 0 {
             return;
         }
@@ -118,7 +118,7 @@ impl Claims {
     }
 
     /// Marks clusters as claimed more than once (a misaligned mapping, for example).
-    pub fn share_clusters(&mut self, start: u64, len: u64) {
+    pub(crate) fn share_clusters(&mut self, start: u64, len: u64) {
         if self.recorded.is_some() {
             return;
         }
@@ -214,7 +214,11 @@ impl Claims {
 
     /// Claims the clusters of static metadata, where claims are marked one by one: in the groups of the scope
     /// alone, if there are `sums`.
-    pub fn claim_metadata(&mut self, metadata: &RunSet, sums: Option<(&Arc<Tables>, &Scope)>) {
+    pub(crate) fn claim_metadata(
+        &mut self,
+        metadata: &RunSet,
+        sums: Option<(&Arc<Tables>, &Scope)>,
+    ) {
         if let Some((tables, scope)) = sums {
             self.sum_up(tables, scope);
         }
@@ -236,7 +240,7 @@ impl Claims {
 
 impl Claims {
     /// Claims one cluster for each attribute block, however many inodes use it. `uses` are sorted.
-    pub fn claim_attribute_blocks(
+    pub(crate) fn claim_attribute_blocks(
         &mut self,
         geometry: &Geometry,
         sums: Option<(&Arc<Tables>, &Scope)>,

@@ -61,7 +61,7 @@ impl<T: Copy + Eq> Column<T> {
     /// The value at a place and a range of places around it that have the same: as far as that is
     /// known without looking for it. `None` past the end.
     #[inline]
-    pub fn run_at(&self, at: usize) -> Option<(Range<usize>, T)> {
+    pub(crate) fn run_at(&self, at: usize) -> Option<(Range<usize>, T)> {
         match self {
             Self::Dense(values) => values.get(at).map(|&value| (at..at + 1, value)),
             Self::Sparse { usual, len, others } => {

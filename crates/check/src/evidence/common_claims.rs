@@ -19,7 +19,7 @@ const PARTS: usize = 64;
 const LOG_CLAIMS: usize = 2048;
 
 /// Bytes of a worker's log, and of the room to put it in order.
-pub const LOG_BYTES: u64 = 2 * (LOG_CLAIMS * size_of::<u64>()) as u64;
+pub(crate) const LOG_BYTES: u64 = 2 * (LOG_CLAIMS * size_of::<u64>()) as u64;
 
 /// Bits of a claim's word for its length in clusters, less one: it lies within a chunk.
 const LEN_BITS: u32 = 16;
@@ -123,7 +123,7 @@ impl Log {
     }
 
     /// Adds the rest; comes back with everything that all workers added, which is not in common any more.
-    pub fn take_all(mut self) -> (BlockSet, BlockSet) {
+    pub(crate) fn take_all(mut self) -> (BlockSet, BlockSet) {
         self.add_up();
         self.common.take()
     }

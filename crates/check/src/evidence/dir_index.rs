@@ -38,7 +38,7 @@ impl DirIndex {
     }
 
     /// Whether numbers of inodes stand for ranks.
-    pub const fn is_by_inode(&self) -> bool {
+    pub(crate) const fn is_by_inode(&self) -> bool {
         self.by_inode
     }
 

@@ -74,13 +74,13 @@ impl Dirs {
 
     /// The same, for who reads all blocks anew.
     #[must_use]
-    pub fn unjudged(mut self) -> Self {
+    pub(crate) fn unjudged(mut self) -> Self {
         self.runs.iter_mut().for_each(|run| run.judged = false);
         self
     }
 
     /// The index in [`Dirs::infos`] of a directory, once sorted.
-    pub fn index_of(&self, dir: InodeNr) -> Option<usize> {
+    pub(crate) fn index_of(&self, dir: InodeNr) -> Option<usize> {
         self.infos.binary_search_by_key(&dir, |info| info.inode).ok()
     }
 }

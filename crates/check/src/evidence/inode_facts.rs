@@ -32,26 +32,26 @@ impl Facts {
 
     /// Adds that the inode holds a big extended attribute (EA_INODE_FL).
     #[must_use]
-    pub const fn with_ea_inode(self) -> Self {
+    pub(crate) const fn with_ea_inode(self) -> Self {
         Self(self.0 | Self::EA_INODE)
     }
 
     /// Adds that the inode is encrypted.
     #[must_use]
-    pub const fn with_encrypted(self) -> Self {
+    pub(crate) const fn with_encrypted(self) -> Self {
         Self(self.0 | Self::ENCRYPTED)
     }
 
     /// Adds that the inode is a valid member of the orphan list or file: recovery will delete or
     /// truncate it, so it need not be named.
     #[must_use]
-    pub const fn with_orphan(self) -> Self {
+    pub(crate) const fn with_orphan(self) -> Self {
         Self(self.0 | Self::ORPHAN)
     }
 
     /// Adds that the inode itself was found damaged so that a repair would clear it.
     #[must_use]
-    pub const fn with_bad(self) -> Self {
+    pub(crate) const fn with_bad(self) -> Self {
         Self(self.0 | Self::BAD)
     }
 
@@ -64,20 +64,20 @@ impl Facts {
     /// Whether the inode is in use, no attribute value and not damaged: nothing speaks against a
     /// directory entry that names it.
     #[inline]
-    pub const fn is_plain_used(self) -> bool {
+    pub(crate) const fn is_plain_used(self) -> bool {
         self.0 & (Self::USED | Self::EA_INODE | Self::BAD) == Self::USED
     }
 
     /// The type, if nothing is known but that the inode is in use and has it.
     #[inline]
-    pub fn plain_type(self) -> Option<FileType> {
+    pub(crate) fn plain_type(self) -> Option<FileType> {
         self.file_type().filter(|file_type| self == Self::used(Some(*file_type)))
     }
 
     /// Whether nothing is known but that the inode is in use and has the type that an entry says (`file_type`,
     /// 1 to 7).
     #[inline]
-    pub const fn is_plain_as(self, file_type: u8) -> bool {
+    pub(crate) const fn is_plain_as(self, file_type: u8) -> bool {
         file_type != 0 && file_type <= Self::TYPE && self.0 == Self::USED | file_type
     }
 
@@ -95,19 +95,19 @@ impl Facts {
 
     /// Whether it holds a big extended attribute.
     #[inline]
-    pub const fn is_ea_inode(self) -> bool {
+    pub(crate) const fn is_ea_inode(self) -> bool {
         self.0 & Self::EA_INODE != 0
     }
 
     /// Whether it is encrypted.
     #[inline]
-    pub const fn is_encrypted(self) -> bool {
+    pub(crate) const fn is_encrypted(self) -> bool {
         self.0 & Self::ENCRYPTED != 0
     }
 
     /// Whether recovery will delete or truncate it.
     #[inline]
-    pub const fn is_orphan(self) -> bool {
+    pub(crate) const fn is_orphan(self) -> bool {
         self.0 & Self::ORPHAN != 0
     }
 
@@ -130,7 +130,7 @@ pub struct FactsChunk {
 impl FactsChunk {
     /// Where nearly all inodes are files in use with one link: the places of the others, ascending,
     /// some of them twice. `None` elsewhere.
-    pub fn unusual(&self) -> Option<impl Iterator<Item = usize>> {
+    pub(crate) fn unusual(&self) -> Option<impl Iterator<Item = usize>> {
         let ((facts, others), (links, other_links)) = (self.facts.usual()?, self.links.usual()?);
         if !facts.is_plain_used() || facts.is_dir() || links != 1 {
             return None;
@@ -209,7 +209,7 @@ impl ChunkPlaces {
 }
 
 /// Chunks of one group.
-pub const fn chunks_per_group(inodes_per_group: u32) -> u32 {
+pub(crate) const fn chunks_per_group(inodes_per_group: u32) -> u32 {
     inodes_per_group.div_ceil(CHUNK_INODES)
 }
 

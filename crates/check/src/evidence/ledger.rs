@@ -76,7 +76,7 @@ pub struct Ledger {
 impl Ledger {
     /// Attributes all later records to this place.
     #[inline]
-    pub fn go_to(&mut self, place: u32) {
+    pub(crate) fn go_to(&mut self, place: u32) {
         if place != self.place {
             self.close();
             self.place = place;
@@ -98,7 +98,7 @@ impl Ledger {
 
     /// The places where numbers of `wanted` were met, and perhaps others near them; sorted. `wanted` are
     /// ranges, with their first and last numbers: sorted, and none overlaps the next.
-    pub fn places_of(&self, wanted: &[(u32, u32)]) -> Vec<u32> {
+    pub(crate) fn places_of(&self, wanted: &[(u32, u32)]) -> Vec<u32> {
         let open = self.open.ranges.iter().map(|&(first, last)| (self.place, first, last));
         let mut places: Vec<u32> = self
             .closed
@@ -149,7 +149,7 @@ impl Saved for Ledger {
 }
 
 /// Numbers as sorted ranges that do not overlap, for [`Ledger::places_of`]. The numbers come ascending.
-pub fn ranges_of(numbers: impl IntoIterator<Item = (u32, u32)>) -> Vec<(u32, u32)> {
+pub(crate) fn ranges_of(numbers: impl IntoIterator<Item = (u32, u32)>) -> Vec<(u32, u32)> {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for (first, last) in numbers {
         match ranges.last_mut() {

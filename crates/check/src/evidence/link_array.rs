@@ -24,7 +24,7 @@ impl LinkArray {
     }
 
     /// Whether each of `len` inodes from `first` on has exactly one link.
-    pub fn all_one(&self, first: InodeNr, len: usize) -> bool {
+    pub(crate) fn all_one(&self, first: InodeNr, len: usize) -> bool {
         let from = first.0 as usize;
         let counts = self.counts.get(from..from.saturating_add(len));
         // A counter that went round is not seen in the array.

@@ -23,7 +23,7 @@ pub trait LinkCounter: Accumulator {
 /// It cannot be asked, so this is what a map takes that was filled in ascending order, as a scan
 /// does: a node that is full (11 entries) splits into 6, which stay, one that goes up, and 4, which
 /// grow. One filled in a random order is smaller, one from which much was removed may be larger.
-pub fn map_bytes(len: usize, entry_bytes: usize) -> u64 {
+pub(crate) fn map_bytes(len: usize, entry_bytes: usize) -> u64 {
     /// Entries that came in for each node that is left behind.
     const ENTRIES_A_NODE: u64 = 7;
     /// Places of a node, and links to children of one that is no leaf.

@@ -125,7 +125,7 @@ impl LinkCounts {
     }
 
     /// Adds one link to each of some inodes; fast where they are in order and have no link yet.
-    pub fn add_all(&mut self, inodes: &[InodeNr]) {
+    pub(crate) fn add_all(&mut self, inodes: &[InodeNr]) {
         let mut rest = inodes;
         while let Some(&first) = rest.first() {
             let (index, at) = (first.0 as usize / CHUNK, first.0 as usize % CHUNK);
@@ -148,7 +148,7 @@ impl LinkCounts {
     }
 
     /// Whether each of `len` inodes from `first` on has exactly one link.
-    pub fn all_one(&self, first: InodeNr, len: usize) -> bool {
+    pub(crate) fn all_one(&self, first: InodeNr, len: usize) -> bool {
         let mut at = first.0 as usize;
         let end = at + len;
         // A counter that went round is not seen in the chunks.

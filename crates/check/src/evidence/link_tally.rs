@@ -78,7 +78,7 @@ impl LinkTally {
 
     /// Adds one link to each of some inodes; fast where they follow each other.
     #[inline]
-    pub fn add_all(&mut self, inodes: &[InodeNr]) {
+    pub(crate) fn add_all(&mut self, inodes: &[InodeNr]) {
         match self {
             Self::Bits(counts) => counts.add_all(inodes),
             Self::Array(counts) => inodes.iter().for_each(|&inode| counts.add(inode)),
@@ -97,7 +97,7 @@ impl LinkTally {
     }
 
     /// Whether each of `len` inodes from `first` on has exactly one link.
-    pub fn all_one(&self, first: InodeNr, len: usize) -> bool {
+    pub(crate) fn all_one(&self, first: InodeNr, len: usize) -> bool {
         match self {
             Self::Bits(counts) => counts.all_one(first, len),
             Self::Array(counts) => counts.all_one(first, len),

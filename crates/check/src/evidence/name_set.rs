@@ -25,7 +25,7 @@ const fn zeros(word: u64) -> u64 {
 
 /// Hashes a name and looks for bytes that no name may have.
 #[inline]
-pub fn scan_name(name: &[u8]) -> NameScan {
+pub(crate) fn scan_name(name: &[u8]) -> NameScan {
     let (words, rest) = name.as_chunks();
     let (mut hash, mut illegal) = (START ^ name.len() as u64, 0);
     let mut add = |word: u64| {

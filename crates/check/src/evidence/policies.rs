@@ -15,11 +15,11 @@ pub struct PolicyNr(u32);
 
 impl PolicyNr {
     /// The inode is encrypted, but has no readable context (reported by the inode pass).
-    pub const NO_CONTEXT: Self = Self(u32::MAX);
+    pub(crate) const NO_CONTEXT: Self = Self(u32::MAX);
 
     /// Whether two inodes may lie in one directory: equal policies, or one that is not known, about
     /// which the inode pass has said all there is to say.
-    pub fn agrees_with(self, other: Self) -> bool {
+    pub(crate) fn agrees_with(self, other: Self) -> bool {
         self == other || self == Self::NO_CONTEXT || other == Self::NO_CONTEXT
     }
 }

@@ -30,7 +30,7 @@ impl PublishedFacts {
     }
 
     /// Says what is known of a chunk.
-    pub fn publish(&self, index: u32, chunk: &Arc<FactsChunk>) {
+    pub(crate) fn publish(&self, index: u32, chunk: &Arc<FactsChunk>) {
         if let Some(slot) = self.chunks.get(index as usize) {
             // Each part is read once; a second time would say the same.
             _ = slot.set(Arc::clone(chunk));

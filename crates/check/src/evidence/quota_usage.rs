@@ -33,7 +33,7 @@ pub struct QuotaUsage {
 impl QuotaUsage {
     /// Adds the use of one inode to its user, group and project.
     #[inline]
-    pub fn add_to(&mut self, owners: [u32; 3], usage: Usage) {
+    pub(crate) fn add_to(&mut self, owners: [u32; 3], usage: Usage) {
         for (kind, id) in owners.into_iter().enumerate() {
             self.add(kind, id, usage);
         }

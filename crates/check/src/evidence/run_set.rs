@@ -95,7 +95,7 @@ impl RunSetBuilder {
     }
 
     /// The first set bit of `start..start + len`.
-    pub fn first_in(&self, start: u64, len: u64) -> Option<u64> {
+    pub(crate) fn first_in(&self, start: u64, len: u64) -> Option<u64> {
         let end = start.saturating_add(len);
         let before = self.runs.range(..=start).next_back();
         if before.is_some_and(|(_, behind)| *behind > start) && start < end {

@@ -13,7 +13,7 @@ const WORTH: usize = 8;
 /// As [`slice::sort_by_key`], with the same result, but fast for a list of sorted stretches, such
 /// as those of workers that took chunks of a table in turns: it moves as many elements at once as
 /// precede the other stretches. All workers of `pool` search for the ends of stretches.
-pub fn sort_stretches<T: Copy + Sync, K: Ord>(
+pub(crate) fn sort_stretches<T: Copy + Sync, K: Ord>(
     all: &mut Vec<T>,
     key: impl Fn(&T) -> K + Sync,
     pool: &Pool,

@@ -26,7 +26,7 @@ impl Totals {
     /// Notes an inode with `blocks` blocks in `fragments` fragments. A file larger than a group
     /// does not count as fragmented, as for e2fsck.
     #[inline]
-    pub fn add_fragments(&mut self, fragments: u64, blocks: u64, geometry: &Geometry) {
+    pub(crate) fn add_fragments(&mut self, fragments: u64, blocks: u64, geometry: &Geometry) {
         self.fragments += fragments;
         let fits = blocks < u64::from(geometry.blocks_per_group);
         self.fragmented += u64::from(fragments > 1 && fits);

@@ -33,7 +33,7 @@ struct Run {
 
 impl TwinTree {
     /// INCREMENT: one link more.
-    pub fn increment(&mut self, inode: InodeNr) {
+    pub(crate) fn increment(&mut self, inode: InodeNr) {
         let inode = inode.0;
         if let Some(run) = self.run_of(inode) {
             self.cut(run, Run { first: inode, last: inode });
@@ -79,7 +79,7 @@ impl TwinTree {
     }
 
     /// INCREMENT of each of some inodes: at once where they follow each other.
-    pub fn add_all(&mut self, inodes: &[InodeNr]) {
+    pub(crate) fn add_all(&mut self, inodes: &[InodeNr]) {
         for run in inodes.chunk_by(|left, right| left.0.checked_add(1) == Some(right.0)) {
             if let (Some(first), Some(last)) = (run.first(), run.last()) {
                 self.increment_run(Run { first: first.0, last: last.0 });
@@ -88,7 +88,7 @@ impl TwinTree {
     }
 
     /// Whether each of `len` inodes from `first` on has exactly one link: they are all in one run then.
-    pub fn all_one(&self, first: InodeNr, len: usize) -> bool {
+    pub(crate) fn all_one(&self, first: InodeNr, len: usize) -> bool {
         let more = u32::try_from(len.saturating_sub(1)).ok();
         let last = more.and_then(|more| first.0.checked_add(more));
         len == 0

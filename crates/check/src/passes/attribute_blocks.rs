@@ -88,7 +88,7 @@ pub fn check(volume: &Volume<'_>, evidence: &mut InodeEvidence, pool: &Pool) {
 }
 
 /// Reads the targets of long symlinks alone, which concern nobody else, and leaves attribute blocks for later.
-pub fn check_targets(volume: &Volume<'_>, evidence: &mut InodeEvidence, pool: &Pool) {
+pub(crate) fn check_targets(volume: &Volume<'_>, evidence: &mut InodeEvidence, pool: &Pool) {
     let uses = std::mem::take(&mut evidence.attributes.block_uses);
     check(volume, evidence, pool);
     evidence.attributes.block_uses = uses;
@@ -96,7 +96,7 @@ pub fn check_targets(volume: &Volume<'_>, evidence: &mut InodeEvidence, pool: &P
 
 /// Claims attribute blocks without reading them, for a refinement, which needs only their claims. Returns `false`,
 /// and nothing is claimed, if their content matters to other inodes.
-pub fn claim_unread(volume: &Volume<'_>, evidence: &mut InodeEvidence) -> bool {
+pub(crate) fn claim_unread(volume: &Volume<'_>, evidence: &mut InodeEvidence) -> bool {
     let uses = &mut evidence.attributes.block_uses;
     if uses.iter().any(|of| of.wants_context) {
         return false;

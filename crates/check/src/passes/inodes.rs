@@ -35,12 +35,12 @@ pub fn run(
 }
 
 /// Reads and checks the inodes of a share of all parts of the tables.
-pub fn run_share(volume: &Volume<'_>, parts: &[TablePart], pool: &Pool) -> InodeEvidence {
+pub(crate) fn run_share(volume: &Volume<'_>, parts: &[TablePart], pool: &Pool) -> InodeEvidence {
     run_parts(volume, parts, true, pool)
 }
 
 /// Reads and checks the inodes of some parts of the tables.
-pub fn run_over(volume: &Volume<'_>, parts: &[TablePart], pool: &Pool) -> InodeEvidence {
+pub(crate) fn run_over(volume: &Volume<'_>, parts: &[TablePart], pool: &Pool) -> InodeEvidence {
     run_parts(volume, parts, false, pool)
 }
 
@@ -62,7 +62,7 @@ fn run_parts(volume: &Volume<'_>, parts: &[TablePart], whole: bool, pool: &Pool)
 }
 
 /// Where workers claim clusters, if there are several.
-pub fn claims_in_common(threads: usize) -> Option<Arc<CommonClaims>> {
+pub(crate) fn claims_in_common(threads: usize) -> Option<Arc<CommonClaims>> {
     (threads > 1).then(Arc::default)
 }
 
@@ -75,7 +75,7 @@ fn tell(volume: &Volume<'_>, pool: &Pool, evidence: &mut InodeEvidence) {
 }
 
 /// Says in a phase which blocks of maps were read since the last call.
-pub fn tell_maps(volume: &Volume<'_>, phase: Option<&Phase>, evidence: &mut InodeEvidence) {
+pub(crate) fn tell_maps(volume: &Volume<'_>, phase: Option<&Phase>, evidence: &mut InodeEvidence) {
     let met = work::take_maps(&mut evidence.buffers.maps, volume);
     if let (Some(phase), Some(met)) = (phase, met) {
         phase.met(&met);
@@ -121,7 +121,7 @@ fn run_in_legs(
 
 /// Reads one part of a table and checks its inodes. Their facts are `published`, too, for who judges
 /// directories meanwhile.
-pub fn scan_part(
+pub(crate) fn scan_part(
     volume: &Volume<'_>,
     plain: Option<&PlainInodes<'_>>,
     part: TablePart,

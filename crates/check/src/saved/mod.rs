@@ -83,7 +83,7 @@ impl<'w> Encoder<'w> {
 
     /// Writes how far a number is from another one: few bytes if they are near each other.
     #[inline]
-    pub fn put_step(&mut self, last: &mut u64, number: u64) {
+    pub(crate) fn put_step(&mut self, last: &mut u64, number: u64) {
         let step = number.wrapping_sub(*last).cast_signed();
         self.put(((step << 1) ^ (step >> 63)).cast_unsigned());
         *last = number;
@@ -95,7 +95,10 @@ impl<'w> Encoder<'w> {
     }
 
     /// Writes rows, with their number: each cell as its distance from that of the row before.
-    pub fn put_rows<const N: usize>(&mut self, rows: impl ExactSizeIterator<Item = [u64; N]>) {
+    pub(crate) fn put_rows<const N: usize>(
+        &mut self,
+        rows: impl ExactSizeIterator<Item = [u64; N]>,
+    ) {
         self.put(rows.len() as u64);
         let mut last = [0; N];
         for row in rows {
@@ -107,7 +110,7 @@ impl<'w> Encoder<'w> {
 
     /// Writes values many of which are the same as those before them: as runs, or one by one if that
     /// is less.
-    pub fn put_values(&mut self, values: &[u64]) {
+    pub(crate) fn put_values(&mut self, values: &[u64]) {
         let runs = values.chunk_by(|left, right| left == right).count();
         self.put(values.len() as u64);
         if runs * 2 < values.len() {
@@ -234,7 +237,7 @@ impl<'r> Decoder<'r> {
     ///
     /// # Errors
     /// See [`Fault`].
-    pub fn text_bytes(&mut self) -> Result<Vec<u8>, Fault> {
+    pub(crate) fn text_bytes(&mut self) -> Result<Vec<u8>, Fault> {
         let len = self.below(MOST_TEXT_BYTES + 1)?;
         (0..len).map(|_| self.frames.byte()).collect()
     }
@@ -417,7 +420,7 @@ impl Saved for String {
 }
 
 /// Writes bytes of a text.
-pub fn put_text(to: &mut Encoder<'_>, bytes: &[u8]) {
+pub(crate) fn put_text(to: &mut Encoder<'_>, bytes: &[u8]) {
     let bytes = &bytes[..bytes.len().min(MOST_TEXT_BYTES as usize)];
     to.put(bytes.len() as u64);
     to.put_bytes(bytes);

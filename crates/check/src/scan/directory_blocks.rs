@@ -21,18 +21,18 @@ const GAP_BYTES: u32 = 4 << 10;
 
 /// Maximum gap in bytes between two directory blocks that are read together. For cached blocks
 /// (`at_hand`) it is 0, because copying the gap takes longer than another read.
-pub const fn gap_bytes_if(at_hand: bool) -> u32 {
+pub(crate) const fn gap_bytes_if(at_hand: bool) -> u32 {
     if at_hand { 0 } else { GAP_BYTES }
 }
 
 /// Whether some runs seem to be in memory.
-pub fn runs_at_hand(volume: &Volume<'_>, runs: &[DirRun]) -> bool {
+pub(crate) fn runs_at_hand(volume: &Volume<'_>, runs: &[DirRun]) -> bool {
     are_at_hand(volume, runs, |run| run.block)
 }
 
 /// Runs of directory blocks that a worker takes at once: the plan of all reads would be larger than
 /// what is kept of the directories.
-pub const RUNS_PER_UNIT: usize = 128;
+pub(crate) const RUNS_PER_UNIT: usize = 128;
 
 /// One block of a directory, or one of the two parts of an inline directory.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +107,7 @@ pub trait BlockScan: Accumulator {
 }
 
 /// Reads the blocks of `runs` in disk order, in large reads, and hands each to `each`.
-pub fn scan_runs<A: BlockScan>(
+pub(crate) fn scan_runs<A: BlockScan>(
     volume: &Volume<'_>,
     index: &DirIndex,
     runs: &[DirRun],
@@ -118,7 +118,7 @@ pub fn scan_runs<A: BlockScan>(
 }
 
 /// As [`scan_runs`], but only of those that `wanted` picks.
-pub fn scan_runs_if<A: BlockScan>(
+pub(crate) fn scan_runs_if<A: BlockScan>(
     volume: &Volume<'_>,
     index: &DirIndex,
     runs: &[DirRun],
@@ -136,7 +136,7 @@ pub fn scan_runs_if<A: BlockScan>(
 }
 
 /// Reads the blocks of some of `runs`.
-pub fn scan_unit<A: BlockScan>(
+pub(crate) fn scan_unit<A: BlockScan>(
     volume: &Volume<'_>,
     index: &DirIndex,
     runs: &[DirRun],
@@ -164,7 +164,7 @@ pub fn scan_unit<A: BlockScan>(
 /// Reads the blocks of those `runs` that are `wanted` in disk order, in large reads, and hands each to
 /// `each`: the index of its run, which block of the run it is, and its bytes unless it is unreadable. Where they are
 /// not in memory, `next` says which runs will be read then: the device is told of those already.
-pub fn read_runs<'r, A: BlockScan>(
+pub(crate) fn read_runs<'r, A: BlockScan>(
     volume: &Volume<'_>,
     runs: &[DirRun],
     next: impl FnOnce() -> Option<&'r [DirRun]>,

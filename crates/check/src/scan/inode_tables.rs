@@ -53,7 +53,7 @@ impl TablePart {
 }
 
 /// The parts of all inode tables that may hold inodes in use, in order of groups.
-pub fn table_parts(volume: &Volume<'_>) -> Vec<TablePart> {
+pub(crate) fn table_parts(volume: &Volume<'_>) -> Vec<TablePart> {
     let mut parts = Vec::new();
     // Sound tables do not overlap, so together they are smaller than the device. Where descriptors
     // claim more (damage, or a stranger's image), the rest is left out: overlaps and tables past
@@ -107,7 +107,7 @@ impl<'a> Ahead<'a> {
     }
 
     /// For a worker of a pool that reads parts, all of them if `whole`.
-    pub fn of_pool(
+    pub(crate) fn of_pool(
         pool: &Pool<'_>,
         whole: bool,
         next: &'a mut dyn FnMut() -> Option<TablePart>,
@@ -163,7 +163,7 @@ impl Piece {
 
 /// Reads a part piece by piece; where it `tells_maps`, the device is told of the blocks of maps that a piece names.
 /// `each` judges one: whether it could be read as a whole, and its bytes.
-pub fn for_each_piece(
+pub(crate) fn for_each_piece(
     volume: &Volume<'_>,
     part: TablePart,
     ahead: Ahead<'_>,

@@ -5,7 +5,7 @@ use floe_format::BlockNr;
 use crate::volume::Volume;
 
 /// A reader that goes on within so many bytes does not seek: disks and systems read ahead.
-pub const NEAR_BYTES: u64 = 131_072;
+pub(crate) const NEAR_BYTES: u64 = 131_072;
 
 /// Blocks of maps (extent nodes, indirect blocks) that were read: how many there are nobody knows before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

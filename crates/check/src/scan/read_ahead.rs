@@ -19,7 +19,7 @@ const GAP_BLOCKS: u64 = 8;
 
 /// Tells the device which blocks the maps of some inodes lead to. `table` is a piece of an inode table;
 /// `blocks` is room to list them. `false`: there was nothing to tell.
-pub fn announce_maps(volume: &Volume<'_>, table: &[u8], blocks: &mut Vec<BlockNr>) -> bool {
+pub(crate) fn announce_maps(volume: &Volume<'_>, table: &[u8], blocks: &mut Vec<BlockNr>) -> bool {
     blocks.clear();
     for raw in table.chunks_exact(volume.geometry.inode_size.max(128) as usize) {
         first_level(raw, blocks);
@@ -62,7 +62,7 @@ fn first_level(raw: &[u8], blocks: &mut Vec<BlockNr>) {
 
 /// Whether things that lie on the disk are in memory, by the first, the middle and the last of them; `place`
 /// says where one is.
-pub fn are_at_hand<T>(volume: &Volume<'_>, of: &[T], place: impl Fn(&T) -> BlockNr) -> bool {
+pub(crate) fn are_at_hand<T>(volume: &Volume<'_>, of: &[T], place: impl Fn(&T) -> BlockNr) -> bool {
     let three = [0, of.len() / 2, of.len().saturating_sub(1)];
     three.into_iter().filter_map(|at| of.get(at)).all(|one| is_cached(volume, place(one)))
 }

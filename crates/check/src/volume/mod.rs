@@ -160,7 +160,7 @@ impl<'d> Volume<'d> {
     }
 
     /// The number from which on no inode is reserved, and none is one of these, which have a role.
-    pub fn ordinary_from(&self, with_role: &[u32]) -> u32 {
+    pub(crate) fn ordinary_from(&self, with_role: &[u32]) -> u32 {
         let first = self.geometry.first_inode.0;
         with_role.iter().fold(first, |from, role| role.saturating_add(1).max(from))
     }
@@ -205,7 +205,7 @@ impl<'d> Volume<'d> {
 
     /// Sets the bits of clusters `from..from + len` that are metadata; `words` begin with cluster
     /// `first`, which is not behind `from`.
-    pub fn mark_metadata(&self, first: u64, from: u64, len: u64, words: &mut [u64]) {
+    pub(crate) fn mark_metadata(&self, first: u64, from: u64, len: u64, words: &mut [u64]) {
         for (start, len) in self.metadata.runs_in(from, len) {
             // As large as `words` at most, or not set.
             bits::set(words, (start - first) as usize, (start - first + len) as usize);
@@ -214,12 +214,12 @@ impl<'d> Volume<'d> {
 
     /// Whether a group's inode bitmap was never written; see [`Volume::block_bitmap_computed`].
     #[inline]
-    pub fn inode_bitmap_computed(&self, group: GroupNr) -> bool {
+    pub(crate) fn inode_bitmap_computed(&self, group: GroupNr) -> bool {
         self.group(group).inode_uninit() && self.believes_uninit(group)
     }
 
     /// Where the bitmaps of blocks and of inodes of a group are that are read: many were never written.
-    pub fn bitmaps_read(&self, group: GroupNr) -> [Option<BlockNr>; 2] {
+    pub(crate) fn bitmaps_read(&self, group: GroupNr) -> [Option<BlockNr>; 2] {
         let desc = self.group(group);
         [
             (!self.block_bitmap_computed(group)).then_some(desc.block_bitmap),
@@ -243,7 +243,7 @@ impl<'d> Volume<'d> {
     ///
     /// # Errors
     /// `UnexpectedEof` past the end of the device, or what the system said.
-    pub fn read_run(&self, run: BlockRun, into: &mut Vec<u8>) -> io::Result<()> {
+    pub(crate) fn read_run(&self, run: BlockRun, into: &mut Vec<u8>) -> io::Result<()> {
         let block_size = u64::from(self.geometry.block_size);
         let too_far = || io::Error::from(io::ErrorKind::UnexpectedEof);
         let offset = run.start.0.checked_mul(block_size).ok_or_else(too_far)?;
@@ -299,7 +299,7 @@ impl<'d> Volume<'d> {
     }
 
     /// Whether recovery will delete or truncate an inode.
-    pub fn is_orphan(&self, inode: floe_format::InodeNr) -> bool {
+    pub(crate) fn is_orphan(&self, inode: floe_format::InodeNr) -> bool {
         self.orphans.binary_search(&inode).is_ok()
     }
 

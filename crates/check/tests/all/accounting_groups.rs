@@ -3,10 +3,10 @@
 
 use floe_check::{Accounting, CheckOptions, Report, check};
 use floe_format::{GroupNr, InodeNr};
-use floe_testkit::fill::{Shape, fill, share_block};
 use floe_testkit::rng::Rng;
 use floe_testkit::volume::Volume;
 use floe_testkit::{Image, tool};
+use floe_workload::fill::{Shape, fill, share_block};
 
 /// First inode of the first directory that holds files; each has 99.
 const FIRST_DIR: u32 = 76;

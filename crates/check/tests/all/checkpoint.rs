@@ -12,9 +12,9 @@ use floe_check::{Accounting, CheckError, CheckOptions, JournalUse, check};
 use floe_exec::Interrupt;
 use floe_sync::Mutex;
 use floe_sync::atomic::{AtomicUsize, Ordering};
-use floe_testkit::fill::aged::{Aged, Map};
 use floe_testkit::rng::Rng;
 use floe_testkit::{Image, Profile, build, damage, subjects, tool};
+use floe_workload::fill::aged::{Aged, Map};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::outcome;

@@ -4,8 +4,8 @@
 use floe_blockdev::Counted;
 use floe_check::{CheckOptions, Report, check};
 use floe_format::{BlockNr, InodeNr};
-use floe_testkit::fill::{Shape, fill, share_block};
 use floe_testkit::{Image, tool};
+use floe_workload::fill::{Shape, fill, share_block};
 
 /// A check of an image, with what it read in each phase.
 fn run(image: &Image, threads: usize) -> Report {

@@ -9,10 +9,10 @@ use floe_blockdev::ReadBlocks;
 use floe_check::{CheckOptions, check};
 use floe_format::GroupNr;
 use floe_format::ext::inode::FileType;
-use floe_testkit::fill::aged::{Aged, Map};
-use floe_testkit::fill::{Shape, fill};
 use floe_testkit::volume::Volume;
 use floe_testkit::{Image, tool};
+use floe_workload::fill::aged::{Aged, Map};
+use floe_workload::fill::{Shape, fill};
 
 const BLOCK: u64 = 4096;
 /// Bytes of the inode table of a group; the images have at least as many.

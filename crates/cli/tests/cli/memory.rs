@@ -1,7 +1,7 @@
 //! `--memory` and the memory estimates: the memory use of a check stays below both.
 
-use floe_testkit::fill::{self, Shape, fill};
 use floe_testkit::{Image, Profile, damage, tool};
+use floe_workload::fill::{self, Shape, fill};
 
 use super::{Fsck, floe_on, image};
 

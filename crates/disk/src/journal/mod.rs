@@ -31,6 +31,7 @@ mod commit;
 mod error;
 mod log;
 mod open;
+pub mod recovery;
 mod state;
 mod tx;
 

@@ -10,9 +10,9 @@ use floe_sync::{Condvar, Mutex};
 
 use super::error::JournalError;
 use super::log::{Log, stored_superblock};
+use super::recovery::{self, recover};
 use super::state::{State, TransactionId};
 use super::{Clock, Journal, system_clock};
-use crate::recovery::{self, recover};
 
 impl<D: WriteBlocks> Journal<D> {
     /// Opens the journal of a file system for writing: recovers it if it must be, and marks the file system as in use

@@ -51,11 +51,6 @@ impl Stored {
         self.name_index == name_index && self.name == name
     }
 
-    /// Inline data and encryption contexts: programs do not see them as attributes.
-    fn is_hidden(&self) -> bool {
-        self.is(INDEX_SYSTEM, ATTRIBUTE_NAME) || self.name_index == INDEX_ENCRYPTION
-    }
-
     fn as_new(&self) -> NewXattr<'_> {
         let value = match &self.value {
             Value::Here(value) => NewValue::Here(value),
@@ -66,29 +61,6 @@ impl Stored {
 }
 
 impl Volume {
-    /// The whole names of all attributes that programs see, such as `user.comment`: those in the inode first.
-    ///
-    /// # Errors
-    /// They cannot be read.
-    pub fn attribute_names(
-        &mut self,
-        tx: &mut dyn Tx,
-        inode: InodeNr,
-    ) -> Result<Vec<Vec<u8>>, OpError> {
-        self.op(tx, &Caller::system(Default::default()), |op| {
-            let inode = op.inode(inode)?;
-            let mut all = op.in_inode(&inode)?;
-            all.extend(op.in_block(&inode)?);
-            let seen = all.iter().filter(|one| !one.is_hidden());
-            Ok(seen
-                .filter_map(|one| {
-                    let prefix = xattr::prefix(one.name_index)?;
-                    Some([prefix.as_bytes(), &one.name].concat())
-                })
-                .collect())
-        })
-    }
-
     /// The value of an attribute by its whole name. Access lists have the form that programs use.
     ///
     /// # Errors

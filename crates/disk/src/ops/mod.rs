@@ -65,7 +65,6 @@ mod content;
 mod create;
 mod cubes;
 mod directory;
-mod error;
 mod fallocate;
 mod names;
 mod orphans;
@@ -75,36 +74,14 @@ mod space;
 mod staged;
 mod truncate;
 
+pub use crate::caller::Caller;
+pub use crate::op_error::{OpError, panic_message};
 pub use attributes::SetMode;
 pub use change::Change;
 pub use content::{Segment, SegmentKind};
 pub use create::{NewInode, NewKind, Reserved};
 pub use cubes::NewCube;
-pub use error::{OpError, panic_message};
 pub use fallocate::RangeMode;
 pub use names::{Named, Removed};
-pub(crate) use orphans::Orphans;
 pub use rename::{RenameMode, Renamed};
 pub use truncate::Step;
-
-use floe_format::ext::inode::Timestamp;
-
-/// On whose behalf an operation runs, and when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller {
-    /// Owner of what is created.
-    pub uid: u32,
-    /// Group of what is created, unless the directory says another.
-    pub gid: u32,
-    /// Now: inodes get it as their times.
-    pub time: Timestamp,
-    /// Whether the blocks reserved for the administrator may be used.
-    pub may_use_reserve: bool,
-}
-
-impl Caller {
-    /// The file system itself.
-    pub const fn system(time: Timestamp) -> Self {
-        Self { uid: 0, gid: 0, time, may_use_reserve: true }
-    }
-}

@@ -1,8 +1,6 @@
 //! Orphans: inodes that lost their last name while they were open, or that are being cut. Whoever opens the file system after a
 //! crash finds them in the list (`s_last_orphan`, then `i_dtime`) or in the orphan file, and finishes them.
 
-use std::collections::HashMap;
-
 use floe_ext4::map::file;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::inode::OwnedInode;
@@ -12,35 +10,7 @@ use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use super::OpError;
 use super::staged::Op;
-
-/// All orphans, and where each is noted.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Orphans {
-    /// Those of the list, its head last.
-    list: Vec<InodeNr>,
-    /// Those of the file: block of the file, and slot in it.
-    slots: HashMap<InodeNr, (usize, usize)>,
-    /// Blocks of the orphan file.
-    file: Vec<BlockNr>,
-    /// Where its checksums start; `None` without metadata_csum.
-    file_seed: Option<u32>,
-}
-
-impl Orphans {
-    pub(crate) fn all(&self) -> Vec<InodeNr> {
-        let mut all: Vec<InodeNr> = self.list.iter().chain(self.slots.keys()).copied().collect();
-        all.sort_unstable();
-        all
-    }
-
-    pub(crate) fn contains(&self, inode: InodeNr) -> bool {
-        self.slots.contains_key(&inode) || self.list.contains(&inode)
-    }
-
-    pub(crate) fn file_is_empty(&self) -> bool {
-        self.slots.is_empty()
-    }
-}
+use crate::orphans::Orphans;
 
 const DAMAGED: OpError = OpError::Refused(Refusal::Damaged("the list of orphans"));
 

@@ -11,9 +11,9 @@ use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
 
-use super::error::panic_message;
 use super::quota::Weight;
-use super::{Caller, OpError, Orphans};
+use super::{Caller, OpError, panic_message};
+use crate::orphans::Orphans;
 use crate::space::Pool;
 use crate::volume::{Volume, seconds_of, settle_native};
 

@@ -17,7 +17,8 @@ use floe_format::native::lot::LotRecord;
 use floe_format::{Geometry, GroupNr, InodeNr};
 
 use super::Volume;
-use crate::ops::{Caller, OpError};
+use crate::caller::Caller;
+use crate::op_error::OpError;
 
 /// The cube that owns each lot, by the records of the lots' first groups; lots of the root cube are left out.
 pub fn owners(

@@ -6,7 +6,8 @@ use floe_format::ext::inode::Timestamp;
 use floe_format::ext::superblock::STATE_ERROR;
 
 use super::{Volume, seconds_of};
-use crate::ops::{Caller, OpError};
+use crate::caller::Caller;
+use crate::op_error::OpError;
 
 /// The kind of an error (`EXT4_ERR_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,8 +21,10 @@ use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 
+use crate::caller::Caller;
 use crate::journal::Journal;
-use crate::ops::{Caller, OpError, Orphans};
+use crate::op_error::OpError;
+use crate::orphans::Orphans;
 use crate::space::{Epoch, Pool};
 pub use errors::{ErrorCode, ErrorRecord};
 pub use features::{ReadOnly, judge};

@@ -13,7 +13,8 @@ use floe_format::features::Incompat;
 use floe_format::native::identity::{FLAG_RESERVED, Identity};
 
 use super::{Volume, cubes};
-use crate::ops::{Caller, OpError};
+use crate::caller::Caller;
+use crate::op_error::OpError;
 use crate::space::Pool;
 
 /// Lets a pool use the regions and cubes of a native file system. Sub-superblocks that cannot be read set no limits.

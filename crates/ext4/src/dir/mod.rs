@@ -39,7 +39,7 @@ pub use salvage::salvage;
 pub use seal::{Sealed, checksum_fits, empty_block, first_block, seal};
 
 /// Share of a leaf, in percent, that is left free for new names.
-pub const SLACK_PERCENT: u32 = 20;
+pub(crate) const SLACK_PERCENT: u32 = 20;
 
 /// The directory format of a file system.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use floe_format::ext::quota::{
 
 /// The default grace time, in seconds until a soft limit becomes hard: a week (`MAX_DQ_TIME`,
 /// `MAX_IQ_TIME`).
-pub const DEFAULT_GRACE_SECONDS: u32 = 7 * 24 * 60 * 60;
+pub(crate) const DEFAULT_GRACE_SECONDS: u32 = 7 * 24 * 60 * 60;
 
 /// The usage of an id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

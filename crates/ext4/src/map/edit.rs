@@ -129,7 +129,7 @@ impl TreeEditor<'_> {
     ///
     /// # Errors
     /// Those of [`TreeEditor::find`].
-    pub fn reseal(&mut self, root: &[u8; ROOT_BYTES]) -> Result<(), Refusal> {
+    pub(crate) fn reseal(&mut self, root: &[u8; ROOT_BYTES]) -> Result<(), Refusal> {
         let (entries, depth) = parse_root(root)?;
         self.reseal_below(&entries, depth)
     }

@@ -3,7 +3,7 @@
 use floe_format::{BlockNr, LogicalBlock};
 
 /// Bytes of `i_block`.
-pub const ROOT_BYTES: usize = 60;
+pub(crate) const ROOT_BYTES: usize = 60;
 
 /// A map of a file's blocks, ready to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]

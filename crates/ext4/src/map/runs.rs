@@ -41,7 +41,7 @@ impl BlockMap {
     ///
     /// # Errors
     /// [`DamagedMap`].
-    pub fn of_words(
+    pub(crate) fn of_words(
         words: &[u8; ROOT_BYTES],
         flags: InodeFlags,
         device: &dyn ReadBlocks,

@@ -14,9 +14,6 @@ use caseless::Caseless;
 use regex_syntax::hir::{Class, HirKind};
 use unicode_normalization::char::{canonical_combining_class, decompose_canonical};
 
-/// `s_encoding`: UTF-8 of Unicode 12.1, the only encoding that ext4 defines.
-pub const ENCODING_UTF8_12_1: u16 = 1;
-
 /// The byte of a name at which its first invalid character starts (problem
 /// `casefold-name-invalid-encoding`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

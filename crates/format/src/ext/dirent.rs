@@ -14,11 +14,11 @@ pub const MIN_REC_LEN: u32 = 12;
 pub const MAX_NAME_LEN: usize = 255;
 /// Bytes of hash and minor hash behind the padded name of an entry in a directory that is both
 /// encrypted and casefolded (`struct ext4_dir_entry_hash`).
-pub const ENTRY_HASH_SIZE: usize = 8;
+pub(crate) const ENTRY_HASH_SIZE: usize = 8;
 /// Bytes of the checksum tail (`struct ext4_dir_entry_tail`).
 pub const TAIL_SIZE: usize = 12;
 /// `det_reserved_ft`: the type byte that marks a checksum tail.
-pub const TAIL_FILE_TYPE: u8 = 0xde;
+pub(crate) const TAIL_FILE_TYPE: u8 = 0xde;
 
 layout! {
     /// The start of an entry (`struct ext4_dir_entry_2`); the name follows.
@@ -73,7 +73,7 @@ impl DirTail {
 
     /// Whether all fields but the checksum are those of a tail.
     #[inline]
-    pub fn is_tail(&self) -> bool {
+    pub(crate) fn is_tail(&self) -> bool {
         self.reserved_zero1 == 0
             && usize::from(self.rec_len) == TAIL_SIZE
             && self.reserved_zero2 == 0
@@ -290,12 +290,6 @@ impl<'a> DirCursor<'a> {
     #[inline]
     pub fn offset(&self) -> usize {
         self.at
-    }
-
-    /// The byte at which the entries must end.
-    #[inline]
-    pub fn usable_end(&self) -> usize {
-        self.end
     }
 
     #[cold]

@@ -13,7 +13,7 @@ use crate::ext::htree::HashVersion;
 /// A hash that no entry has (`EXT4_HTREE_EOF_32BIT << 1`); names that hash to it get [`LAST_HASH`].
 const EOF_HASH: u32 = 0xffff_fffe;
 /// The largest hash of a name.
-pub const LAST_HASH: u32 = 0xffff_fffc;
+pub(crate) const LAST_HASH: u32 = 0xffff_fffc;
 
 /// The position of a name in a directory index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

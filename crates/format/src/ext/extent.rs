@@ -201,7 +201,7 @@ impl<'a> ExtentNode<'a> {
     }
 
     /// Bytes that the checksum of a node in a block covers, from the start of the block.
-    pub fn checksummed_bytes(&self) -> usize {
+    pub(crate) fn checksummed_bytes(&self) -> usize {
         self.tail_offset().min(self.bytes.len())
     }
 

@@ -13,7 +13,7 @@ use crate::layout::{le16_at, le32_at};
 use crate::{InodeNr, LogicalBlock};
 
 /// Bytes of the tag and length that each value follows.
-pub const TAG_SIZE: usize = 4;
+pub(crate) const TAG_SIZE: usize = 4;
 /// Bits of `fc_features` that are known: none.
 pub const KNOWN_FEATURES: u32 = 0;
 

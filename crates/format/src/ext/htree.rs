@@ -14,13 +14,13 @@ pub const ENTRY_SIZE: usize = 8;
 /// Bytes of the checksum tail behind the last entry that fits.
 pub const TAIL_SIZE: usize = 8;
 /// Byte of the root at which [`DxRootInfo`] lies.
-pub const ROOT_INFO_OFFSET: usize = 24;
+pub(crate) const ROOT_INFO_OFFSET: usize = 24;
 /// `info_length` of every known index.
 pub const ROOT_INFO_LENGTH: u8 = 8;
 /// Byte of an interior node at which limit and count lie.
 pub const NODE_COUNT_OFFSET: usize = 8;
 /// The bits of an index entry's block word that hold the block number.
-pub const BLOCK_MASK: u32 = 0x0fff_ffff;
+pub(crate) const BLOCK_MASK: u32 = 0x0fff_ffff;
 /// `unused_flags` bit 0: an incompatible index (problem `htree-incompat-flag`).
 pub const FLAG_INCOMPAT: u8 = 0x01;
 /// Low bit of an index entry's hash: entries with this hash started in the block before.
@@ -253,7 +253,7 @@ impl<'a> DxBlock<'a> {
     }
 
     /// Bytes that the checksum covers: those up to the last entry in use, and the tail.
-    pub fn checksummed_bytes(&self) -> usize {
+    pub(crate) fn checksummed_bytes(&self) -> usize {
         self.count_offset + usize::from(self.count) * ENTRY_SIZE + TAIL_SIZE
     }
 

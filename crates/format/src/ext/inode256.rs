@@ -19,7 +19,7 @@ static CHECKSUM_BYTES: [ZeroedBytes; 2] =
     [ZeroedBytes::new(256 - 0x7c), ZeroedBytes::new(256 - 0x82)];
 
 /// The most inodes that one checksum proves together: 4 KiB of a table.
-pub const MOST_TOGETHER: usize = 16;
+pub(crate) const MOST_TOGETHER: usize = 16;
 
 impl<'a> Inode256<'a> {
     /// Reads `raw` as an inode.

@@ -25,7 +25,7 @@ pub const REVOKE_BLOCK: u32 = 5;
 /// The fewest blocks of a journal (`JBD2_MIN_JOURNAL_BLOCKS`), the fast-commit area not counted.
 pub const MIN_JOURNAL_BLOCKS: u32 = 1024;
 /// Blocks of the fast-commit area where the superblock says 0.
-pub const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
+pub(crate) const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 /// `s_checksum_type` and `h_chksum_type`: crc32 (`crc32_be`), used by version 1.
 pub const CHECKSUM_CRC32: u8 = 1;
 /// `s_checksum_type`: crc32c, the only type of versions 2 and 3.
@@ -33,9 +33,9 @@ pub const CHECKSUM_CRC32C: u8 = 4;
 /// `h_chksum_size` of a crc32.
 pub const CHECKSUM_CRC32_SIZE: u8 = 4;
 /// Bytes of the checksum at the end of a descriptor or revoke block with checksums 2 and 3.
-pub const BLOCK_TAIL_SIZE: usize = 4;
+pub(crate) const BLOCK_TAIL_SIZE: usize = 4;
 /// Bytes of the header of a revoke block: the block header and `r_count`.
-pub const REVOKE_HEADER_SIZE: usize = 16;
+pub(crate) const REVOKE_HEADER_SIZE: usize = 16;
 
 bitflags! {
     /// `s_feature_compat` of the journal.
@@ -271,7 +271,7 @@ impl JournalFormat {
     }
 
     /// Bytes of a tag, without the UUID that may follow: 8, 10, 12, 14 or 16.
-    pub fn tag_size(&self) -> usize {
+    pub(crate) fn tag_size(&self) -> usize {
         match (self.checksums, self.bit64) {
             (Checksums::V3, _) => 16,
             (Checksums::V2, true) => 14,
@@ -308,7 +308,7 @@ impl JournalFormat {
     }
 
     /// The crc32c that the tail of a descriptor or revoke block should hold.
-    pub fn compute_tail(&self, block: &[u8]) -> u32 {
+    pub(crate) fn compute_tail(&self, block: &[u8]) -> u32 {
         let body = block.len().saturating_sub(BLOCK_TAIL_SIZE);
         crc32c(crc32c(self.seed, &block[..body]), &[0; BLOCK_TAIL_SIZE])
     }
@@ -321,7 +321,7 @@ impl JournalFormat {
     }
 
     /// The crc32c that `chksum[0]` of a commit block should hold (versions 2 and 3).
-    pub fn compute_commit(&self, block: &[u8]) -> u32 {
+    pub(crate) fn compute_commit(&self, block: &[u8]) -> u32 {
         let crc = crc32c(self.seed, block.get(..0x10).unwrap_or(block));
         crc32c(crc32c(crc, &[0; 4]), block.get(0x14..).unwrap_or(&[]))
     }
@@ -333,7 +333,7 @@ impl JournalFormat {
 
     /// The crc32c of a data block of transaction `sequence`, as it lies in the journal (still
     /// escaped). Version 2 stores its low 16 bits.
-    pub fn compute_data(&self, sequence: u32, data: &[u8]) -> u32 {
+    pub(crate) fn compute_data(&self, sequence: u32, data: &[u8]) -> u32 {
         let crc = crc32c(crc32c(self.seed, &sequence.to_be_bytes()), data);
         if self.checksums == Checksums::V2 { crc & 0xffff } else { crc }
     }

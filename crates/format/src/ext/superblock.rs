@@ -15,8 +15,6 @@ pub const STATE_VALID: u16 = 0x0001;
 pub const STATE_ERROR: u16 = 0x0002;
 /// `s_state`: orphans are being recovered.
 pub const STATE_ORPHAN: u16 = 0x0004;
-/// `s_state`: fast commits are being replayed.
-pub const STATE_FC_REPLAY: u16 = 0x0020;
 
 /// `s_flags`: directory hashes treat characters as signed.
 pub const FLAG_SIGNED_HASH: u32 = 0x0001;

@@ -75,7 +75,7 @@ impl Identity {
     }
 
     /// crc32c of a superblock whose seal and checksum count as zero.
-    pub fn compute_seal(superblock: &Superblock) -> u32 {
+    pub(crate) fn compute_seal(superblock: &Superblock) -> u32 {
         let mut bytes = [0; Superblock::SIZE];
         superblock.encode_into(&mut bytes);
         bytes[SEAL_OFFSET..].fill(0);

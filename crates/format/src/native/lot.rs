@@ -9,7 +9,7 @@ pub const DESC_SIZE: u32 = 1024;
 /// Byte of the descriptor at which the record begins.
 pub const OFFSET: usize = 64;
 /// Byte of the descriptor that holds the cube's number, too (`bg_reserved`).
-pub const CUBE_OFFSET: usize = 0x3c;
+pub(crate) const CUBE_OFFSET: usize = 0x3c;
 /// `magic`: "Flot" in the order of the bytes.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"Flot");
 /// `version` of the record that this crate describes.

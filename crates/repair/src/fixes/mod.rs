@@ -42,7 +42,7 @@ pub(crate) use xattrs::mended_value;
 pub type Made = (Result<(), Failure>, Vec<String>);
 
 /// Carries out edits in order.
-pub fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
+pub(crate) fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
     let together = |one: &Edit, other: &Edit| match (one, other) {
         // Make all changes of one map together, so that the map is rebuilt once.
         (Edit::Map { inode: left, .. }, Edit::Map { inode: right, .. }) => left == right,

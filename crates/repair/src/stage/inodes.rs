@@ -90,7 +90,7 @@ impl Stage<'_> {
     ///
     /// # Errors
     /// As [`Stage::read_inode`].
-    pub fn write_raw_inode(&self, number: InodeNr, raw: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn write_raw_inode(&self, number: InodeNr, raw: &[u8]) -> Result<(), Failure> {
         self.overlay.write_at(self.inode_offset(number)?, raw)?;
         Ok(())
     }
@@ -162,7 +162,7 @@ impl Stage<'_> {
     ///
     /// # Errors
     /// The table cannot be staged.
-    pub fn uncover_inode(&mut self, inode: InodeNr) -> Result<(), Failure> {
+    pub(crate) fn uncover_inode(&mut self, inode: InodeNr) -> Result<(), Failure> {
         if !self.geometry.features.group_desc_csum() {
             return Ok(());
         }

@@ -144,7 +144,7 @@ impl<'a> Stage<'a> {
     }
 
     /// The notes since the last call.
-    pub fn take_notes(&mut self) -> Vec<String> {
+    pub(crate) fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.kept.notes)
     }
 
@@ -154,7 +154,7 @@ impl<'a> Stage<'a> {
     }
 
     /// The current time in 32 bits, for `i_mtime` and the like.
-    pub const fn now32(&self) -> u32 {
+    pub(crate) const fn now32(&self) -> u32 {
         // Such fields hold the low 32 bits.
         self.now_seconds as u32
     }
@@ -185,7 +185,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Whether metadata has checksums.
-    pub fn checksummed(&self) -> bool {
+    pub(crate) fn checksummed(&self) -> bool {
         self.geometry.features.metadata_csum()
     }
 

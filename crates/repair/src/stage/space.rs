@@ -33,7 +33,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Whether more than one owner claims a block, or it holds metadata.
-    pub fn is_contested(&self, block: BlockNr) -> bool {
+    pub(crate) fn is_contested(&self, block: BlockNr) -> bool {
         self.geometry.contains(block)
             && (self.evidence.claims.shared().contains(self.geometry.cluster_of(block))
                 || self.evidence.volume.is_metadata(block))
@@ -105,7 +105,11 @@ impl<'a> Stage<'a> {
     ///
     /// # Errors
     /// [`Failure::NoSpace`].
-    pub fn allocate_run(&mut self, within: BlockRun, len_blocks: u64) -> Result<BlockNr, Failure> {
+    pub(crate) fn allocate_run(
+        &mut self,
+        within: BlockRun,
+        len_blocks: u64,
+    ) -> Result<BlockNr, Failure> {
         let mut within = within;
         loop {
             let start = self.allocator()?.run(within, len_blocks);
@@ -156,7 +160,7 @@ impl<'a> Stage<'a> {
     ///
     /// # Errors
     /// [`Failure::NoSpace`].
-    pub fn allocate_inode(&mut self, near: InodeNr) -> Result<InodeNr, Failure> {
+    pub(crate) fn allocate_inode(&mut self, near: InodeNr) -> Result<InodeNr, Failure> {
         let cube = self.cube;
         // The numbers of reservation files stay theirs, as directories outside the cube name them.
         let may = |inode: InodeNr| {

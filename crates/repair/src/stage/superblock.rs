@@ -65,7 +65,7 @@ impl Stage<'_> {
     }
 
     /// The superblock, for editing.
-    pub const fn superblock_mut(&mut self) -> &mut Superblock {
+    pub(crate) const fn superblock_mut(&mut self) -> &mut Superblock {
         self.descriptors.superblock_changed = true;
         &mut self.descriptors.superblock
     }
@@ -106,7 +106,7 @@ impl Stage<'_> {
     }
 
     /// Edits the descriptor of a group and updates its checksum.
-    pub fn edit_group(&mut self, group: GroupNr, edit: impl FnOnce(&mut GroupDesc)) {
+    pub(crate) fn edit_group(&mut self, group: GroupNr, edit: impl FnOnce(&mut GroupDesc)) {
         if let Some(desc) = self.descriptors.groups.get_mut(group.0 as usize) {
             edit(desc);
             self.descriptors.changed_groups.insert(group.0);
@@ -114,12 +114,12 @@ impl Stage<'_> {
     }
 
     /// Rewrites all descriptors with new checksums at the end of the round.
-    pub const fn rewrite_groups(&mut self) {
+    pub(crate) const fn rewrite_groups(&mut self) {
         self.descriptors.all_groups = true;
     }
 
     /// Rewrites all backups at the end of the round.
-    pub const fn write_backups(&mut self) {
+    pub(crate) const fn write_backups(&mut self) {
         self.descriptors.backups = true;
     }
 

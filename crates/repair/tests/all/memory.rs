@@ -8,10 +8,10 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, Inode};
 use floe_repair::policy::Yes;
 use floe_repair::{Repair, RepairError, RepairOptions, repair};
-use floe_testkit::fill::{Shape, fill};
 use floe_testkit::tool::NOW;
 use floe_testkit::volume::Volume;
 use floe_testkit::{Image, Profile, Subject, subjects, tool};
+use floe_workload::fill::{Shape, fill};
 
 fn options(accounting: Accounting, threads: usize) -> RepairOptions<'static> {
     let check = CheckOptions {

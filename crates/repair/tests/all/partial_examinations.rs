@@ -7,11 +7,11 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, Inode};
 use floe_repair::policy::Yes;
 use floe_repair::{Repair, RepairOptions, repair};
-use floe_testkit::fill::{Shape, fill};
 use floe_testkit::rng::Rng;
 use floe_testkit::tool::NOW;
 use floe_testkit::volume::Volume;
 use floe_testkit::{Image, Profile, build, tool};
+use floe_workload::fill::{Shape, fill};
 
 fn options(threads: usize, rescan_percent: u32) -> RepairOptions<'static> {
     let check = CheckOptions {

@@ -72,7 +72,7 @@ impl Kind {
     }
 
     /// Whether files, names or attributes may be lost.
-    pub fn at_risk(&self) -> bool {
+    pub(crate) fn at_risk(&self) -> bool {
         !self.remark && matches!(self.severity.as_str(), "data-risk" | "fatal")
     }
 }
@@ -151,7 +151,7 @@ impl Totals {
     }
 
     /// The kinds of findings: damage before remarks, then the one with most images first.
-    pub fn kinds_by_importance(&self) -> Vec<(&str, &Kind, u64)> {
+    pub(crate) fn kinds_by_importance(&self) -> Vec<(&str, &Kind, u64)> {
         let kinds = self.kinds.iter();
         let mut kinds: Vec<_> =
             kinds.map(|(code, (kind, images))| (code.as_str(), kind, *images)).collect();

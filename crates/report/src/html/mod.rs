@@ -236,7 +236,7 @@ pub fn counted(count: u64, noun: &str) -> String {
 }
 
 /// The key figures of a run.
-pub fn tiles(html: &mut Html, report: &Report, cost: &Cost) {
+pub(crate) fn tiles(html: &mut Html, report: &Report, cost: &Cost) {
     // Only findings to repair: with the remarks the parts would not add up to the figure.
     let damage = report.found.iter().filter(|problem| problem.row().weight > Weight::Remark);
     let mut of_severity: BTreeMap<Reverse<Severity>, u64> = BTreeMap::new();
@@ -281,7 +281,7 @@ pub fn tiles(html: &mut Html, report: &Report, cost: &Cost) {
 }
 
 /// One figure; `share`, from 0 to 1, is shown as a bar.
-pub fn tile(html: &mut Html, name: &str, value: &str, detail: &str, share: Option<f64>) {
+pub(crate) fn tile(html: &mut Html, name: &str, value: &str, detail: &str, share: Option<f64>) {
     html.element("div", &[("class", "tile")], |html| {
         html.leaf("h2", &[], name).leaf("p", &[("class", "value")], value);
         if let Some(share) = share {

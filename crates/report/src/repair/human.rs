@@ -322,7 +322,7 @@ fn summary(out: &mut impl Write, account: &Account<'_>, tense: Tense) -> io::Res
 }
 
 /// The last line: the verdict.
-pub fn verdict_line(account: &Account<'_>) -> String {
+pub(crate) fn verdict_line(account: &Account<'_>) -> String {
     let repair = account.repair;
     let found = account.before().damage_count() as u64;
     let left = repair.left.len() as u64;

@@ -177,7 +177,7 @@ impl<'r> Account<'r> {
     }
 
     /// Damage from the first examination that no change names, yet is resolved.
-    pub fn gone_with_the_rest(&self) -> Vec<&'r Problem> {
+    pub(crate) fn gone_with_the_rest(&self) -> Vec<&'r Problem> {
         let changes = self.changes();
         let named: BTreeSet<&Problem> =
             changes.iter().flat_map(|change| change.causes.iter().copied()).collect();

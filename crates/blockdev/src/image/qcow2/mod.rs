@@ -73,13 +73,13 @@ impl Qcow2 {
     }
 
     /// The backing file that the image names.
-    pub fn backing_name(&self) -> Option<BackingName> {
+    pub(crate) fn backing_name(&self) -> Option<BackingName> {
         let (name, format) = self.header.backing.clone()?;
         Some(BackingName { name, format })
     }
 
     /// Attaches the backing image, from which clusters that this image lacks are read.
-    pub fn set_backing(&mut self, backing: Box<dyn ReadBlocks>) {
+    pub(crate) fn set_backing(&mut self, backing: Box<dyn ReadBlocks>) {
         self.backing = Some(backing);
     }
 

@@ -75,7 +75,7 @@ pub struct Empty {
 
 impl Empty {
     /// Nothing but the file system.
-    pub fn cx<'a>(&'a self, volume: &'a Volume<'a>) -> DirCx<'a> {
+    pub(crate) fn cx<'a>(&'a self, volume: &'a Volume<'a>) -> DirCx<'a> {
         let Self { dirs, index, facts, policies, ea_references } = self;
         DirCx::new(volume, dirs, index, facts, policies, ea_references)
     }
@@ -121,27 +121,27 @@ impl<'a> DirCx<'a> {
 
     /// The same, for who does not know facts of inodes yet.
     #[must_use]
-    pub fn assuming(self) -> Self {
+    pub(crate) fn assuming(self) -> Self {
         Self { assumes: true, ..self }
     }
 
     /// The region of the disk in which a block lies, for the note of who is named where.
     #[inline]
-    pub fn region_of(&self, block: BlockNr) -> u32 {
+    pub(crate) fn region_of(&self, block: BlockNr) -> u32 {
         u32::try_from(block.0 >> self.region_bits).unwrap_or(u32::MAX)
     }
 
     /// Whether the facts of an inode are kept, so that an assumption about it must be verified. Inodes
     /// outside the file system may not be named at all.
     #[inline]
-    pub fn must_prove(&self, inode: InodeNr) -> bool {
+    pub(crate) fn must_prove(&self, inode: InodeNr) -> bool {
         self.volume.geometry.place_of(inode).is_some() && self.volume.keeps(inode)
     }
 
     /// The facts of an inode that an entry or a `..` names with this file type. Where facts are not
     /// kept, the fingerprints prove that the inode is in use and has that type.
     #[inline]
-    pub fn facts_of(&self, inode: InodeNr, named_as: u8) -> Facts {
+    pub(crate) fn facts_of(&self, inode: InodeNr, named_as: u8) -> Facts {
         if self.volume.keeps(inode) && !self.assumes {
             self.facts.get(inode)
         } else {
@@ -159,7 +159,7 @@ impl<'a> DirCx<'a> {
     /// Whether no directory entry may name an inode: reserved, outside the file system, or one of
     /// the file system's own files.
     #[inline]
-    pub fn is_illegal(&self, inode: InodeNr) -> bool {
+    pub(crate) fn is_illegal(&self, inode: InodeNr) -> bool {
         inode.0 > self.volume.geometry.inodes_count
             || (inode.0 < self.ordinary_from && self.is_reserved_or_hidden(inode))
     }
@@ -172,7 +172,7 @@ impl<'a> DirCx<'a> {
     /// The hash that a directory most likely has: its root, which says so, may be read later. Most
     /// directories of a file system have the one it names; others are looked at again.
     #[inline]
-    pub fn usual_hash(&self, flags: DirFlags) -> HashVersion {
+    pub(crate) fn usual_hash(&self, flags: DirFlags) -> HashVersion {
         if flags.contains(DirFlags::ENCRYPTED.union(DirFlags::CASEFOLD)) {
             HashVersion::SipHash
         } else {
@@ -190,7 +190,7 @@ impl<'a> DirCx<'a> {
     }
 
     /// Whether a directory is too large for two levels of index.
-    pub fn needs_three_levels(&self, rank: u32) -> bool {
+    pub(crate) fn needs_three_levels(&self, rank: u32) -> bool {
         let entries = u64::from(self.volume.geometry.block_size / 8);
         u64::from(self.size_blocks(rank)) >= (entries - 1) * (entries - 2)
     }
@@ -239,12 +239,12 @@ pub struct DirEvidence {
 impl DirEvidence {
     /// The links counted, in the structure that the check takes.
     #[inline]
-    pub fn links_in(&mut self, cx: &DirCx<'_>) -> &mut LinkTally {
+    pub(crate) fn links_in(&mut self, cx: &DirCx<'_>) -> &mut LinkTally {
         self.links.taking(cx.volume.links)
     }
 
     /// Notes a link to an inode as one of this type.
-    pub fn note_link(&mut self, cx: &DirCx<'_>, inode: InodeNr, file_type: FileType) {
+    pub(crate) fn note_link(&mut self, cx: &DirCx<'_>, inode: InodeNr, file_type: FileType) {
         if let Some(tables) = &cx.volume.tables {
             let mut adder = LinkAdder::new(tables);
             adder.add(&mut self.sums, inode, file_type);
@@ -254,7 +254,7 @@ impl DirEvidence {
 
     /// Notes that an inode is taken to be what something names it as, where facts are not known yet.
     #[inline]
-    pub fn note_assumed(&mut self, cx: &DirCx<'_>, inode: InodeNr, named_as: u8) {
+    pub(crate) fn note_assumed(&mut self, cx: &DirCx<'_>, inode: InodeNr, named_as: u8) {
         if cx.assumes && cx.must_prove(inode) {
             self.assumed.insert((inode, named_as));
         }
@@ -271,7 +271,7 @@ impl DirEvidence {
 
     /// Notes an entry `lost+found` of the root.
     #[cold]
-    pub fn note_lost_found(&mut self, logical: u32, entry: &DirEntry<'_>) {
+    pub(crate) fn note_lost_found(&mut self, logical: u32, entry: &DirEntry<'_>) {
         let new = LostFound { place: (logical, entry.offset), inode: entry.inode };
         self.lost_found = Some(self.lost_found.map_or(new, |old| old.min(new)));
     }

@@ -275,7 +275,7 @@ fn report_fault(block: &DirBlock<'_>, fault: DirFault, evidence: &mut DirEvidenc
 
 /// Compares the type byte of an entry with the type of its inode.
 #[inline]
-pub fn check_type(
+pub(crate) fn check_type(
     cx: &DirCx<'_>,
     block: &DirBlock<'_>,
     entry: &DirEntry<'_>,

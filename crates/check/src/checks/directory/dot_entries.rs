@@ -14,7 +14,7 @@ use crate::problem::{Name, Problem, Sink};
 use crate::scan::directory_blocks::DirBlock;
 
 /// Checks the first entry of a directory.
-pub fn check_dot(
+pub(crate) fn check_dot(
     cx: &DirCx<'_>,
     block: &DirBlock<'_>,
     entry: &DirEntry<'_>,
@@ -56,7 +56,7 @@ pub fn check_dot(
 }
 
 /// Checks the second entry of a directory and notes what it names, if that can be the parent.
-pub fn check_dotdot(
+pub(crate) fn check_dotdot(
     cx: &DirCx<'_>,
     block: &DirBlock<'_>,
     entry: &DirEntry<'_>,
@@ -109,7 +109,7 @@ pub fn check_dotdot(
 }
 
 /// Reports a `..` that never came because `.` fills the block.
-pub fn check_ended(block: &DirBlock<'_>, dotdot_expected: bool, evidence: &mut DirEvidence) {
+pub(crate) fn check_ended(block: &DirBlock<'_>, dotdot_expected: bool, evidence: &mut DirEvidence) {
     if dotdot_expected {
         let (dir, logical) = (block.dir, block.logical());
         evidence.found.push(Problem::DotdotEntryMissing { dir, logical });

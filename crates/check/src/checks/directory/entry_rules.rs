@@ -129,7 +129,7 @@ fn refusal(cx: &DirCx<'_>, block: &DirBlock<'_>, entry: &DirEntry<'_>, facts: Fa
 }
 
 /// Whether the inode of an entry is none that can be named: `Some(None)` if the inode pass said so.
-pub fn unusable_inode(
+pub(crate) fn unusable_inode(
     cx: &DirCx<'_>,
     block: &DirBlock<'_>,
     entry: &DirEntry<'_>,

@@ -67,7 +67,7 @@ pub fn run<A: Accumulator>(
 
 /// Picks the directory blocks whose entries name some inodes, and perhaps others; `inodes` are sorted.
 /// `met` is what the directory pass noted.
-pub fn naming(
+pub(crate) fn naming(
     cx: &DirCx<'_>,
     met: &Ledger,
     inodes: impl IntoIterator<Item = InodeNr>,
@@ -77,7 +77,7 @@ pub fn naming(
 
 /// As [`naming`]; the inodes are those of some ranges, with their first and last numbers: sorted, and
 /// none overlaps the next.
-pub fn naming_any(
+pub(crate) fn naming_any(
     cx: &DirCx<'_>,
     met: &Ledger,
     inodes: Vec<(u32, u32)>,

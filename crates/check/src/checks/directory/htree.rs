@@ -54,13 +54,13 @@ pub fn begin(cx: &DirCx<'_>, block: &DirBlock<'_>) -> Role {
 impl Role {
     /// Whether the block is a linear one, with a checksum tail.
     #[inline]
-    pub fn is_leaf(self) -> bool {
+    pub(crate) fn is_leaf(self) -> bool {
         matches!(self, Self::Linear | Self::Leaf)
     }
 
     /// Collector for the hashes of names; it stays empty if the block is not a leaf.
     #[inline]
-    pub fn leaf_hashes(self, cx: &DirCx<'_>, block: &DirBlock<'_>) -> LeafHashes {
+    pub(crate) fn leaf_hashes(self, cx: &DirCx<'_>, block: &DirBlock<'_>) -> LeafHashes {
         let version = (self == Self::Leaf).then(|| cx.usual_hash(block.flags));
         LeafHashes { version, min: u32::MAX, max: 0 }
     }

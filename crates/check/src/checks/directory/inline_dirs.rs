@@ -26,7 +26,7 @@ pub fn run(cx: &DirCx<'_>, pool: &Pool) -> DirEvidence {
 }
 
 /// Checks some inline directories.
-pub fn run_over(cx: &DirCx<'_>, dirs: &[InodeNr], pool: &Pool) -> DirEvidence {
+pub(crate) fn run_over(cx: &DirCx<'_>, dirs: &[InodeNr], pool: &Pool) -> DirEvidence {
     let units: Vec<_> = dirs.chunks(UNIT).collect();
     pool.run(&units, |evidence: &mut DirEvidence, unit: &&[InodeNr]| {
         let mut reader = InodeReader::default();
@@ -54,7 +54,7 @@ fn check_one(cx: &DirCx<'_>, dir: InodeNr, reader: &mut InodeReader, evidence: &
 }
 
 /// Hands out the parts of an inline directory as blocks: the first without its parent field.
-pub fn for_each_part(
+pub(crate) fn for_each_part(
     inode: &Inode<'_>,
     dir: InodeNr,
     rank: u32,

@@ -19,7 +19,7 @@ use crate::scan::inode_reader::InodeReader;
 use crate::volume::open::{orphan_inode, quota_inode};
 
 /// Most links that are counted (`EXT4_LINK_MAX`); a directory with more has a count of 1.
-pub const LINK_MAX: u32 = 65_000;
+pub(crate) const LINK_MAX: u32 = 65_000;
 /// Magic number of attributes in an inode.
 const XATTR_MAGIC: u32 = 0xea02_0000;
 /// Chunks of inodes of one unit of work.

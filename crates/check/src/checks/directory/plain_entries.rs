@@ -139,7 +139,7 @@ fn note_if(
 
 /// Whether a directory's blocks can be plain at all.
 #[inline]
-pub fn may_be_plain(cx: &DirCx<'_>, dir: InodeNr, flags: DirFlags) -> bool {
+pub(crate) fn may_be_plain(cx: &DirCx<'_>, dir: InodeNr, flags: DirFlags) -> bool {
     cx.volume.shortcuts && cx.filetype && dir != InodeNr::ROOT && DirFlags::INDEXED.contains(flags)
 }
 
@@ -190,7 +190,10 @@ impl Plain {
 
     /// Takes back what is at the ends of lists; comes back with the inode that `..` names, if the
     /// block has one, and the smallest and largest hash of a leaf.
-    pub fn withdraw(self, evidence: &mut DirEvidence) -> (Option<InodeNr>, Option<(u32, u32)>) {
+    pub(crate) fn withdraw(
+        self,
+        evidence: &mut DirEvidence,
+    ) -> (Option<InodeNr>, Option<(u32, u32)>) {
         evidence.named.truncate(self.named);
         let dotdot = evidence.dotdots.get(self.dotdots).map(|(_, inode)| *inode);
         evidence.dotdots.truncate(self.dotdots);

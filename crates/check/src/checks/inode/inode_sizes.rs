@@ -18,7 +18,7 @@ fn block_map_limit_bytes(block_size: u32) -> u64 {
 
 /// Problem `inode-size-wrong`. The size of an inline directory or link is judged by
 /// `checks/inode/inline_data.rs` and `checks/inode/symlinks.rs`; all else has the limits of any file.
-pub fn check_size(
+pub(crate) fn check_size(
     cx: &InodeCx<'_>,
     file_type: Option<FileType>,
     mapping: &Mapping,
@@ -68,7 +68,7 @@ fn file_size_wrong(cx: &InodeCx<'_>, mapping: &Mapping, size: u64, block_size: u
 }
 
 /// Problem `inode-block-count-wrong`.
-pub fn check_block_count(cx: &InodeCx<'_>, clusters: u64, found: &mut Findings) {
+pub(crate) fn check_block_count(cx: &InodeCx<'_>, clusters: u64, found: &mut Findings) {
     let volume = cx.volume;
     if volume.superblock.creator_os == OS_HURD {
         return;

@@ -17,7 +17,7 @@ fn is_doubtful(extra: u32) -> bool {
 
 /// Whether one of some extra words needs a closer look. All are looked at: hardly any does.
 #[inline]
-pub fn any_is_doubtful(extras: [u32; 4]) -> bool {
+pub(crate) fn any_is_doubtful(extras: [u32; 4]) -> bool {
     extras.iter().fold(false, |any, &extra| any | is_doubtful(extra))
 }
 

@@ -365,7 +365,7 @@ fn add_usage(cx: &InodeCx<'_>, clusters: u64, ea_inodes: u64, evidence: &mut Ino
 }
 
 /// Judges superblock fields that only the evidence of all inodes can disprove.
-pub fn check_totals(volume: &Volume<'_>, totals: &Totals, found: &mut Findings) {
+pub(crate) fn check_totals(volume: &Volume<'_>, totals: &Totals, found: &mut Findings) {
     if totals.large_files > 0 && !volume.has_ro_compat(RoCompat::LARGE_FILE) {
         found.push(Problem::LargeFileFeatureMissing);
     }

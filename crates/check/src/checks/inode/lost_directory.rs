@@ -11,7 +11,7 @@ use crate::checks::context::inode::{InodeCx, InodeEvidence};
 /// Whether logical block 0 starts with `.` naming this inode, then `..` (problem
 /// `inode-is-really-directory`). A device with one link and nothing in the last 11 words of its
 /// map is believed. Notes in `evidence` the block that it looks into.
-pub fn is_really_directory(
+pub(crate) fn is_really_directory(
     cx: &InodeCx<'_>,
     file_type: Option<FileType>,
     evidence: &mut InodeEvidence,

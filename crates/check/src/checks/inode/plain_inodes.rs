@@ -211,7 +211,7 @@ impl<'v> PlainInodes<'v> {
 }
 
 /// Claims the blocks of plain inodes that were not claimed yet.
-pub fn claim_pending(volume: &Volume<'_>, evidence: &mut InodeEvidence) {
+pub(crate) fn claim_pending(volume: &Volume<'_>, evidence: &mut InodeEvidence) {
     let run = std::mem::take(&mut evidence.buffers.pending);
     evidence.claims.claim(&volume.geometry, run);
 }

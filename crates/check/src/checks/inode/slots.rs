@@ -13,7 +13,7 @@ use crate::scan::inode_tables::{self, Ahead, TablePart};
 use crate::volume::Volume;
 
 /// Calls `each` with every inode of a part, without judging anything: for a second look.
-pub fn for_each_inode(
+pub(crate) fn for_each_inode(
     volume: &Volume<'_>,
     part: TablePart,
     evidence: &mut InodeEvidence,

@@ -17,13 +17,13 @@ use crate::volume::Volume;
 
 /// Whether a symlink's target lies in `i_block`, by its size (`ext4_inode_is_fast_symlink`).
 #[inline]
-pub fn is_fast(inode: &Inode<'_>) -> bool {
+pub(crate) fn is_fast(inode: &Inode<'_>) -> bool {
     inode.file_type() == Some(FileType::Symlink) && (1..60).contains(&inode.size_bytes())
 }
 
 /// Whether `i_block` of an inode maps blocks: true for regular files, directories and long symlinks
 /// without inline data. As e2fsck does, a symlink is judged by what it owns, not by its size.
-pub fn maps_blocks(volume: &Volume<'_>, inode: &Inode<'_>) -> bool {
+pub(crate) fn maps_blocks(volume: &Volume<'_>, inode: &Inode<'_>) -> bool {
     let maps = match inode.file_type() {
         Some(FileType::Regular | FileType::Directory) => true,
         Some(FileType::Symlink) if inode.file_acl(volume.has_incompat(Incompat::BIT64)) == 0 => {

@@ -49,7 +49,7 @@ impl TableContext<'_> {
     /// inodes (problem `inode-block-garbage`). A sound inode is never called garbage for the company
     /// that it keeps: it can be saved.
     #[inline]
-    pub fn is_garbage(&self, cx: &InodeCx<'_>, checksum_ok: bool) -> bool {
+    pub(crate) fn is_garbage(&self, cx: &InodeCx<'_>, checksum_ok: bool) -> bool {
         (!checksum_ok || maps_garbage(self.volume, cx.inode)) && self.garbage_block()
     }
 

@@ -40,7 +40,7 @@ pub struct Mapper<'a, 'e> {
 }
 
 /// The last logical block that a directory may have without large_dir: at 2 GiB.
-pub fn last_dir_block(volume: &Volume<'_>) -> u64 {
+pub(crate) fn last_dir_block(volume: &Volume<'_>) -> u64 {
     1 << (21 - volume.superblock.log_block_size.min(20))
 }
 
@@ -74,7 +74,7 @@ impl<'a, 'e> Mapper<'a, 'e> {
 
     /// Claims the block of a map node. `false`: it was met before in this inode, or lies on static
     /// metadata, so what it holds must not be followed.
-    pub fn claim_node(&mut self, node: BlockNr, logical: LogicalBlock) -> bool {
+    pub(crate) fn claim_node(&mut self, node: BlockNr, logical: LogicalBlock) -> bool {
         let volume = self.cx.volume;
         self.evidence.buffers.met_trees = true;
         self.evidence.buffers.maps.add(volume, node);
@@ -98,7 +98,7 @@ impl<'a, 'e> Mapper<'a, 'e> {
 
     /// A block of the map itself is met where it is needed: between two blocks of data it makes no
     /// gap, if it lies there.
-    pub fn pass_node(&mut self, node: BlockNr) {
+    pub(crate) fn pass_node(&mut self, node: BlockNr) {
         if let Some((block, logical)) = self.previous
             && self.cx.volume.geometry.cluster_bits == 0
         {
@@ -199,7 +199,7 @@ impl<'a, 'e> Mapper<'a, 'e> {
 
     /// Reports the holes `from..to` of a directory, the first ones singly and no more than a few:
     /// a hostile size can make millions.
-    pub fn report_holes(&mut self, from: u64, to: u64) {
+    pub(crate) fn report_holes(&mut self, from: u64, to: u64) {
         const MOST: u64 = 16;
         let features = self.cx.volume.features();
         use floe_format::features::Incompat;
@@ -214,7 +214,7 @@ impl<'a, 'e> Mapper<'a, 'e> {
     }
 
     /// Whether `logical` is past what a directory may hold without large_dir: 2 GiB.
-    pub fn too_far_for_dir(&self, logical: u64) -> bool {
+    pub(crate) fn too_far_for_dir(&self, logical: u64) -> bool {
         let volume = self.cx.volume;
         self.is_dir()
             && !volume.has_incompat(floe_format::features::Incompat::LARGEDIR)

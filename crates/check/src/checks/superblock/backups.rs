@@ -12,7 +12,7 @@ use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
 
 /// Backups that are read at most. File systems without sparse_super have one in each group.
-pub const MOST_BACKUPS: usize = 64;
+pub(crate) const MOST_BACKUPS: usize = 64;
 /// Features that Linux switches on or off in the primary alone: extents and needs_recovery;
 /// large_file, dir_nlink and orphan_present.
 const PRIMARY_ONLY: (u32, u32) = (0x44, 0x1_0022);

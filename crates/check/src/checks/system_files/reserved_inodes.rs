@@ -34,7 +34,7 @@ pub enum Role {
 }
 
 /// The role of an inode.
-pub fn role_of(cx: &InodeCx<'_>) -> Role {
+pub(crate) fn role_of(cx: &InodeCx<'_>) -> Role {
     let sb = &cx.volume.superblock;
     match cx.number {
         InodeNr::BAD_BLOCKS => Role::BadBlocks,
@@ -110,7 +110,7 @@ fn reserved_mode_bad(cx: &InodeCx<'_>) -> bool {
 }
 
 /// Checks the bad-block inode and claims the blocks it lists that are not static metadata.
-pub fn check_bad_blocks(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
+pub(crate) fn check_bad_blocks(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
     let base = &cx.inode.base;
     let reasons = [
         (base.mode != 0, "its mode is not zero"),

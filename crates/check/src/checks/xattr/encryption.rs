@@ -23,7 +23,7 @@ pub fn check(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
 }
 
 /// Checks the casefold flag, which e2fsck minds even in a reserved inode that nothing uses.
-pub fn check_casefold(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
+pub(crate) fn check_casefold(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
     let (inode, supported) = (cx.number, cx.volume.has_incompat(Incompat::CASEFOLD));
     if !cx.inode.flags().contains(InodeFlags::CASEFOLD) {
         return;

@@ -55,7 +55,7 @@ pub fn check(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) -> OfInode {
 
 /// Whether `i_extra_isize` of an inode of more than 128 bytes is impossible; 0 is allowed.
 #[inline]
-pub fn extra_isize_bad(cx: &InodeCx<'_>) -> bool {
+pub(crate) fn extra_isize_bad(cx: &InodeCx<'_>) -> bool {
     let (size, max) = (usize::from(cx.inode.extra.extra_isize), cx.inode.raw.len() - 128);
     size != 0 && (size < 4 || size > max || !size.is_multiple_of(4))
 }
@@ -79,7 +79,7 @@ fn check_in_inode(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut Of
 }
 
 /// Whether the attributes in an inode, of those that e2fsck does not look at, cannot be read.
-pub fn own_are_bad(cx: &InodeCx<'_>) -> bool {
+pub(crate) fn own_are_bad(cx: &InodeCx<'_>) -> bool {
     if cx.inode.xattr_area().first_chunk() != Some(&MAGIC.to_le_bytes()) {
         return false;
     }

@@ -42,7 +42,7 @@ impl Budget {
     }
 
     /// Whether so many bytes more would fit.
-    pub fn has_room_for(&self, bytes: u64) -> bool {
+    pub(crate) fn has_room_for(&self, bytes: u64) -> bool {
         bytes <= self.plan.left_bytes()
     }
 
@@ -51,7 +51,7 @@ impl Budget {
     ///
     /// # Errors
     /// [`CheckError::OverBudget`] if not even the other evidence of all of them fits.
-    pub fn groups_at_once(
+    pub(crate) fn groups_at_once(
         &self,
         volume: &Volume<'_>,
         clusters: &BTreeSet<GroupNr>,

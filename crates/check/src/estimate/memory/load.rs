@@ -292,7 +292,7 @@ impl Load {
     }
 
     /// Links counted in a structure, by each thread.
-    pub fn links_bytes(&self, links: LinkStructure, threads: u64) -> u64 {
+    pub(crate) fn links_bytes(&self, links: LinkStructure, threads: u64) -> u64 {
         let InodeUse { used, directories, .. } = self.inodes;
         match links {
             LinkStructure::Bits => threads * self.parts * LINK_CHUNK_BYTES,

@@ -63,7 +63,11 @@ impl Plan {
     ///
     /// # Errors
     /// As [`Plan::new`].
-    pub fn for_repair(load: &Load, geometry: &Geometry, options: Ways) -> Result<Self, CheckError> {
+    pub(crate) fn for_repair(
+        load: &Load,
+        geometry: &Geometry,
+        options: Ways,
+    ) -> Result<Self, CheckError> {
         let by = |accounting| ways(load, geometry, Ways { accounting, ..options });
         let mut ways = match options.accounting {
             Accounting::Auto => by(Accounting::Exact),
@@ -100,7 +104,7 @@ impl Plan {
     }
 
     /// Bytes of the budget that the estimate leaves; all there are without a budget.
-    pub fn left_bytes(&self) -> u64 {
+    pub(crate) fn left_bytes(&self) -> u64 {
         self.budget_bytes.map_or(u64::MAX, |budget| budget.saturating_sub(self.estimate.total()))
     }
 }

@@ -42,7 +42,7 @@ pub const PHASES: [&str; 11] = [
 ];
 
 /// The first phase that each round of a repair does anew.
-pub const FIRST_OF_ROUND: &str = "superblock";
+pub(crate) const FIRST_OF_ROUND: &str = "superblock";
 
 /// Bytes of an entry with a name of common length, with some room left in each block.
 const ENTRY_BYTES: u64 = 40;
@@ -190,7 +190,7 @@ impl Work {
     }
 
     /// The work of merging claims and putting directories in order.
-    pub fn of_shared_blocks(&self, _threads: usize) -> Expected {
+    pub(crate) fn of_shared_blocks(&self, _threads: usize) -> Expected {
         let order = times(self.directories, weights::DIRECTORY);
         Reads::default().with(times(self.groups, weights::METADATA) + order, 1)
     }
@@ -204,7 +204,7 @@ impl Work {
     }
 
     /// The work of comparing bitmaps.
-    pub fn of_bitmaps(&self, threads: usize) -> Expected {
+    pub(crate) fn of_bitmaps(&self, threads: usize) -> Expected {
         let bits = times(self.slots, weights::INODE_BIT);
         let order = times(self.directories, weights::DIRECTORY);
         // Some of those of blocks and of inodes lie side by side.
@@ -214,12 +214,12 @@ impl Work {
     }
 
     /// The work of connecting directories.
-    pub fn of_connectivity(&self, _threads: usize) -> Expected {
+    pub(crate) fn of_connectivity(&self, _threads: usize) -> Expected {
         Reads::default().with(times(self.directories, weights::CONNECTION), 1)
     }
 
     /// The work of comparing link counts.
-    pub fn of_link_counts(&self, threads: usize) -> Expected {
+    pub(crate) fn of_link_counts(&self, threads: usize) -> Expected {
         let directories = times(self.directories, weights::DIRECTORY_LINKS);
         Reads::default().with(times(self.slots, weights::LINK_COUNT) + directories, threads)
     }

@@ -195,7 +195,7 @@ impl EarlyDirs {
     /// Delayed certification, when all inodes were read: proves what was put off, and gives directories
     /// their ranks. Comes back with what judged blocks leave, and with the single blocks that are left
     /// to the directory pass.
-    pub fn certify(self, cx: &DirCx<'_>) -> (DirEvidence, Vec<DirRun>) {
+    pub(crate) fn certify(self, cx: &DirCx<'_>) -> (DirEvidence, Vec<DirRun>) {
         let Self { mut evidence, delayed, mut left, .. } = self;
         settle_ranks(cx, &mut evidence);
         for delayed in delayed {

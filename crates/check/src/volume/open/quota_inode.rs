@@ -145,7 +145,7 @@ fn begins_as(kind: QuotaKind, block: &[u8], size: u64) -> bool {
 
 /// Whether an inode without a name is the quota file of projects, of which the superblock names none: it begins
 /// as one, and is as only the file system itself makes files.
-pub fn is_lost_project_file(volume: &Volume<'_>, file: &Inode<'_>) -> bool {
+pub(crate) fn is_lost_project_file(volume: &Volume<'_>, file: &Inode<'_>) -> bool {
     let tracked = [RoCompat::QUOTA, RoCompat::PROJECT];
     let base = &file.base;
     let made_by_system = file.file_type() == Some(FileType::Regular)

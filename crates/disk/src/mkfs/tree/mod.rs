@@ -71,9 +71,6 @@ pub enum TreeError {
     /// Nodes and names are counted with 32 bits.
     #[error("too many files for one tree")]
     TooMany,
-    /// The type of a body differs from that of the node.
-    #[error("the type of a file cannot be changed in place")]
-    OtherType,
 }
 
 /// A tree of files. See the [module](self).
@@ -125,19 +122,6 @@ impl Tree {
     /// Replaces owner, permissions, times and attributes of a node. The type bits of the mode stay.
     pub fn set_attributes(&mut self, id: NodeId, attributes: Attributes) {
         self.nodes[id.0 as usize].set_attributes(attributes);
-    }
-
-    /// Replaces the body of a node, for example the data of a file.
-    ///
-    /// # Errors
-    /// [`TreeError::OtherType`].
-    pub fn set_body(&mut self, id: NodeId, body: Body) -> Result<(), TreeError> {
-        let node = &mut self.nodes[id.0 as usize];
-        if node.file_type() != body.file_type() {
-            return Err(TreeError::OtherType);
-        }
-        node.body = body;
-        Ok(())
     }
 
     /// Stores a set of extended attributes, for [`Attributes::xattrs`]. Equal sets are stored once,

@@ -254,7 +254,7 @@ impl Node {
     }
 
     /// Number of names in it; 0 if it is not a directory.
-    pub fn child_count(&self) -> u32 {
+    pub(crate) fn child_count(&self) -> u32 {
         self.children
     }
 }

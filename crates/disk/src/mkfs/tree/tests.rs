@@ -92,14 +92,13 @@ fn the_order_is_that_of_names() {
 }
 
 #[test]
-fn attributes_and_bodies_are_replaced() {
+fn attributes_are_replaced() {
     let mut tree = tree();
     let root = tree.root();
     let target = Body::Symlink(b"target".as_slice().into());
     let link = tree.insert(root, b"s", Attributes::file(0o777), target).unwrap();
     assert_eq!(tree.node(link).mode(), 0o120_777);
     assert_eq!(tree.node(link).size(), 6);
-    assert_eq!(tree.set_body(link, Body::Fifo), Err(TreeError::OtherType));
     let xattrs = tree.keep_xattrs(vec![Xattr::new(&b"user.a"[..], &b"1"[..])]);
     let time = Timestamp { seconds: -5, nanoseconds: 7 };
     let attributes = Attributes { uid: 70_000, xattrs, ..Attributes::file(0o17_4755) }.at(time);

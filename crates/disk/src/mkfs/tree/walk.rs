@@ -48,7 +48,7 @@ impl Tree {
     }
 
     /// The latest name of a node. `None` for the root.
-    pub fn link_of(&self, node: NodeId) -> Option<Name<'_>> {
+    pub(crate) fn link_of(&self, node: NodeId) -> Option<Name<'_>> {
         self.links_of(node).next()
     }
 
@@ -98,22 +98,22 @@ impl Tree {
 
     /// Number of stored sets of extended attributes, including the empty one: the bound of
     /// [`XattrsId::index`].
-    pub fn xattr_sets(&self) -> usize {
+    pub(crate) fn xattr_sets(&self) -> usize {
         self.xattrs.len()
     }
 
     /// The set of extended attributes of a node.
-    pub fn xattrs_of(&self, node: NodeId) -> XattrsId {
+    pub(crate) fn xattrs_of(&self, node: NodeId) -> XattrsId {
         self.node(node).attributes().xattrs
     }
 
     /// All stored sets of extended attributes, by [`XattrsId::index`]; the first is empty.
-    pub fn all_xattrs(&self) -> impl Iterator<Item = &[Xattr]> {
+    pub(crate) fn all_xattrs(&self) -> impl Iterator<Item = &[Xattr]> {
         (0..self.xattr_sets()).map(|at| self.xattrs.at(at))
     }
 
     /// Bytes of the largest file.
-    pub fn largest_file(&self) -> u64 {
+    pub(crate) fn largest_file(&self) -> u64 {
         self.nodes.iter().map(super::Node::size).max().unwrap_or(0)
     }
 

@@ -30,19 +30,19 @@ pub const INDEX_ACL_ACCESS: u8 = 2;
 /// `e_name_index` of the default ACL; the name is empty.
 pub const INDEX_ACL_DEFAULT: u8 = 3;
 /// `e_name_index` of `trusted.`.
-pub const INDEX_TRUSTED: u8 = 4;
+pub(crate) const INDEX_TRUSTED: u8 = 4;
 /// `e_name_index` of `lustre.`.
-pub const INDEX_LUSTRE: u8 = 5;
+pub(crate) const INDEX_LUSTRE: u8 = 5;
 /// `e_name_index` of `security.`.
-pub const INDEX_SECURITY: u8 = 6;
+pub(crate) const INDEX_SECURITY: u8 = 6;
 /// `e_name_index` of `system.`, where inline data lives.
 pub const INDEX_SYSTEM: u8 = 7;
 /// `e_name_index` of the rich ACL.
-pub const INDEX_RICHACL: u8 = 8;
+pub(crate) const INDEX_RICHACL: u8 = 8;
 /// `e_name_index` of encryption contexts.
 pub const INDEX_ENCRYPTION: u8 = 9;
 /// `e_name_index` of `gnu.` (Hurd).
-pub const INDEX_HURD: u8 = 10;
+pub(crate) const INDEX_HURD: u8 = 10;
 
 layout! {
     /// `struct ext4_xattr_header`, in front of the entries of a block.

@@ -23,11 +23,6 @@ pub fn stored_hash(inode: &InodeBase) -> u32 {
     inode.atime
 }
 
-/// Stores the hash of the value.
-pub fn set_hash(inode: &mut InodeBase, hash: u32) {
-    inode.atime = hash;
-}
-
 /// The hash of a value: its crc32c from the file system's seed.
 pub fn value_hash(seed: Seed, value: &[u8]) -> u32 {
     crc32c(seed.0, value)
@@ -50,7 +45,7 @@ mod tests {
         set_refcount(&mut inode, 0x1_0000_0002);
         assert_eq!((inode.ctime, inode.version), (1, 2));
         assert_eq!(refcount(&inode), 0x1_0000_0002);
-        set_hash(&mut inode, value_hash(Seed(1), b"value"));
+        inode.atime = value_hash(Seed(1), b"value");
         assert_eq!(stored_hash(&inode), value_hash(Seed(1), b"value"));
     }
 }

@@ -26,7 +26,7 @@ use crate::volume::Volume;
 
 /// Groups that one unit of work checks: bitmaps of a flexible group lie side by side, so that one
 /// read brings many.
-pub const GROUPS_PER_UNIT: u32 = 64;
+pub(crate) const GROUPS_PER_UNIT: u32 = 64;
 const WORD_BITS: u32 = u64::BITS;
 
 /// Contents of the bitmaps, and the problems in them.
@@ -42,7 +42,7 @@ pub struct Bitmaps {
 
 /// Checks the bitmaps and counts of the groups `wanted`. `claims` holds all clusters in use, static metadata
 /// included. `dirs` has the number of directories of each group whose facts are not kept.
-pub fn check_where(
+pub(crate) fn check_where(
     volume: &Volume<'_>,
     facts: &InodeFacts,
     claims: &Claims,
@@ -211,7 +211,11 @@ mod laws_of_shards {
         },
         |all: Bitmaps| same(all, |all: Bitmaps| {
             let counts = (all.free_clusters, all.free_inodes);
-            (crate::report::in_order(all.found), all.sums.to_bytes(), counts)
+            (
+                crate::report::in_order(all.found),
+                all.sums.clusters.not_zero().collect::<Vec<_>>(),
+                counts,
+            )
         })
     );
 }

@@ -1,0 +1,110 @@
+//! Measurements of Floe, and what they make: `cargo xtask bench`, `memory`, `scaling` and others.
+
+mod bench;
+mod conflicts;
+mod engines;
+mod eta;
+mod image_bench;
+mod link_memory;
+mod measure;
+mod memory;
+mod roofline;
+mod scaling;
+mod screenshots;
+mod shards;
+mod simulate;
+mod tuned;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Measurements of Floe")]
+struct Args {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Measure Floe, e2fsck and the roofline on large images
+    Bench(bench::Args),
+    /// Count pairs of commutative calls that touch the same memory (needs cc and ar)
+    Conflicts(conflicts::Args),
+    /// Replay the reads of a check by io_uring and by blocking threads, beside Floe (needs strace
+    /// and fio)
+    Engines(engines::Args),
+    /// Compare progress predictions with actual times
+    Eta(eta::Args),
+    /// Measure image builders: floe mkfs --from, mke2fs -d, genext2fs, tar onto a mount
+    ImageBench(image_bench::Args),
+    /// Measure the memory for counting links, by structure and inodes in use
+    LinkMemory(link_memory::Args),
+    /// Measure the memory of checks, by method, inodes in use and size; fit a formula; verify
+    /// memory limits
+    Memory(memory::Args),
+    /// Only read, checksum and walk an image: the lower bound that `bench` compares with
+    Roofline(roofline::Args),
+    /// Count the work of each of many threads in a check, regardless of the machine's cores (needs
+    /// valgrind and strace)
+    Scaling(scaling::Args),
+    /// Take screenshots of report pages for docs/images (needs chromium)
+    Screenshots(screenshots::Args),
+    /// Count the work of one check by many machines: of shards and of their merge
+    Shards(shards::Args),
+    /// Simulate the scheduling policies with more workers than this machine has cores
+    SimulateSchedule(simulate::Args),
+    /// Build the static program, optimised by a profile of checks and repairs (`make static`)
+    Tuned(tuned::Args),
+    /// Run one program and print its time and memory (used by `bench`)
+    #[command(hide = true)]
+    Measure(measure::Args),
+    /// Read the ranges in a list (used by `bench --cold`)
+    #[command(hide = true)]
+    ReadSameBytes(bench::same_bytes::Args),
+}
+
+fn main() -> ExitCode {
+    match run(Args::parse().chore) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(chore: Chore) -> Result<()> {
+    match chore {
+        Chore::Bench(args) => bench::run(&args),
+        Chore::Conflicts(args) => conflicts::run(&args),
+        Chore::Engines(args) => engines::run(&args),
+        Chore::Eta(args) => eta::run(&args),
+        Chore::ImageBench(args) => image_bench::run(&args),
+        Chore::LinkMemory(args) => link_memory::run(&args),
+        Chore::Memory(args) => memory::run(&args),
+        Chore::Roofline(args) => roofline::run(&args),
+        Chore::Scaling(args) => scaling::run(&args),
+        Chore::Screenshots(args) => screenshots::run(&args),
+        Chore::Shards(args) => shards::run(&args),
+        Chore::SimulateSchedule(args) => simulate::run(&args),
+        Chore::Tuned(args) => tuned::run(&args),
+        Chore::Measure(args) => measure::run(&args),
+        Chore::ReadSameBytes(args) => bench::same_bytes::run(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn xtask_knows_all_commands() {
+        let listed = include_str!("../../../xtask/src/tools.rs");
+        for command in super::Args::command().get_subcommands().filter(|at| !at.is_hide_set()) {
+            assert!(listed.contains(&format!("\"{}\"", command.get_name())), "{command}");
+        }
+    }
+}
