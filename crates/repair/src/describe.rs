@@ -79,19 +79,7 @@ impl Edit {
                 format!("multiply-claimed blocks {were} cloned")
             }
             Self::Reservation { edit, .. } => reservation(*edit, tense),
-            Self::Cube { cube, edit } => match edit {
-                CubeEdit::Copies => {
-                    format!("the copies of the sub-superblock of cube {cube} {were} written again")
-                }
-                CubeEdit::Rebuild => {
-                    format!(
-                        "the sub-superblock of cube {cube} {was} made from its lots and the tree"
-                    )
-                }
-                CubeEdit::Lots => {
-                    format!("the lots in the list of cube {cube} {were} given to it again")
-                }
-            },
+            Self::Cube { cube, edit } => of_cube(*cube, *edit, tense),
             Self::Directory { logical, edit, .. } => {
                 format!("{logical}: {}", directory(*edit, tense))
             }
@@ -232,6 +220,19 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
 
 fn switched_off(name: &str, tense: Tense) -> String {
     format!("feature {name} {} switched off", tense.was())
+}
+
+fn of_cube(cube: u32, edit: CubeEdit, tense: Tense) -> String {
+    let (was, were) = (tense.was(), tense.were());
+    match edit {
+        CubeEdit::Copies => {
+            format!("the copies of the sub-superblock of cube {cube} {were} written again")
+        }
+        CubeEdit::Rebuild => {
+            format!("the sub-superblock of cube {cube} {was} made from its lots and the tree")
+        }
+        CubeEdit::Lots => format!("the lots in the list of cube {cube} {were} given to it again"),
+    }
 }
 
 fn reservation(edit: ReservationEdit, tense: Tense) -> String {

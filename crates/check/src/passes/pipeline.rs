@@ -246,11 +246,7 @@ fn passes<'d, 'p>(
     if let Some(session) = &session {
         (volume.now_seconds, key) = (session.now_seconds(), session.key());
     }
-    volume.orphans = options.cube.map_or(orphans, |one| one.orphans.clone());
-    volume.cubes = match options.cube {
-        Some(one) => Some(Arc::clone(&one.map)),
-        None => CubeMap::of(&volume).map(Arc::new),
-    };
+    learn(&mut volume, orphans, options);
     choose(&mut volume, &plan, &load, options);
     // Shards and merges do only a part of what the descriptors promise.
     if !matches!(start, Start::Shard(..)) && clock.options.parts.is_none() {
@@ -275,6 +271,14 @@ fn passes<'d, 'p>(
         setting.clock.end_before(pass.name, passes.get(at + 1).map(|next| next.name));
     }
     Ok(Made { volume, scan, header, journal, clock, plan })
+}
+
+/// Tells the volume its orphans and cubes. A device that shows one cube alone does not know them.
+fn learn(volume: &mut Volume<'_>, orphans: Vec<InodeNr>, options: &CheckOptions<'_>) {
+    (volume.orphans, volume.cubes) = match options.cube {
+        Some(one) => (one.orphans.clone(), Some(Arc::clone(&one.map))),
+        None => (orphans, CubeMap::of(volume).map(Arc::new)),
+    };
 }
 
 /// Tells the volume how the check is made.
