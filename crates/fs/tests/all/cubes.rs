@@ -253,6 +253,8 @@ fn a_cube_is_checked_and_repaired_while_the_others_are_served() {
             let report = String::from_utf8(fs.cube_call(&CubeCall::Report(a)).unwrap()).unwrap();
             assert!(report.starts_with("state: repaired"), "{report}");
             assert_eq!(gates.state(1), (Mode::Serving, None));
+            // The repair dropped the map that led nowhere, and with it the content.
+            write(fs, file, 0, &[3; 3000]).unwrap();
             let left = load(fs, a, 1);
             assert!(left.iter().all(|error| matches!(error, FsError::NotFound)), "{left:?}");
             make(fs, a, "afterwards", NewInode::regular(0o644)).unwrap();
