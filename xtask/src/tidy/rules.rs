@@ -444,7 +444,7 @@ fn places(tree: &Tree) -> Vec<String> {
             let source = content.strip_prefix("source = \"");
             let mirror = path == "Cargo.lock"
                 && source.is_some_and(|source| {
-                    !source.starts_with("registry+https://github.com/rust-lang/crates.io-index")
+                    !source.starts_with("registry+https://github.com/rust-lang/")
                 });
             if mirror || words.iter().any(|word| content.contains(word)) {
                 faults.push(format!("{path}:{}: {}", line + 1, content.trim()));
@@ -711,7 +711,7 @@ mod tests {
         assert_eq!(faults_of(places, &[("README.md", concat!("see /wo", "rk/x"))]), 1);
         let mirror = "source = \"sparse+https://mirror.example/index\"\n";
         assert_eq!(faults_of(places, &[("Cargo.lock", mirror)]), 1);
-        let public = "source = \"registry+https://github.com/rust-lang/crates.io-index\"\n";
+        let public = "source = \"registry+https://github.com/rust-lang/\"\n";
         assert_eq!(faults_of(places, &[("Cargo.lock", public)]), 0);
     }
 

@@ -272,9 +272,9 @@ impl Tables {
     fn resize(&mut self, op: &Op<'_>, inode: InodeNr, size: u64) -> Result<(), FsError> {
         let file = self.file_mut(inode)?;
         let len = usize::try_from(size).map_err(|_| FsError::TooLarge)?;
-        let more = len.saturating_sub(file.bytes.len());
-        file.bytes.try_reserve(more).map_err(|_| FsError::TooLarge)?;
-        file.bytes.resize(len, 0);
+        let bytes = &mut file.bytes;
+        bytes.try_reserve(len.saturating_sub(bytes.len())).map_err(|_| FsError::TooLarge)?;
+        bytes.resize(len, 0);
         file.attributes.size_bytes = size;
         file.pages.split_off(&size.div_ceil(u64::from(BLOCK_BYTES)));
         file.attributes.sectors = file.pages.len() as u64 * SECTORS;
@@ -493,11 +493,7 @@ impl Lower for NullDisk {
             }
             Deed::Release(inode) => self.release(*inode),
         };
-        for (made, deed) in deeds.iter().enumerate() {
-            if let Err(error) = one(deed) {
-                return (made, Err(error));
-            }
-        }
-        (deeds.len(), Ok(()))
+        let failed = |(made, deed)| one(deed).err().map(|error| (made, Err(error)));
+        deeds.iter().enumerate().find_map(failed).unwrap_or((deeds.len(), Ok(())))
     }
 }

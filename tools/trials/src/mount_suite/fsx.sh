@@ -1,4 +1,4 @@
-# fsx of crates.io: random reads, writes, truncations and mappings of one file, each verified.
+# The crate fsx: random reads, writes, truncations and mappings of one file, each verified.
 # Without collapse and insert: FUSE does not pass them on.
 {
     printf '[weights]\nread = 10\nwrite = 10\nmapread = 5\nmapwrite = 5\ntruncate = 2\n'

@@ -1,4 +1,4 @@
-# pjdfstest of crates.io: thousands of cases of what POSIX says about names, owners and modes.
+# The crate pjdfstest: thousands of cases of what POSIX says about names, owners and modes.
 cat >"$SCRATCH/config" <<CONFIG
 [features]
 posix_fallocate = {}
