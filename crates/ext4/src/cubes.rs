@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use floe_format::ext::inode::InodeFlags;
-use floe_format::native::cube::{MOST_CUBES, SubSuperblock, newest};
-use floe_format::{BlockNr, BlockRun, Geometry};
+use floe_format::native::cube::{MOST_CUBES, SUPER_NAME, SubSuperblock, newest};
+use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
 
+use crate::files::{Files, FilesError};
 use crate::map::mapping::ROOT_BYTES;
 use crate::map::runs::{BlockMap, DamagedMap};
 use crate::map::walk::Depths;
@@ -46,6 +47,17 @@ pub type Copies = [Copy; 2];
 /// The copy that counts; `None` if both are damaged.
 pub fn current(cube: u32, copies: &Copies) -> Option<SubSuperblock> {
     newest(cube, copies.iter().filter_map(Copy::valid).cloned())
+}
+
+/// The inode of `/.cubes/super`, by its name in `/.cubes`, whose inode is `home`. The superblock, which names both, is not
+/// logged, so after a crash it may be older or newer than the names.
+///
+/// # Errors
+/// [`FilesError`]: `/.cubes` cannot be read.
+pub fn super_inode(files: &Files<'_>, home: InodeNr) -> Result<Option<InodeNr>, FilesError> {
+    let listing = files.list(&files.node(home)?)?;
+    let own = listing.entries.iter().find(|entry| entry.name == SUPER_NAME);
+    Ok(own.map(|entry| entry.inode))
 }
 
 /// Reads the sub-superblocks of all cubes. `words` and `flags` are those of the inode of `/.cubes/super`; `read` reads a

@@ -70,6 +70,10 @@ impl<'d> CubeDevice<'d> {
         for file in scope.map().reservations().iter().filter(|file| scope.holds_inode(**file)) {
             dirs[0].names.push((format!(".{}", file.0).into_bytes(), *file, FileType::Regular));
         }
+        let journal = InodeNr(scope.sub.journal.inode);
+        if scope.holds_inode(journal) {
+            dirs[0].names.push((b".journal".to_vec(), journal, FileType::Regular));
+        }
         let holder = super_file(&scope);
         dirs[0].names.push((b".super".to_vec(), holder, FileType::Regular));
         let superblock = superblock(&opened.superblock);

@@ -28,6 +28,8 @@ pub struct CubeMap {
     topless: BTreeSet<u32>,
     /// Reservation files, which directories of the root cube name.
     reservations: BTreeSet<InodeNr>,
+    /// The journals of cubes, which `/.cubes` names.
+    journals: BTreeSet<InodeNr>,
     /// `/.cubes/super`, whose blocks lie in all cubes.
     super_file: InodeNr,
 }
@@ -58,7 +60,7 @@ impl CubeMap {
             return None;
         }
         let lot_groups = geometry.block_size / geometry.desc_size;
-        let super_file = InodeNr(identity.super_inode);
+        let super_file = super_file(volume, &identity);
         let mut map = Self { lot_groups, super_file, ..Self::default() };
         let mut bytes = Vec::new();
         for lot in 0..geometry.desc_blocks {
@@ -76,7 +78,10 @@ impl CubeMap {
         }
         for cube in numbers {
             match map.current(cube) {
-                Some(sub) => drop(map.tops.insert(InodeNr(sub.top_inode))),
+                Some(sub) => {
+                    map.tops.insert(InodeNr(sub.top_inode));
+                    map.journals.insert(InodeNr(sub.journal.inode));
+                }
                 None => drop(map.topless.insert(cube)),
             }
         }
@@ -150,13 +155,15 @@ impl CubeMap {
         others.into_iter().find(|other| *other != own).map(|other| (own, other))
     }
 
-    /// Whether a directory may name an inode: it lies in the same cube, is the directory of a cube, or is a reservation file.
+    /// Whether a directory may name an inode: it lies in the same cube, is the directory or the journal of a cube, or is a
+    /// reservation file.
     pub fn may_name(&self, geometry: &Geometry, dir: InodeNr, inode: InodeNr) -> bool {
         let (own, other) = (self.of_inode(geometry, dir), self.of_inode(geometry, inode));
         own == other
             || own == 0
                 && (self.tops.contains(&inode)
                     || self.reservations.contains(&inode)
+                    || self.journals.contains(&inode)
                     || self.topless.contains(&other))
     }
 }
@@ -170,6 +177,25 @@ fn record_of(volume: &Volume<'_>, lot: u32, lot_groups: u32, bytes: &[u8]) -> Op
         .filter(|(group, _)| !volume.distrusted.contains(group))
         .filter_map(|(_, raw)| LotRecord::of(raw))
         .find(|record| record.lot == lot)
+}
+
+/// `/.cubes/super`: what the superblock names if it was the last to be written; else what the name leads to.
+fn super_file(volume: &Volume<'_>, identity: &Identity) -> InodeNr {
+    let named = InodeNr(identity.super_inode);
+    if is_sealed(volume) {
+        return named;
+    }
+    let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
+    let files = Files::new(volume.device, superblock, geometry, volume.groups.clone());
+    match cubes::super_inode(&files, InodeNr(identity.home_inode)) {
+        Ok(by_name) => by_name.unwrap_or_default(),
+        Err(_) => named,
+    }
+}
+
+/// Whether the primary superblock is in use, and nobody has written since Floe sealed it.
+pub(crate) fn is_sealed(volume: &Volume<'_>) -> bool {
+    volume.used_backup.is_none() && Identity::is_sealed(&volume.superblock)
 }
 
 /// Both copies of sub-superblocks; `None` if the map of their file is damaged.

@@ -10,7 +10,7 @@ use floe_ext4::tx::read_block;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::Inode;
 use floe_format::ext::superblock::Superblock;
-use floe_format::native::cube::{SUPER_NAME, SubSuperblock};
+use floe_format::native::cube::SubSuperblock;
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::LotRecord;
 use floe_format::{Geometry, GroupNr, InodeNr};
@@ -38,7 +38,7 @@ pub fn owners(
     owners
 }
 
-/// The inode of `/.cubes/super`, by its name: the superblock, which names it, is not logged and may be older or newer.
+/// The inode of `/.cubes/super`, by its name.
 pub fn super_inode(
     device: &dyn ReadBlocks,
     superblock: &Superblock,
@@ -47,9 +47,7 @@ pub fn super_inode(
 ) -> Option<InodeNr> {
     let home = InodeNr(Identity::of(superblock)?.home_inode);
     let files = Files::new(device, superblock.clone(), geometry.clone(), descs.to_vec());
-    let listing = files.list(&files.node(home).ok()?).ok()?;
-    let own = listing.entries.iter().find(|entry| entry.name == SUPER_NAME);
-    own.map(|entry| entry.inode)
+    cubes::super_inode(&files, home).ok()?
 }
 
 /// The sub-superblock of each cube, by its number. Cubes whose copies are both damaged are left out.

@@ -165,11 +165,11 @@ fn put(stage: &mut Stage<'_>, sub: &SubSuperblock) -> Result<(), Failure> {
 
 /// Removes both copies of a sub-superblock from `/.cubes/super`.
 fn drop_copies(stage: &mut Stage<'_>, cube: u32) -> Result<(), Failure> {
-    let file = Identity::of(stage.superblock()).map_or(0, |own| own.super_inode);
-    if file == 0 {
+    let file = known_super_file(stage);
+    if file.0 == 0 {
         return Ok(());
     }
-    let mut image = stage.read_inode(InodeNr(file))?;
+    let mut image = stage.read_inode(file)?;
     let mut map = FileMap::load(stage, &image);
     for place in SubSuperblock::places(cube) {
         map.runs = map.runs.iter().flat_map(|extent| without(extent, place)).collect();
@@ -194,12 +194,25 @@ fn without(extent: &Extent, logical: u64) -> Vec<Extent> {
     parts.into_iter().filter(|(_, len)| *len > 0).map(part).collect()
 }
 
+/// `/.cubes/super` as the repair has set it, or as the check found it: after a crash the superblock, which is not logged, may
+/// name another inode. 0: there is none.
+fn known_super_file(stage: &Stage<'_>) -> InodeNr {
+    let named = |superblock| Identity::of(superblock).map_or(0, |own| own.super_inode);
+    let volume = &stage.evidence.volume;
+    let now = named(stage.superblock());
+    match &volume.cubes {
+        Some(cubes) if now == named(&volume.superblock) => cubes.super_file(),
+        _ => InodeNr(now),
+    }
+}
+
 /// The inode of `/.cubes/super`, which is made if there is none.
 fn super_file(stage: &mut Stage<'_>) -> Result<InodeNr, Failure> {
     let identity = Identity::of(stage.superblock());
     let identity = identity.ok_or(Failure::NotNow("the file system has no identity yet"))?;
-    if identity.super_inode > 0 {
-        return Ok(InodeNr(identity.super_inode));
+    let known = known_super_file(stage);
+    if known.0 > 0 {
+        return Ok(known);
     }
     let home = OwnFiles::of(&stage.evidence.volume).and_then(|own| own.home);
     let home = home.ok_or(Failure::NotNow("the directory /.cubes cannot be read"))?;

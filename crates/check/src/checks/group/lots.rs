@@ -10,6 +10,7 @@ use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 use super::reservations::OwnFiles;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
+use crate::volume::cubes::is_sealed;
 
 /// Checks all lots; nothing in a stock file system.
 pub fn check(volume: &Volume<'_>, found: &mut Findings) {
@@ -27,10 +28,10 @@ pub(crate) fn check_of(volume: &Volume<'_>, cube: Option<u32>, found: &mut Findi
     };
     let geometry = &volume.geometry;
     let own = OwnFiles::of(volume);
-    if let Some(reason) = identity_fault(geometry, &identity, own.as_ref()) {
+    let is_sealed = is_sealed(volume);
+    if let Some(reason) = identity_fault(geometry, &identity, own.as_ref(), is_sealed) {
         found.push(Problem::NativeIdentityWrong { reason });
     }
-    let is_sealed = is_sealed(volume);
     let lots = Lots {
         volume,
         rules: Rules { geometry, identity: &identity, is_sealed },
@@ -59,11 +60,6 @@ pub(crate) fn check_of(volume: &Volume<'_>, cube: Option<u32>, found: &mut Findi
     super::cubes::check(volume, cube, found);
 }
 
-/// Whether the primary superblock is in use, and nobody has written since Floe sealed it.
-pub(super) fn is_sealed(volume: &Volume<'_>) -> bool {
-    volume.used_backup.is_none() && Identity::is_sealed(&volume.superblock)
-}
-
 /// Whether the first lot has a record, with a checksum that proves it.
 fn has_records(volume: &Volume<'_>) -> bool {
     let geometry = &volume.geometry;
@@ -79,6 +75,7 @@ fn identity_fault(
     geometry: &Geometry,
     identity: &Identity,
     own: Option<&OwnFiles>,
+    is_sealed: bool,
 ) -> Option<&'static str> {
     let home = InodeNr(identity.home_inode);
     let is_none = home.0 == 0;
@@ -90,7 +87,9 @@ fn identity_fault(
         return Some("it names another inode than /.cubes");
     }
     let super_file = own?.super_file.unwrap_or_default();
-    (super_file.0 != identity.super_inode).then_some("it names another inode than /.cubes/super")
+    // The superblock is not logged: after a crash, the name counts.
+    (is_sealed && super_file.0 != identity.super_inode)
+        .then_some("it names another inode than /.cubes/super")
 }
 
 /// What a record is judged by.

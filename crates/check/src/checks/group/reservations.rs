@@ -15,6 +15,7 @@ use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
+use crate::volume::cubes::is_sealed;
 
 /// The directories and reservation files of a native file system, found by their names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +84,7 @@ pub(super) fn check(
 ) {
     let files = files(volume);
     let per_lot = volume.geometry.block_size / volume.geometry.desc_size;
-    let is_sealed = super::lots::is_sealed(volume);
+    let is_sealed = is_sealed(volume);
     for record in records.iter().filter(|record| record.region_blocks > 0) {
         let (group, inode) = (GroupNr(record.lot * per_lot), InodeNr(record.region_inode));
         if !own.by_lot.contains_key(&record.lot) {
