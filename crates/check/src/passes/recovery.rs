@@ -1,12 +1,11 @@
 //! Journal recovery before the first pass: replays the journal into memory.
 
 use floe_blockdev::{Overlay, ReadBlocks, SpillOptions};
-use floe_format::ext::jbd2;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
-use floe_format::features::Incompat;
 use floe_format::native::is_locked;
 use floe_format::{BlockNr, InodeNr};
 
+use crate::checks::system_files::journal::check_mountable;
 use crate::estimate::work;
 use crate::options::CheckOptions;
 use crate::problem::{Findings, Problem, Sink};
@@ -47,8 +46,9 @@ pub fn recover<'d>(
     for event in &events {
         found.0.extend(problem_of(event, opened, found_journal.as_ref(), external));
     }
-    let too_old = found_journal.as_ref().and_then(|journal| version_too_old(journal, opened));
-    found.0.extend(too_old);
+    if let Some(journal) = &found_journal {
+        check_mountable(journal, superblock.features(), &mut found);
+    }
     let Some(mut journal) = found_journal else {
         let state = if events.is_empty() { JournalState::None } else { JournalState::Unusable };
         return Recovery { overlay: None, state, found, external: None };
@@ -121,21 +121,6 @@ fn replay_cubes(
         found.0.extend(problems);
     }
     all
-}
-
-/// The finding about a journal of version 1 in a file system that Linux only mounts with features of
-/// the journal.
-fn version_too_old(journal: &Journal, opened: &Opened) -> Option<Problem> {
-    let features = opened.superblock.features();
-    let needs = features.metadata_csum() || features.incompat.contains(Incompat::BIT64);
-    match journal.place {
-        JournalPlace::Inode(inode) | JournalPlace::InodeBackup(inode)
-            if needs && journal.superblock.blocktype == jbd2::SUPERBLOCK_V1 =>
-        {
-            Some(Problem::JournalVersionTooOld { inode })
-        }
-        _ => None,
-    }
 }
 
 struct JournalSequence {

@@ -214,11 +214,13 @@ impl JournalSuperblock {
 
     /// Blocks of the fast-commit area at the end; 0 without the feature.
     pub fn fast_commit_blocks(&self) -> u32 {
-        match (self.incompat().contains(JournalIncompat::FAST_COMMIT), self.num_fc_blks) {
-            (false, _) => 0,
-            (true, 0) => DEFAULT_FAST_COMMIT_BLOCKS,
-            (true, blocks) => blocks,
-        }
+        let in_use = self.incompat().contains(JournalIncompat::FAST_COMMIT);
+        if in_use { self.stored_fast_commit_blocks() } else { 0 }
+    }
+
+    /// Blocks of the fast-commit area that the journal has with the feature.
+    pub fn stored_fast_commit_blocks(&self) -> u32 {
+        if self.num_fc_blks == 0 { DEFAULT_FAST_COMMIT_BLOCKS } else { self.num_fc_blks }
     }
 
     /// The format of the other blocks. If both checksum features are set, version 3 wins.
