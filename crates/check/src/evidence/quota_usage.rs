@@ -170,7 +170,11 @@ mod laws {
         QuotaUsage,
         (0usize..3, 0u32..4, 0u64..5),
         |all: &mut QuotaUsage, (kind, id, inodes): (usize, u32, u64)| {
-            all.add(kind, id, Usage { space_bytes: inodes * 512, inodes, inline_links: inodes / 2 });
+            all.add(
+                kind,
+                id,
+                Usage { space_bytes: inodes * 512, inodes, inline_links: inodes / 2 },
+            );
         },
         |all: QuotaUsage| same(all, |all: QuotaUsage| { [0, 1, 2].map(|kind| all.of_kind(kind)) })
     );

@@ -79,7 +79,8 @@ fn half_of_a_block() -> Edit {
 
 /// The recipes of this module.
 pub(super) fn cases() -> Vec<Case> {
-    let recipes = [roles(), deletion(), reserved_like_orphans(), sizes(), flags()].into_iter().flatten();
+    let recipes =
+        [roles(), deletion(), reserved_like_orphans(), sizes(), flags()].into_iter().flatten();
     let mut cases: Vec<Case> = recipes.map(|recipe| Case::from(recipe).same_codes()).collect();
     cases.push(
         Case::from(

@@ -232,7 +232,15 @@ fn of_journal(profile: Profile, volume: &Volume<'_>, all: &mut Vec<Change>) -> R
     for at in (0..0x60).step_by(4) {
         let Some(old) = word_at(at) else { continue };
         let mut values = odd_values(old, 4);
-        values.extend([most, most + 1, most + 2, SHORTEST_LOG - 1, SHORTEST_LOG, blocks, blocks + 1]);
+        values.extend([
+            most,
+            most + 1,
+            most + 2,
+            SHORTEST_LOG - 1,
+            SHORTEST_LOG,
+            blocks,
+            blocks + 1,
+        ]);
         values.retain(|&value| value != old);
         for value in values {
             let name = format!("journal {at:#x}={value:#x}");

@@ -79,7 +79,9 @@ fn compare(
 fn fits(stored: Option<Usage>, counted: Usage) -> bool {
     let possible = counted.inodes_by_e2fsck()..=counted.inodes;
     match stored {
-        Some(stored) => stored.space_bytes == counted.space_bytes && possible.contains(&stored.inodes),
+        Some(stored) => {
+            stored.space_bytes == counted.space_bytes && possible.contains(&stored.inodes)
+        }
         None => counted.space_bytes == 0 && *possible.start() == 0,
     }
 }
@@ -189,7 +191,9 @@ mod tests {
         let stored = |inodes| Some(Usage { space_bytes: 4096, inodes, inline_links: 0 });
         let right: Vec<u64> = (0..9).filter(|&inodes| fits(stored(inodes), counted)).collect();
         assert_eq!(right, [3, 4, 5]);
-        assert!(!fits(None, counted) && !fits(Some(Usage { inodes: 4, ..Usage::default() }), counted));
+        assert!(
+            !fits(None, counted) && !fits(Some(Usage { inodes: 4, ..Usage::default() }), counted)
+        );
         // e2fsck leaves out an id that has nothing else.
         assert!(fits(None, Usage { space_bytes: 0, inodes: 2, inline_links: 2 }));
         assert!(!fits(None, Usage { space_bytes: 0, inodes: 2, inline_links: 1 }));
