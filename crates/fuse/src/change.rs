@@ -45,6 +45,17 @@ impl<S: Store> Adapter<'_, S> {
             return cubes::change(self.fs, inode, by, name, value)
                 .map(|()| Answer::Bytes(Vec::new()));
         }
+        self.change_object(inode, by, change, buffer)
+    }
+
+    /// A change of what the file system stores.
+    fn change_object(
+        &self,
+        inode: InodeNr,
+        by: (u32, u32),
+        change: &Change<'_>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Answer, FsError> {
         let place = |name| Place { directory: inode, name };
         let kind = match *change {
             Change::Mknod { name, mode, device, umask } => {
