@@ -4,6 +4,7 @@
 mod acts;
 mod beside;
 mod crash;
+mod limits;
 mod live;
 mod losses;
 mod patterns;
