@@ -107,7 +107,7 @@ fn round(
 ) -> Result<()> {
     let image = Image::empty(IMAGE_BYTES)?;
     kind.make(floe, image.path())?;
-    let judged = judge(floe, args, &kind.options(options), seed, end, &image);
+    let judged = judge(floe, args, (kind, options), seed, end, &image);
     judged.with_context(|| {
         format!("{kind}, {options}, {end:?}, seed {seed}: kept {}", image.keep().display())
     })
@@ -116,12 +116,12 @@ fn round(
 fn judge(
     floe: &Path,
     args: &Args,
-    options: &str,
+    (kind, options): (Kind, &str),
     seed: u64,
     end: End,
     image: &Image,
 ) -> Result<()> {
-    let mut server = Server::start(floe, image.path(), options)?;
+    let mut server = Server::start(floe, image.path(), &kind.options(options))?;
     let mut rng = Rng::new(seed ^ 0x656e_6473);
     let time = Duration::from_millis(rng.below(args.most_ms.max(1)));
     let workers = use_and_end(&mut server, floe, end, time);
@@ -129,7 +129,7 @@ fn judge(
     // A dead server leaves its mount behind.
     drop(server);
     if end == End::Kill {
-        recover(floe, image, seed, options)?;
+        recover(floe, image, seed, kind)?;
     }
     let verdict = oracle::e2fsck(image)?;
     ensure!(verdict.clean(), "e2fsck -fn: {}", verdict.text);
@@ -206,12 +206,12 @@ fn use_and_end(
 }
 
 /// Recovers an image whose server was killed, in turns by Linux, by Floe and by e2fsck.
-fn recover(floe: &Path, image: &Image, seed: u64, options: &str) -> Result<()> {
+fn recover(floe: &Path, image: &Image, seed: u64, kind: Kind) -> Result<()> {
     match seed % 3 {
         0 => match kernel::Mounted::new(image.path(), "rw") {
             Ok(theirs) => theirs.unmount().context("Linux"),
             // Kernels may be built without quotas, and do not write these file systems then.
-            Err(_) if options.contains("quota") => by_e2fsck(image),
+            Err(_) if kind == Kind::Quota => by_e2fsck(image, &["-p"]),
             Err(error) => Err(error),
         },
         1 => {
@@ -221,13 +221,15 @@ fn recover(floe: &Path, image: &Image, seed: u64, options: &str) -> Result<()> {
             ensure!(status.success(), "floe mount ended with {status}");
             Ok(())
         }
-        _ => by_e2fsck(image),
+        // Without -f it deletes what the orphan file names, and does not clear the names.
+        _ if kind == Kind::Native => by_e2fsck(image, &["-p", "-f"]),
+        // Only the journal and what was deleted while in use.
+        _ => by_e2fsck(image, &["-p"]),
     }
 }
 
-fn by_e2fsck(image: &Image) -> Result<()> {
-    // Not -f: only the journal and what was deleted while in use.
-    let verdict = oracle::run(image.path(), &["-p"])?;
+fn by_e2fsck(image: &Image, args: &[&str]) -> Result<()> {
+    let verdict = oracle::run(image.path(), args)?;
     ensure!(matches!(verdict.exit, Some(0 | 1)), "e2fsck -p: {}", verdict.text);
     Ok(())
 }
