@@ -6,7 +6,7 @@ use floe_format::InodeNr;
 
 use crate::faults::Fault;
 
-/// Why a call on a file system fails. Nothing was changed, except where [`FsError::Lost`] reports it.
+/// Why a call on a file system fails. Nothing was changed, except where [`FsError::Lost`] or [`FsError::Short`] reports it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FsError {
@@ -52,6 +52,14 @@ pub enum FsError {
     /// A limit of the user, group or project.
     #[error("the quota is exceeded")]
     QuotaExceeded,
+    /// A write was made in part: as much of it as fits before the disk is full or a limit is reached.
+    #[error("{written_bytes} bytes were written, then: {why}")]
+    Short {
+        /// Bytes that were written, at least one.
+        written_bytes: usize,
+        /// Why no more were: [`FsError::NoSpace`] or [`FsError::QuotaExceeded`].
+        why: Box<FsError>,
+    },
     /// Larger than files of this file system can be.
     #[error("the file would be too large")]
     TooLarge,
@@ -127,6 +135,30 @@ pub enum FsError {
         /// The system's error.
         source: io::Error,
     },
+}
+
+impl FsError {
+    /// Whether space is missing, also for the rest of a write.
+    pub fn is_no_space(&self) -> bool {
+        match self {
+            Self::NoSpace => true,
+            Self::Short { why, .. } => why.is_no_space(),
+            _ => false,
+        }
+    }
+
+    /// The error of a write of which so many bytes were written before the part that failed.
+    pub(crate) fn behind(self, before_bytes: usize) -> Self {
+        match self {
+            Self::Short { written_bytes, why } => {
+                Self::Short { written_bytes: before_bytes + written_bytes, why }
+            }
+            Self::NoSpace | Self::QuotaExceeded if before_bytes > 0 => {
+                Self::Short { written_bytes: before_bytes, why: Box::new(self) }
+            }
+            other => other,
+        }
+    }
 }
 
 fn among(others: usize) -> String {

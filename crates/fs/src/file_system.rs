@@ -274,7 +274,7 @@ impl<S: Store> FileSystem<S> {
         loop {
             let mut inside = self.gate.enter();
             match self.store.apply(op) {
-                Err(FsError::NoSpace) if !freed => {
+                Err(error) if !freed && error.is_no_space() => {
                     drop(inside);
                     freed = true;
                     self.settle_now()?;

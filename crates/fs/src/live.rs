@@ -347,17 +347,17 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         let block = u64::from(self.work().volume.geometry().block_size);
         let piece = usize::try_from(BLOCKS_PER_WRITE * block).unwrap_or(usize::MAX);
         self.image.forget(inode);
-        for (at, piece) in bytes.chunks(piece).scan(offset_bytes, |at, piece| {
-            let start = *at;
-            *at = at.saturating_add(piece.len() as u64);
-            Some((start, piece))
-        }) {
-            self.write_piece(caller, inode, at, piece)?;
+        let mut done = 0;
+        for piece in bytes.chunks(piece) {
+            let at = offset_bytes.saturating_add(done as u64);
+            self.write_piece(caller, inode, at, piece).map_err(|error| error.behind(done))?;
+            done += piece.len();
         }
         Ok(())
     }
 
-    /// Writes bytes in one transaction, or in two where their blocks are so scattered that one cannot hold the change.
+    /// Writes bytes in one transaction; in several where their blocks are so scattered that one cannot hold the change, or
+    /// where not all of them fit: then as much is written as fits.
     fn write_piece(
         &self,
         caller: &Caller,
@@ -365,18 +365,33 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         at: u64,
         bytes: &[u8],
     ) -> Result<(), FsError> {
+        let first = self.first_half(at, bytes.len());
         let fits = self.run(inode, |volume, tx| {
             match volume.write(tx, self.disk, caller, inode, at, bytes) {
                 Err(OpError::TooLong) if bytes.len() > 1 => Ok(false),
                 written => written.map(|()| true),
             }
-        })?;
-        if fits {
-            return Ok(());
+        });
+        match fits {
+            Ok(true) => return Ok(()),
+            Err(FsError::NoSpace | FsError::QuotaExceeded) if first.is_some() => {}
+            Err(error) => return Err(error),
+            Ok(false) => {}
         }
-        let (first, second) = bytes.split_at(bytes.len() / 2);
+        let (first, second) = bytes.split_at(first.unwrap_or(bytes.len() / 2));
         self.write_piece(caller, inode, at, first)?;
-        self.write_piece(caller, inode, at.saturating_add(first.len() as u64), second)
+        let written =
+            self.write_piece(caller, inode, at.saturating_add(first.len() as u64), second);
+        written.map_err(|error| error.behind(first.len()))
+    }
+
+    /// Bytes of the first half of a write that touches several blocks, up to the end of a block.
+    fn first_half(&self, at: u64, len_bytes: usize) -> Option<usize> {
+        let block = u64::from(self.image.block_bytes());
+        let (first, last) = (at / block, at.saturating_add(len_bytes as u64 - 1) / block);
+        let middle = (first + (last - first).div_ceil(2)) * block;
+        let len = usize::try_from(middle.checked_sub(at)?).ok()?;
+        (0 < len && len < len_bytes).then_some(len)
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) fn errno(error: &FsError) -> Errno {
         FsError::TooManyLinks => Errno::MLINK,
         FsError::NoSpace => Errno::NOSPC,
         FsError::QuotaExceeded => Errno::DQUOT,
+        FsError::Short { why, .. } => errno(why),
         FsError::TooLarge => Errno::FBIG,
         FsError::NotPermitted => Errno::PERM,
         FsError::CrossProject => Errno::XDEV,

@@ -82,6 +82,8 @@ pub fn serve<C: Carrier, S: Store>(
     ready();
     let over = Over::default();
     thread::scope(|scope| {
+        // Also if this thread panics, because the scope waits for all others.
+        let _telling = Telling(&over);
         let mut channels = carrier.channels(taken, options.threads.max(1)).into_iter();
         let own = channels.next();
         let server = &server;
@@ -106,7 +108,6 @@ pub fn serve<C: Carrier, S: Store>(
             let ended = other.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
             result = result.and(ended);
         }
-        over.tell();
         result
     })
 }
@@ -134,6 +135,15 @@ impl Over {
             return true;
         }
         *self.told.wait_timeout(is_over, most).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Tells that serving is over when it is dropped.
+struct Telling<'o>(&'o Over);
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        self.0.tell();
     }
 }
 
