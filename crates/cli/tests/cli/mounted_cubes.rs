@@ -16,21 +16,9 @@ fn cubes_of_a_mount_are_made_changed_repaired_and_removed() {
         return;
     }
     let image = Image::empty(0).unwrap();
-    let made = floe(&[
-        "mkfs",
-        "-q",
-        "-F",
-        "-t",
-        "native",
-        "-E",
-        "lot_size=16m",
-        "-N",
-        "6000",
-        "--cube",
-        "/first:max_size=32m",
-        image.path().to_str().unwrap(),
-        "120m",
-    ]);
+    let path = image.path().to_str().unwrap();
+    let words = "mkfs -q -F -t native -E lot_size=16m -N 6000 --cube /first:max_size=32m";
+    let made = floe(&words.split(' ').chain([path, "120m"]).collect::<Vec<_>>());
     assert_eq!((made.code, made.err.as_str()), (0, ""), "{}", made.out);
     judge(&image, "made");
     assert!(cube(&image, "list", &[]).1.contains("cube 1: /first, 1 lot"));
