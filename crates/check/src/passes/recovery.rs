@@ -62,12 +62,12 @@ pub fn recover<'d>(
         found.push(Problem::RecoveryPending { start, sequence });
         return Recovery { overlay: None, state: JournalState::Ignored, found, external: None };
     }
-    if let Some(progress) = options.progress {
+    if let Some(progress) = options.observer.progress {
         progress.begin("journal");
         work::plan_journal(progress, journal.blocks, geometry.block_size);
     }
-    let phase = options.progress.and_then(|progress| progress.named("journal"));
-    let overlay = match options.memory_bytes {
+    let phase = options.observer.progress.and_then(|progress| progress.named("journal"));
+    let overlay = match options.memory.limit_bytes {
         // The replayed blocks get an eighth of the budget; the rest goes to a temporary file.
         Some(budget) => {
             let spill = SpillOptions::in_temporary_folder(budget / REPLAY_SHARE);
@@ -82,7 +82,7 @@ pub fn recover<'d>(
     };
     // Last, because it computes the totals of the file system.
     let replay = journal::replay_onto(overlay, geometry, &journal, external, phase);
-    if let Some(progress) = options.progress {
+    if let Some(progress) = options.observer.progress {
         progress.end();
     }
     for event in &replay.events {
