@@ -290,12 +290,8 @@ fn journal(edit: &JournalEdit, tense: Tense) -> String {
         JournalEdit::Bounds { first, blocks } => {
             format!("the log of the journal {was} said to begin at block {first} of {blocks}")
         }
-        JournalEdit::FastCommitArea { blocks } => {
-            format!("{blocks} blocks of the journal {were} kept for fast commits")
-        }
-        JournalEdit::OneUser => {
-            format!("this file system {was} named as the only user of the journal")
-        }
+        JournalEdit::FastCommits(blocks) => format!("{blocks} blocks {were} kept for fast commits"),
+        JournalEdit::OneUser => format!("the journal {was} said to have one user"),
         JournalEdit::Version2 => format!("the journal {was} turned into one of version 2"),
         JournalEdit::ZeroStaleFields => format!("stale fields of the journal {were} cleared"),
         JournalEdit::Create => format!("a new journal {was} created"),

@@ -338,10 +338,8 @@ pub enum JournalEdit {
         first: u32,
         blocks: u32,
     },
-    /// Stores the size of the fast-commit area.
-    FastCommitArea {
-        blocks: u32,
-    },
+    /// Stores the size of the fast-commit area, in blocks.
+    FastCommits(u32),
     /// Names this file system as the only user of an external journal.
     OneUser,
     /// Clears an error that the journal recorded.

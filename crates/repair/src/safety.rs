@@ -141,7 +141,7 @@ fn journal(edit: &JournalEdit) -> bool {
         | JournalEdit::ZeroStaleFields
         | JournalEdit::Version2
         | JournalEdit::Bounds { .. }
-        | JournalEdit::FastCommitArea { .. }
+        | JournalEdit::FastCommits(_)
         | JournalEdit::OneUser
         | JournalEdit::ClearError
         | JournalEdit::Create

@@ -1,7 +1,8 @@
 //! Builds the superblock of an empty journal, and computes the size of a new journal.
 
 use floe_format::ext::jbd2::{
-    JournalSuperblock, MAGIC, MIN_JOURNAL_BLOCKS, SUPERBLOCK_V1, SUPERBLOCK_V2,
+    JournalSuperblock, LOG_PER_FAST_COMMIT_BLOCK, MAGIC, MIN_JOURNAL_BLOCKS, SUPERBLOCK_V1,
+    SUPERBLOCK_V2,
 };
 
 /// Blocks of a new journal.
@@ -12,9 +13,6 @@ pub struct JournalSize {
     /// Blocks of the fast-commit area at the end; 0 without the feature.
     pub fast_commit_blocks: u32,
 }
-
-/// Blocks of the log for each block of the fast-commit area (mke2fs).
-const LOG_PER_FAST_COMMIT_BLOCK: u32 = 64;
 
 /// The size that mke2fs gives the journal of a file system of `blocks` blocks; `None` if that is too
 /// small for a journal.
@@ -50,18 +48,6 @@ pub fn size_of_new(
         Some(before) if !fast_commit => Some(JournalSize { blocks: before, fast_commit_blocks: 0 }),
         _ => default_size(blocks, fast_commit),
     }
-}
-
-/// Whether a fast-commit area of this size leaves a journal of `blocks` blocks enough for transactions.
-pub fn leaves_room(blocks: u32, area: u32) -> bool {
-    blocks.checked_sub(area).is_some_and(|rest| rest >= MIN_JOURNAL_BLOCKS)
-}
-
-/// Blocks of the fast-commit area in a journal of `blocks` blocks that has none: what mke2fs gives a
-/// journal of that length, or less if that leaves too few for transactions; `None` without room for one.
-pub fn fast_commit_area(blocks: u32) -> Option<u32> {
-    let room = blocks.checked_sub(MIN_JOURNAL_BLOCKS).filter(|&room| room > 0)?;
-    Some((blocks / (LOG_PER_FAST_COMMIT_BLOCK + 1)).clamp(1, room))
 }
 
 /// The parameters of an empty journal's superblock.
@@ -105,16 +91,6 @@ impl EmptyJournal {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_fast_commit_area_is_that_of_mke2fs_where_it_fits() {
-        assert_eq!(fast_commit_area(4096 + 64), Some(64));
-        assert_eq!(fast_commit_area(1024 + 16), Some(16));
-        assert_eq!(fast_commit_area(1030), Some(6));
-        assert_eq!(fast_commit_area(1024), None);
-        assert_eq!(fast_commit_area(7), None);
-        assert!(leaves_room(1030, 6) && !leaves_room(1030, 7) && !leaves_room(5, u32::MAX));
-    }
 
     #[test]
     fn a_lost_journal_comes_back_as_long_as_it_was() {

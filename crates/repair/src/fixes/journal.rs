@@ -6,7 +6,7 @@ use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_ext4::journal::{self, JournalPlace};
 use floe_format::ext::extent;
 use floe_format::ext::inode::InodeFlags;
-use floe_format::ext::jbd2::{self, Checksums, JournalSuperblock};
+use floe_format::ext::jbd2::{self, Checksums, JournalSuperblock, fast_commit_area};
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat};
 use floe_format::{InodeNr, LogicalBlock};
@@ -15,9 +15,7 @@ use crate::edit::JournalEdit;
 use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::stage::{MODE_PRIVATE, Stage};
-use floe_ext4::make::journal_superblock::{
-    EmptyJournal, JournalSize, fast_commit_area, size_of_new,
-};
+use floe_ext4::make::journal_superblock::{EmptyJournal, JournalSize, size_of_new};
 
 /// First byte of the journal superblock that version 1 does not define.
 const V2_FIELDS: usize = 0x24;
@@ -60,7 +58,7 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &JournalEdit) -> Result<(), Fai
             set_user(&mut superblock, uuid);
             superblock.encode_into(bytes);
         }),
-        JournalEdit::FastCommitArea { blocks } => edit_superblock(stage, |bytes| {
+        JournalEdit::FastCommits(blocks) => edit_superblock(stage, |bytes| {
             let mut superblock = JournalSuperblock::decode(bytes);
             superblock.num_fc_blks = *blocks;
             superblock.encode_into(bytes);

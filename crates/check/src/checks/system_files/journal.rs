@@ -5,9 +5,8 @@
 //! Does not verify: anything that prevents recovery (`floe_ext4::journal::find`).
 
 use floe_ext4::journal::{Journal, JournalPlace};
-use floe_ext4::make::journal_superblock::{fast_commit_area, leaves_room};
 use floe_format::InodeNr;
-use floe_format::ext::jbd2::JournalIncompat;
+use floe_format::ext::jbd2::{JournalIncompat, fast_commit_area, leaves_room};
 use floe_format::features::{Compat, Features, Incompat};
 
 use crate::problem::{Problem, Sink};
