@@ -76,6 +76,24 @@ pub enum FsError {
     /// device failed. What was durable stays; the journal is recovered at the next mount.
     #[error("writing ended after an error: {0}")]
     Ended(String),
+    /// The cube failed, and nothing of it is answered until it is repaired.
+    #[error("cube {cube} failed earlier and is not served: `floe cube repair`")]
+    CubeFailed {
+        /// Its number.
+        cube: u32,
+    },
+    /// The cube is being checked or repaired.
+    #[error("cube {cube} is being checked or repaired")]
+    CubeBusy {
+        /// Its number.
+        cube: u32,
+    },
+    /// A bug of Floe ended the operation, which is not made.
+    #[error("a fault of Floe itself ended the operation: {what}")]
+    Panicked {
+        /// The message of the panic.
+        what: String,
+    },
     /// The content is encrypted, and there is no key.
     #[error("the content is encrypted, and there is no key")]
     NoKey,
@@ -148,5 +166,19 @@ fn among(others: usize) -> String {
         0 => String::new(),
         1 => " and of another inode".to_owned(),
         count => format!(" and of {count} other inodes"),
+    }
+}
+
+impl FsError {
+    /// Whether the error concerns one object or its cube, so that all others can be used.
+    pub(crate) const fn is_local(&self) -> bool {
+        matches!(
+            self,
+            Self::Damaged { .. }
+                | Self::Unreadable { .. }
+                | Self::CubeFailed { .. }
+                | Self::CubeBusy { .. }
+                | Self::Panicked { .. }
+        )
     }
 }

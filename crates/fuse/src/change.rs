@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use crate::abi::{self, Change, SetattrFields, SetattrIn, WriteFlags};
 use crate::adapter::{Adapter, Answer, MOST_ANSWER_BYTES};
+use crate::cubes::{self, CUBE_PREFIX};
 use crate::errno::errno;
 
 /// How often, and how long each time, a change without space waits for the space of deleted files.
@@ -38,6 +39,23 @@ impl<S: Store> Adapter<'_, S> {
         if self.fs.is_read_only() {
             return Err(FsError::ReadOnly);
         }
+        if let Change::Setxattr { name, value, .. } = *change
+            && name.starts_with(CUBE_PREFIX)
+        {
+            return cubes::change(self.fs, inode, by, name, value)
+                .map(|()| Answer::Bytes(Vec::new()));
+        }
+        self.change_object(inode, by, change, buffer)
+    }
+
+    /// A change of what the file system stores.
+    fn change_object(
+        &self,
+        inode: InodeNr,
+        by: (u32, u32),
+        change: &Change<'_>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Answer, FsError> {
         let place = |name| Place { directory: inode, name };
         let kind = match *change {
             Change::Mknod { name, mode, device, umask } => {
