@@ -267,6 +267,7 @@ impl Args {
             debug: self.debug,
             writeback: !options.write_through,
             open_fast: options.open_fast,
+            access_times: (options.access_times.0, !options.access_times.1),
             // Nobody else changes the image.
             ..standard
         }
