@@ -150,8 +150,24 @@ impl<S: Store> FileSystem<S> {
         self.find_with(caller, directory, name, &|inode| self.store.attributes(inode))
     }
 
-    /// The same, by a way to read the attributes of what is found.
+    /// The same, by a way to read the attributes of what is found. Where directories above a cube are destroyed, their path
+    /// leads to the cube.
     fn find_with(
+        &self,
+        caller: &Caller,
+        directory: InodeNr,
+        name: &[u8],
+        read: Read<'_>,
+    ) -> Result<(Option<Attributes>, bool), FsError> {
+        match self.find_stored(caller, directory, name, read) {
+            Err(error) => self
+                .find_pinned(directory, name, read)
+                .map_or(Err(error), |found| Ok((Some(found?), false))),
+            found => found,
+        }
+    }
+
+    fn find_stored(
         &self,
         caller: &Caller,
         directory: InodeNr,
@@ -372,6 +388,10 @@ impl<S: Store> FileSystem<S> {
     }
 
     fn attributes_inside(&self, inode: InodeNr) -> Result<Attributes, FsError> {
+        self.attributes_stored(inode).or_else(|error| self.above(inode).ok_or(error))
+    }
+
+    fn attributes_stored(&self, inode: InodeNr) -> Result<Attributes, FsError> {
         let reading = self.reading();
         let found = self.store.attributes(inode)?;
         if found.links > 0 || reading.contains(inode) || self.store.takes_many() {
@@ -391,7 +411,9 @@ impl<S: Store> FileSystem<S> {
     pub fn access(&self, caller: &Caller, inode: InodeNr, want: Want) -> Result<(), FsError> {
         self.guarded(inode, false, || {
             let _reading = self.reading();
-            self.judge(caller, want, &self.store.attributes(inode)?)
+            let found = self.store.attributes(inode);
+            let found = found.or_else(|error| self.above(inode).ok_or(error))?;
+            self.judge(caller, want, &found)
         })
     }
 
@@ -410,8 +432,11 @@ impl<S: Store> FileSystem<S> {
     ) -> Result<(), FsError> {
         self.guarded(inode, false, || {
             let _reading = self.reading();
-            self.judge(caller, Want::READ, &self.store.permissions(inode)?)?;
-            self.store.list(inode, cookie, &mut take)
+            let listed = (|| {
+                self.judge(caller, Want::READ, &self.store.permissions(inode)?)?;
+                self.store.list(inode, cookie, &mut take)
+            })();
+            listed.or_else(|error| self.list_pinned(inode, cookie, &mut take).ok_or(error))
         })
     }
 
