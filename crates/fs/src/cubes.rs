@@ -19,7 +19,7 @@ pub(crate) mod pins;
 pub use call::{CubeCall, Settings};
 
 /// Counters of a gate: threads that run at the same time seldom share one.
-const COUNTERS: usize = 16;
+const COUNTERS: usize = 8;
 /// Gates of a leaf of their table.
 const LEAF: usize = 64;
 /// How long a cube that is to be taken away waits for the calls inside.

@@ -1,4 +1,4 @@
-//! `cargo xtask cubes`: makes many cubes on a sparse image, mounts it and checks it: time, memory and disk of a cube. For root.
+//! `cargo xtask cubes`: makes many cubes on a sparse image, mounts it and checks it: time and memory. For root.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -30,33 +30,23 @@ pub(crate) struct Args {
     floe: Option<PathBuf>,
 }
 
-/// Makes them, and prints the figures.
+/// Makes them, and prints the memory_kib.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let floe = args.floe.clone().map_or_else(built_floe, Ok)?;
     fs::create_dir_all(&args.folder)?;
     let (image, mount) = (args.folder.join("cubes.img"), args.folder.join("mnt"));
     fs::create_dir_all(&mount)?;
-    let plain = look(args, &floe, (&image, &mount), 0)?;
-    let with = look(args, &floe, (&image, &mount), args.cubes)?;
+    let plain_kib = look(args, &floe, (&image, &mount), 0)?;
+    let with_kib = look(args, &floe, (&image, &mount), args.cubes)?;
     fs::remove_file(&image)?;
-    let each = |kib: u64| kib as f64 / f64::from(args.cubes.max(1));
-    println!(
-        "memory of the mount, without and with, all touched: {} and {} KiB",
-        plain.kib, with.kib
-    );
-    println!("that is {:.2} KiB a cube", each(with.kib.saturating_sub(plain.kib)));
-    println!("disk, without and with: {} and {} KiB in use", plain.used_kib, with.used_kib);
-    println!("that is {:.2} KiB a cube", each(with.used_kib.saturating_sub(plain.used_kib)));
+    println!("memory of the mount, without and with, all touched: {plain_kib} and {with_kib} KiB");
+    let each = with_kib.saturating_sub(plain_kib) as f64 / f64::from(args.cubes.max(1));
+    println!("that is {each:.2} KiB a cube");
     Ok(())
 }
 
-/// Figures of an image.
-struct Figures {
-    kib: u64,
-    used_kib: u64,
-}
-
-fn look(args: &Args, floe: &Path, (image, mount): (&Path, &Path), cubes: u32) -> Result<Figures> {
+/// Makes an image, checks, mounts and uses it; returns KiB of memory of the mount.
+fn look(args: &Args, floe: &Path, (image, mount): (&Path, &Path), cubes: u32) -> Result<u64> {
     let _ = fs::remove_file(image);
     let size = u64::from(args.cubes + 24) * u64::from(args.lot_mib);
     let mut make = Command::new(floe);
@@ -73,13 +63,13 @@ fn look(args: &Args, floe: &Path, (image, mount): (&Path, &Path), cubes: u32) ->
         timed("  one checked", Command::new(floe).args(["check", "--cube", "cube:1"]).arg(image))?;
     }
     timed("  mounted", Command::new(floe).arg("mount").arg(image).arg(mount))?;
-    let figures = touched(floe, mount, cubes);
+    let memory_kib = touched(floe, mount, cubes);
     timed("  unmounted", Command::new(floe).arg("umount").arg(mount))?;
-    figures
+    memory_kib
 }
 
 /// Uses each cube of a mount.
-fn touched(floe: &Path, mount: &Path, cubes: u32) -> Result<Figures> {
+fn touched(floe: &Path, mount: &Path, cubes: u32) -> Result<u64> {
     for cube in 0..cubes {
         let found = fs::read_dir(mount.join(format!("c{cube}")))?.count();
         ensure!(found == 0, "cube {cube} is not empty");
@@ -91,9 +81,7 @@ fn touched(floe: &Path, mount: &Path, cubes: u32) -> Result<Figures> {
     let memory = fs::read_to_string(format!("/proc/{process}/status"))?;
     let kib = memory.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let kib = kib.and_then(|text| text.split_whitespace().next()?.parse().ok());
-    let space = rustix::fs::statvfs(mount)?;
-    let used_kib = (space.f_blocks - space.f_bfree) * space.f_frsize >> 10;
-    Ok(Figures { kib: kib.context("no RssAnon")?, used_kib })
+    kib.context("no RssAnon")
 }
 
 /// Runs a command and prints how long it took.
