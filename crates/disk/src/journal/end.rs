@@ -69,7 +69,7 @@ impl<D: WriteBlocks> Journal<D> {
             let failed = shared.lanes.iter().any(|lane| lane.state.failed.is_some() && !lane.gone);
             (shared.superblock.clone(), shared.lock, failed)
         };
-        let keeps_lock = failed || self.has_orphans_of_cubes()?;
+        let keeps_lock = failed || self.has_orphans_of_cubes();
         let mut bytes = [0; Superblock::SIZE];
         let (_, at) = self.superblock_place();
         match image.as_ref().and_then(|image| image.get(at..at + bytes.len())) {
@@ -93,8 +93,8 @@ impl<D: WriteBlocks> Journal<D> {
         self.flush_all(doing)
     }
 
-    /// Whether a cube has orphans that nobody but Floe would find.
-    fn has_orphans_of_cubes(&self) -> Result<bool, JournalError> {
+    /// Whether a cube has orphans that nobody but Floe would find, or may have.
+    fn has_orphans_of_cubes(&self) -> bool {
         let blocks: Vec<_> = {
             let shared = self.lock();
             let lanes = shared.lanes.iter().filter(|lane| !lane.gone);
@@ -103,12 +103,12 @@ impl<D: WriteBlocks> Journal<D> {
         let mut bytes = vec![0; self.geometry.block_size as usize];
         for block in blocks {
             let read = self.device.read_at(self.geometry.offset_bytes(block), &mut bytes);
-            read.map_err(JournalError::io("reading the orphans of a cube"))?;
-            if OrphanBlock::new(&bytes).is_none_or(|stored| stored.orphans().next().is_some()) {
-                return Ok(true);
+            let stored = OrphanBlock::new(&bytes).filter(|_| read.is_ok());
+            if stored.is_none_or(|stored| stored.orphans().next().is_some()) {
+                return true;
             }
         }
-        Ok(false)
+        false
     }
 
     /// Sets the bit that keeps others out, before anything is written to a journal that they do not know: in all backups, then
