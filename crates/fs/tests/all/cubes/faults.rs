@@ -279,6 +279,9 @@ fn judge_root(device: &dyn ReadBlocks, context: &str) {
             && !own.contains(&problem.to_string())
             && !scope.as_ref().is_some_and(|scope| scope.concerns(problem))
             && !states::follows(problem)
+            // A name in the cube, wherever it leads.
+            && !states::directory_of(problem)
+                .is_some_and(|dir| scope.as_ref().is_some_and(|scope| scope.holds_inode(dir)))
     });
     let others: Vec<_> = others.collect();
     assert!(others.is_empty(), "{context}: {others:?}");

@@ -38,7 +38,17 @@ pub(crate) fn follows(problem: &Problem) -> bool {
         matches!(id, "dirent-type-wrong" | "dirent-inode-unused" | "inode-link-count-wrong");
     let in_root =
         problem.evidence().iter().any(|(_, value)| *value == Evidence::Inode(InodeNr::ROOT));
-    id.contains("free") && id.contains("total") || is_entry && in_root
+    // Two names of one directory: which of them is at fault, no check can know.
+    let is_second = id == "directory-hard-link";
+    id.contains("free") && id.contains("total") || is_entry && in_root || is_second
+}
+
+/// The directory of a name that a finding is about.
+pub(crate) fn directory_of(problem: &Problem) -> Option<InodeNr> {
+    problem.evidence().into_iter().find_map(|(field, value)| match value {
+        Evidence::Inode(inode) if field == "dir" => Some(inode),
+        _ => None,
+    })
 }
 
 /// Places to which nothing of cube `/a` may lead: behind the end, the superblock, and blocks of `/a` and `/b` that are in use.
