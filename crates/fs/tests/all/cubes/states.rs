@@ -161,9 +161,12 @@ fn inode_states(targets: [(&'static str, InodeNr); 4]) -> Vec<Fault> {
     all
 }
 
+/// Changes a sub-superblock.
+type SubChange = Box<dyn Fn(&mut SubSuperblock)>;
+
 /// Sub-superblocks, bitmaps and records of lots in states that cannot be.
 fn other_states(own: GroupNr, top: InodeNr, b: InodeNr) -> Vec<Fault> {
-    let subs: Vec<Box<dyn Fn(&mut SubSuperblock)>> = vec![
+    let subs: Vec<SubChange> = vec![
         Box::new(|sub| sub.top_inode = 0),
         Box::new(move |sub| sub.top_inode = b.0),
         Box::new(move |sub| sub.top_inode = top.0 + 1),
