@@ -1,6 +1,7 @@
 //! What is written, and in which order.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use floe_blockdev::WriteBlocks;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
@@ -205,7 +206,10 @@ impl<D: WriteBlocks> Journal<D> {
     ) -> Result<(), JournalError> {
         let mut at = 0;
         while let Some(one) = writing.get(at) {
-            let Err(error) = write(one) else {
+            // Whoever commits writes the logs of all: a panic over one of them is caught here, before it ends his call.
+            let written = catch_unwind(AssertUnwindSafe(|| write(one)));
+            let panicked = |_| Err(JournalError::Aborted { why: "a thread panicked".to_owned() });
+            let Err(error) = written.unwrap_or_else(panicked) else {
                 at += 1;
                 continue;
             };
