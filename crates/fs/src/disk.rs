@@ -72,10 +72,10 @@ impl<D: WriteBlocks> Disk<D> {
             let (volume, geometry) = (Volume::open(&device)?, fs.geometry().clone());
             return Ok((Self::Direct { device, geometry }, volume));
         }
-        recover(&device)?;
+        let recovered = recover(&device)?;
         // Judged before the journal marks the file system as in need of recovery.
         let volume = Volume::open(&device)?;
-        Ok((Self::Journaled(Box::new(Journal::open(device)?)), volume))
+        Ok((Self::Journaled(Box::new(Journal::open_recovered(device, &recovered)?)), volume))
     }
 
     /// The files, with all changes at any time. Names in directory blocks with a wrong checksum are not among them.

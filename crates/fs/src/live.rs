@@ -1,6 +1,7 @@
 //! A file system on a disk that is read and written. Each operation is a transaction of its own.
 
 mod cubes;
+mod durable;
 mod lower;
 
 use floe_blockdev::WriteBlocks;
@@ -41,6 +42,7 @@ struct Work {
     damaged_groups: usize,
     /// Why nothing is written any more.
     ended: Option<String>,
+    durable: durable::Waiting,
 }
 
 impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
@@ -55,7 +57,12 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         volume: Volume,
         now: Timestamp,
     ) -> Result<Self, FsError> {
-        let work = Mutex::new(Work { volume, damaged_groups: 0, ended: None });
+        let work = Mutex::new(Work {
+            volume,
+            damaged_groups: 0,
+            ended: None,
+            durable: durable::Waiting::default(),
+        });
         let (image, faults) = (Image::new(files), Faults::default());
         let space = image.space();
         let live = Self { disk, image, work, space, faults };
@@ -96,7 +103,8 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
     /// then.
     ///
     /// # Errors
-    /// As [`Store::apply`]. What is durable by then is recovered at the next mount.
+    /// As [`Store::apply`]. What is durable by then is recovered at the next mount. [`FsError::Lost`] as from [`Store::sync`]:
+    /// all else is done.
     pub fn finish(self, now: Timestamp) -> Result<(), FsError> {
         if !self.is_read_only() {
             self.finish_orphans(now)?;
@@ -113,11 +121,16 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             return Ok(());
         }
         // What was freed is free for good then.
-        self.sync()?;
+        self.make_durable()?;
         for &lot in &lots {
-            self.run(|volume, tx| volume.reserve_lot(tx, now, lot))?;
+            let reserved = self.run(|volume, tx| volume.reserve_lot(tx, now, lot));
+            if reserved.is_err() && self.has_lost_lot(lot) {
+                // The image stays locked; the next mount does it.
+                continue;
+            }
+            reserved?;
         }
-        self.sync()?;
+        self.make_durable()?;
         let copied = self.work().volume.back_up_descriptors(self.disk, &lots);
         copied.map_err(|error| FsError::Ended(error.to_string()))
     }
@@ -177,7 +190,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
                     if again && work.volume.holds_back() =>
                 {
                     drop(work);
-                    self.sync()?;
+                    self.make_durable()?;
                     again = false;
                 }
                 Err(ChangeError::Refused(error)) => return Err(of_op(error)),
@@ -361,22 +374,12 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     }
 
     fn sync(&self) -> Result<(), FsError> {
-        self.faults.judge()?;
-        let epoch = {
-            let mut work = self.work();
-            if let Some(why) = &work.ended {
-                return Err(FsError::Ended(why.clone()));
-            }
-            work.volume.end_epoch()
-        };
-        if let Err(error) = self.disk.flush() {
-            let why = error.to_string();
-            self.work().ended = Some(why.clone());
-            self.faults.end_writing();
-            return Err(FsError::Ended(why));
-        }
-        self.work().volume.durable(epoch);
-        Ok(())
+        self.make_durable()?;
+        self.tell_lost_cubes()
+    }
+
+    fn sync_inode(&self, inode: InodeNr) -> Result<(), FsError> {
+        self.make_inode_durable(inode)
     }
 }
 

@@ -37,9 +37,9 @@ impl<D: WriteBlocks> Drop for Turn<'_, D> {
         for &lane in self.lanes {
             let state = &mut shared.lanes[lane].state;
             (state.working, state.at_flush) = (false, false);
-            if let Err(why) = &self.result {
-                state.failed.get_or_insert_with(|| why.clone());
-            }
+        }
+        if let Err(why) = &self.result {
+            shared.end_lanes(self.lanes.iter().copied(), why);
         }
         drop(shared);
         self.journal.changed.notify_all();

@@ -167,6 +167,11 @@ impl Pool {
         cube > 0 && self.cubes.tops.get(&cube).is_none_or(|top| *top == inode)
     }
 
+    /// The directory of a cube.
+    pub(crate) fn top_of(&self, cube: u32) -> Option<InodeNr> {
+        self.cubes.tops.get(&cube).copied()
+    }
+
     /// Sets the limit of a cube: the most blocks of its lots, or 0.
     pub(crate) fn limit_cube(&mut self, cube: u32, blocks: u64) {
         self.cubes.limits.insert(cube, blocks);

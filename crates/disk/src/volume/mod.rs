@@ -5,7 +5,7 @@ mod errors;
 mod features;
 mod native;
 
-use floe_blockdev::{ReadBlocks, WriteBlocks};
+use floe_blockdev::{Noting, ReadBlocks, WriteBlocks};
 use floe_ext4::alloc::Space;
 use floe_ext4::fs::FileSystem;
 use floe_ext4::inode_table::read_inode;
@@ -20,6 +20,7 @@ use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 
 use crate::caller::Caller;
 use crate::journal::Journal;
@@ -70,6 +71,9 @@ pub enum OpenError {
     /// It cannot be read.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The device failed.
+    #[error("a part of the file system cannot be read: {0}")]
+    Device(#[source] io::Error),
 }
 
 /// Room of a volume, for `statfs`.
@@ -144,6 +148,14 @@ impl Volume {
     }
 
     fn of(device: &dyn ReadBlocks, fs: FileSystem) -> Result<Self, OpenError> {
+        let noting = Noting::new(device);
+        let volume = Self::taken_up(&noting, fs);
+        // Some of it is optional, but only where it is damaged: a cube that is overlooked would lose its lots to others.
+        noting.judge().map_err(OpenError::Device)?;
+        volume
+    }
+
+    fn taken_up(device: &dyn ReadBlocks, fs: FileSystem) -> Result<Self, OpenError> {
         verify(device, &fs)?;
         let reserved = fs.superblock.reserved_blocks_count() >> fs.geometry().cluster_bits;
         let journal = journal_inode(device, &fs)?;

@@ -7,13 +7,13 @@ use floe_ext4::alloc::Space;
 use floe_ext4::inode_table::desc_place;
 use floe_ext4::journal::find_cubes;
 use floe_ext4::tx::Tx;
-use floe_format::GroupNr;
 use floe_format::ext::inode::Timestamp;
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::Incompat;
 use floe_format::native::identity::{FLAG_RESERVED, Identity};
 use floe_format::native::is_locked;
 use floe_format::native::lot::LotRecord;
+use floe_format::{GroupNr, InodeNr};
 
 use super::{Volume, cubes};
 use crate::caller::Caller;
@@ -79,6 +79,22 @@ impl Volume {
     /// can be sealed: those that were written, or all if others wrote since it was sealed. None in a stock file system.
     pub fn lots_to_reserve(&self) -> Vec<u32> {
         if self.was_sealed { self.fs.space.open_lots() } else { self.fs.space.lots().collect() }
+    }
+
+    /// The cube to whose lots an inode belongs; 0: the root cube. The journal of that cube has each change of the inode, and of
+    /// its names (a change that others have a part of is in theirs, too).
+    pub fn cube_of(&self, inode: InodeNr) -> u32 {
+        self.fs.space.cube_of(inode)
+    }
+
+    /// The cube that owns a lot; 0: the root cube.
+    pub fn cube_of_lot(&self, lot: u32) -> u32 {
+        self.fs.space.cube_of_group(self.fs.space.first_group(lot))
+    }
+
+    /// The directory of a cube, as far as its sub-superblock is known.
+    pub fn top_of(&self, cube: u32) -> Option<InodeNr> {
+        self.fs.space.top_of(cube)
     }
 
     /// Whether the file system has cubes besides the root's.

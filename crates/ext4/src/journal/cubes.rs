@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use floe_blockdev::ReadBlocks;
+use floe_blockdev::{Noting, ReadBlocks};
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::{FileType, Inode, InodeFlags};
 use floe_format::ext::jbd2::{
@@ -52,17 +52,35 @@ pub struct Unusable {
     pub cube: u32,
     /// Inode that the record names.
     pub inode: InodeNr,
+    /// Lots whose blocks it logs.
+    pub lots: Vec<u32>,
     /// The fault.
     pub why: &'static str,
 }
 
 /// The journals of all cubes.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct CubeJournals {
     /// Those that can be used, by cube.
     pub usable: Vec<CubeJournal>,
     /// The others.
     pub unusable: Vec<Unusable>,
+    /// A read that failed: then journals may be missing here, or be among the unusable ones although they are sound.
+    pub unread: Option<io::Error>,
+}
+
+impl CubeJournals {
+    /// All journals, for those who write: a journal that is overlooked would be replayed by the next mount over what is written
+    /// in between.
+    ///
+    /// # Errors
+    /// A read that failed.
+    pub fn whole(self) -> io::Result<Self> {
+        match self.unread {
+            Some(error) => Err(error),
+            None => Ok(self),
+        }
+    }
 }
 
 /// Finds the journals that the records of lots name; none in a file system that is not native.
@@ -76,6 +94,8 @@ pub fn find_cubes(
     if Identity::of(sb).is_none() {
         return found;
     }
+    let noting = Noting::new(device);
+    let device: &dyn ReadBlocks = &noting;
     let lot_groups = 1u32.checked_shl(u32::from(sb.log_groups_per_flex)).unwrap_or(0);
     let lots =
         geo.group_count.checked_div(lot_groups).map_or(0, |_| geo.group_count.div_ceil(lot_groups));
@@ -98,9 +118,10 @@ pub fn find_cubes(
                 let own = CubeJournal { cube, inode, lots, orphan_block, seed, journal };
                 found.usable.push(own);
             }
-            Err(why) => found.unusable.push(Unusable { cube, inode, why }),
+            Err(why) => found.unusable.push(Unusable { cube, inode, lots, why }),
         }
     }
+    found.unread = noting.judge().err();
     found
 }
 

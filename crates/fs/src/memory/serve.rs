@@ -213,7 +213,7 @@ impl<L: Lower> Store for MemFs<L> {
 
     fn sync_inode(&self, inode: InodeNr) -> Result<(), FsError> {
         self.flush_of(&self.flushing(), [inode])?;
-        self.lower.sync()
+        self.lower.sync_inode(inode)
     }
 
     fn open(&self) -> Handle {
