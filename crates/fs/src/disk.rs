@@ -150,10 +150,10 @@ impl<D: WriteBlocks> WriteBlocks for Disk<D> {
         }
     }
 
-    /// Makes all finished changes and all data durable.
+    /// Makes all finished changes and all data durable, but those of cubes whose own journals have ended.
     fn flush(&self) -> io::Result<()> {
         match self {
-            Self::Journaled(journal) => journal.sync().map_err(io::Error::other),
+            Self::Journaled(journal) => journal.sync_sound().map_err(io::Error::other),
             Self::Direct { device, .. } => device.flush(),
         }
     }

@@ -59,6 +59,11 @@ impl<'f, 'd> Image<'f, 'd> {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner).remove(&inode);
     }
 
+    /// Drops all that is kept.
+    pub(crate) fn forget_all(&self) {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     fn node(&self, inode: InodeNr) -> Result<(Node, Attributes), FsError> {
         let node = self.files.node(inode).map_err(|error| of_files(inode, error))?;
         let attributes = Attributes::of(&node, self.files)?;

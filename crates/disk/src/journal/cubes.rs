@@ -1,7 +1,5 @@
 //! The journals of cubes: which have one, what became of it, and lots that move from one journal to another.
 
-use std::collections::BTreeMap;
-
 use floe_blockdev::WriteBlocks;
 use floe_ext4::fs::FileSystem;
 use floe_ext4::journal::{CubeJournal, find_cubes};
@@ -44,15 +42,6 @@ impl<D: WriteBlocks> Journal<D> {
         })
     }
 
-    /// Cubes whose journal has ended with changes that are not durable, and why. Others that share a change with one of them
-    /// have ended, too.
-    pub fn lost_cubes(&self) -> BTreeMap<u32, String> {
-        let shared = self.lock();
-        let own = shared.lanes.iter().skip(1).filter(|lane| !lane.gone);
-        let lost = own.filter(|lane| lane.state.durable < lane.state.last());
-        lost.filter_map(|lane| Some((lane.cube, lane.state.failed.clone()?))).collect()
-    }
-
     /// The journal of a cube; 0: the root cube.
     pub fn cube_state(&self, cube: u32) -> CubeState {
         let shared = self.lock();
@@ -62,6 +51,22 @@ impl<D: WriteBlocks> Journal<D> {
         let own = shared.lane_of_cube(cube);
         let lane = &shared.lanes[own.unwrap_or(0)];
         CubeState { has_own: own.is_some(), failed: lane.state.failed.clone() }
+    }
+
+    /// The cubes whose own journals have ended, and why.
+    pub fn ended_cubes(&self) -> Vec<(u32, String)> {
+        let shared = self.lock();
+        let own = shared.lanes.iter().skip(1).filter(|lane| !lane.gone);
+        own.filter_map(|lane| Some((lane.cube, lane.state.failed.clone()?))).collect()
+    }
+
+    /// `Err` unless an error was that of a cube's journal, so that all others go on.
+    pub(super) fn judge_root(&self, error: JournalError) -> Result<(), JournalError> {
+        let shared = self.lock();
+        let is_sound = shared.lanes[0].state.failed.is_none() && shared.flushes.failed.is_none();
+        // A journal that has ended is left out the next time: without one, the error would come again.
+        let has_ended = shared.lanes.iter().any(|lane| lane.state.failed.is_some());
+        if is_sound && has_ended { Ok(()) } else { Err(error) }
     }
 
     /// Ends the journal of a cube: nothing of it is written any more, and what was not durable is lost. The others go on, but
@@ -139,6 +144,9 @@ impl<D: WriteBlocks> Journal<D> {
         let groups = fs.space.groups.descs();
         let found = find_cubes(&self.device, &fs.superblock, fs.geometry(), groups).whole();
         let found = found.map_err(JournalError::io("looking for the journal of a cube"))?;
+        if found.unusable.iter().any(|own| own.inode.0 == inode && own.is_unread) {
+            return Err(JournalError::Unsupported("that of a cube cannot be read"));
+        }
         let Some(own) = found.usable.into_iter().find(|own| own.inode.0 == inode) else {
             return Ok(None);
         };

@@ -117,8 +117,9 @@ fn open_cubes<D: WriteBlocks>(
     let (geometry, groups) = (fs.geometry(), fs.space.groups.descs());
     let found = find_cubes(device, &fs.superblock, geometry, groups).whole();
     let found = found.map_err(JournalError::io("looking for the journals of cubes"))?;
-    // Without the bit that keeps others out, it holds nothing that counts, and inode 8 logs what it would.
-    for lost in found.unusable.into_iter().filter(|_| is_locked(&fs.superblock)) {
+    // Without the bit that keeps others out, a damaged one holds nothing that counts, and inode 8 logs what it would.
+    let locked = is_locked(&fs.superblock);
+    for lost in found.unusable.into_iter().filter(|lost| locked || lost.is_unread) {
         let why = format!("the journal of cube {} cannot be used: {}", lost.cube, lost.why);
         lots.lose(lost.cube, &lost.lots, &why);
     }

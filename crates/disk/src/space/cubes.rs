@@ -167,11 +167,6 @@ impl Pool {
         cube > 0 && self.cubes.tops.get(&cube).is_none_or(|top| *top == inode)
     }
 
-    /// The directory of a cube.
-    pub(crate) fn top_of(&self, cube: u32) -> Option<InodeNr> {
-        self.cubes.tops.get(&cube).copied()
-    }
-
     /// Sets the limit of a cube: the most blocks of its lots, or 0.
     pub(crate) fn limit_cube(&mut self, cube: u32, blocks: u64) {
         self.cubes.limits.insert(cube, blocks);
@@ -198,6 +193,21 @@ impl Pool {
     /// The first group of a lot.
     pub(crate) fn first_group(&self, lot: u32) -> GroupNr {
         GroupNr(lot.saturating_mul(self.regions.lot_groups))
+    }
+
+    /// The owners of lots; those of the root cube are left out.
+    pub(crate) fn lot_owners(&self) -> BTreeMap<u32, u32> {
+        self.cubes.owners.clone()
+    }
+
+    /// How often a lot has changed its owner.
+    pub(crate) const fn owner_changes(&self) -> usize {
+        self.cubes.changes.len()
+    }
+
+    /// Groups of a lot; 0 where there are no lots.
+    pub(crate) const fn lot_groups(&self) -> u32 {
+        self.regions.lot_groups
     }
 
     /// Blocks of a whole lot.

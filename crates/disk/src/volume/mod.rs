@@ -149,13 +149,17 @@ impl Volume {
 
     fn of(device: &dyn ReadBlocks, fs: FileSystem) -> Result<Self, OpenError> {
         let noting = Noting::new(device);
-        let volume = Self::taken_up(&noting, fs);
-        // Some of it is optional, but only where it is damaged: a cube that is overlooked would lose its lots to others.
+        let volume = Self::taken_up(&noting, device, fs);
+        // A cube that is overlooked would lose its lots to others.
         noting.judge().map_err(OpenError::Device)?;
         volume
     }
 
-    fn taken_up(device: &dyn ReadBlocks, fs: FileSystem) -> Result<Self, OpenError> {
+    fn taken_up(
+        device: &dyn ReadBlocks,
+        optional: &dyn ReadBlocks,
+        fs: FileSystem,
+    ) -> Result<Self, OpenError> {
         verify(device, &fs)?;
         let reserved = fs.superblock.reserved_blocks_count() >> fs.geometry().cluster_bits;
         let journal = journal_inode(device, &fs)?;
@@ -165,11 +169,11 @@ impl Volume {
             space.add_system(journal_runs(device, space.groups().geometry(), raw));
         }
         space.refuse_overlaps()?;
-        native::use_lots(device, &fs.superblock, &mut space);
+        native::use_lots(device, optional, &fs.superblock, &mut space);
         let was_sealed = Identity::is_sealed(&fs.superblock);
         let random = RandomState::new();
         let was_clean = fs.superblock.state & STATE_VALID != 0;
-        let superblock = native::with_super_inode(device, fs.superblock, &space);
+        let superblock = native::with_super_inode(optional, fs.superblock, &space);
         let fs = FileSystem { superblock, space };
         Ok(Self {
             fs,

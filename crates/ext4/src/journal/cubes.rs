@@ -56,6 +56,8 @@ pub struct Unusable {
     pub lots: Vec<u32>,
     /// The fault.
     pub why: &'static str,
+    /// The device failed; the journal may be sound.
+    pub is_unread: bool,
 }
 
 /// The journals of all cubes.
@@ -65,7 +67,7 @@ pub struct CubeJournals {
     pub usable: Vec<CubeJournal>,
     /// The others.
     pub unusable: Vec<Unusable>,
-    /// A read that failed: then journals may be missing here, or be among the unusable ones although they are sound.
+    /// The records of a lot could not be read: then journals may be missing here.
     pub unread: Option<io::Error>,
 }
 
@@ -95,33 +97,35 @@ pub fn find_cubes(
         return found;
     }
     let noting = Noting::new(device);
-    let device: &dyn ReadBlocks = &noting;
     let lot_groups = 1u32.checked_shl(u32::from(sb.log_groups_per_flex)).unwrap_or(0);
     let lots =
         geo.group_count.checked_div(lot_groups).map_or(0, |_| geo.group_count.div_ceil(lot_groups));
     let mut named: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
     for lot in 0..lots {
         let (block, at) = desc_place(GroupNr(lot * lot_groups), geo);
-        let bytes = read_block(device, geo, block).unwrap_or_default();
+        let bytes = read_block(&noting, geo, block).unwrap_or_default();
         let record = bytes.get(at..at + geo.desc_size as usize).and_then(LotRecord::of);
         let record = record.filter(|record| record.lot == lot && record.journal_inode > 0);
         if let Some(record) = record {
             named.entry((record.cube, record.journal_inode)).or_default().push(lot);
         }
     }
+    found.unread = noting.judge().err();
     for ((cube, inode), lots) in named {
         let inode = InodeNr(inode);
         let inside = |run: BlockRun| lies_in(geo, run, &lots, lot_groups);
-        match judge(device, sb, geo, groups, inode, &inside) {
+        match judge(&noting, sb, geo, groups, inode, &inside) {
             Ok((journal, orphan_block, seed)) => {
                 let seed = geo.features.metadata_csum().then_some(seed);
                 let own = CubeJournal { cube, inode, lots, orphan_block, seed, journal };
                 found.usable.push(own);
             }
-            Err(why) => found.unusable.push(Unusable { cube, inode, lots, why }),
+            Err(why) => {
+                let is_unread = noting.judge().is_err();
+                found.unusable.push(Unusable { cube, inode, lots, why, is_unread });
+            }
         }
     }
-    found.unread = noting.judge().err();
     found
 }
 

@@ -12,13 +12,11 @@ use super::{Live, Work};
 use crate::FsError;
 use crate::disk::Disk;
 
-/// Freed space that waits for its transactions, and failures that were reported.
+/// Freed space that waits for its transactions.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     /// Spans of freeings, oldest first, each with all that was finished when it ended.
     freed: VecDeque<(Epoch, Finished)>,
-    /// Cubes of whose lost changes a program was told.
-    told: BTreeSet<u32>,
 }
 
 impl Waiting {
@@ -44,10 +42,12 @@ impl Waiting {
 }
 
 impl<D: WriteBlocks> Live<'_, '_, D> {
-    /// Makes all durable, changes of cubes whose journal has ended aside.
+    /// Makes all durable. Cubes whose journal has ended fail, and the others go on.
     pub(super) fn make_durable(&self) -> Result<(), FsError> {
         self.faults.judge()?;
-        self.wait(Journal::sync).map_err(|error| self.end(&error))
+        self.wait(Journal::sync).map_err(|error| self.end(&error))?;
+        self.fail_ended_cubes();
+        Ok(())
     }
 
     /// Makes an inode durable: waits for the journal of its cube, and for those of others that share a change with it. One flush
@@ -55,13 +55,28 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     pub(super) fn make_inode_durable(&self, inode: InodeNr) -> Result<(), FsError> {
         self.faults.judge()?;
         let cube = self.work().volume.cube_of(inode);
-        self.wait(|journal| journal.commit_cube(cube)).map_err(|error| match self.disk {
-            // The other cubes go on.
-            Disk::Journaled(journal) if journal.cube_state(0).failed.is_none() => {
-                FsError::Lost { inode, others: 0, what: error.to_string() }
+        let done = self.wait(|journal| journal.commit_cube(cube));
+        let ended = self.fail_ended_cubes();
+        match done {
+            _ if cube > 0 && ended.contains(&cube) && self.work().ended.is_none() => {
+                Err(FsError::CubeFailed { cube })
             }
-            _ => self.end(&error),
-        })
+            done => done.map_err(|error| self.end(&error)),
+        }
+    }
+
+    /// Lets cubes fail whose journals have ended, unless all have. Returns their numbers.
+    fn fail_ended_cubes(&self) -> BTreeSet<u32> {
+        let Disk::Journaled(journal) = self.disk else { return BTreeSet::new() };
+        let ended = journal.ended_cubes();
+        if ended.is_empty() || journal.cube_state(0).failed.is_some() {
+            return BTreeSet::new();
+        }
+        let numbers = ended.iter().map(|(cube, _)| *cube).collect();
+        for (cube, why) in ended {
+            self.fail_cube(cube, format!("its journal ended: {why}"));
+        }
+        numbers
     }
 
     /// Waits for journals; what they make durable can be used again.
@@ -102,27 +117,5 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         let why = self.work().ended.get_or_insert(why).clone();
         self.faults.end_writing();
         FsError::Ended(why)
-    }
-
-    /// Whether a lot belongs to a cube whose journal has ended, so that nothing in it is written.
-    pub(super) fn has_lost_lot(&self, lot: u32) -> bool {
-        let cube = self.work().volume.cube_of_lot(lot);
-        match self.disk {
-            Disk::Journaled(journal) => cube > 0 && journal.cube_state(cube).failed.is_some(),
-            Disk::Direct { .. } => false,
-        }
-    }
-
-    /// Says, once for each cube, that its journal has ended with changes that are lost.
-    pub(super) fn tell_lost_cubes(&self) -> Result<(), FsError> {
-        let Disk::Journaled(journal) = self.disk else { return Ok(()) };
-        let lost = journal.lost_cubes();
-        let mut work = self.work();
-        let new: Vec<_> =
-            lost.iter().filter(|(cube, _)| work.durable.told.insert(**cube)).collect();
-        let Some((cube, why)) = new.first() else { return Ok(()) };
-        let inode = work.volume.top_of(**cube).unwrap_or(InodeNr::ROOT);
-        let what = format!("the journal of cube {cube} ended: {why}");
-        Err(FsError::Lost { inode, others: new.len() - 1, what })
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use floe_blockdev::image::{Format, format_of};
 use floe_blockdev::{FileDevice, OpenError as DeviceError, ReadBlocks, WriteBlocks};
+use floe_check::open::WhichSuperblock;
 use floe_check::{CheckOptions, JournalUse, view};
 use floe_disk::volume::{OpenError, ReadOnly, Volume};
 use floe_ext4::fs::FileSystem as Layout;
@@ -23,6 +24,7 @@ use super::options::Options;
 use super::{Args, log_status_on_signal, notify, unmount_on_signals};
 use crate::input::device::InUse;
 use crate::terminal::failure;
+use crate::terminal::panics::Caught;
 
 /// A disk that is written until the mount ends, or why its file system is only read.
 enum Access {
@@ -147,8 +149,12 @@ impl Args {
         let files = disk.files()?;
         let on_error = options.on_error.unwrap_or_else(|| OnError::of(volume.superblock()));
         let live = Live::new(disk, &files, volume, now())?.on_error(on_error);
+        // One thread is left for the other cubes while calls wait for one that is checked or repaired.
+        live.gates().let_wait(self.serving(options).threads.saturating_sub(1));
         let fs = FileSystem::new(MemFs::new(live, options.limits()));
+        let caught = Caught::begin();
         let served = self.serve(&fs, options);
+        drop(caught);
         let finished = fs.into_store().finish().and_then(|(live, lost)| {
             live.finish(now())?;
             lost
@@ -168,8 +174,10 @@ impl Args {
             None => self.source.superblock,
         };
         let check = CheckOptions {
-            superblock: superblock.map(BlockNr),
-            block_size: self.source.block_size,
+            superblock: WhichSuperblock {
+                block: superblock.map(BlockNr),
+                block_size: self.source.block_size,
+            },
             external_journal: journal.as_ref().map(|device| device as &dyn ReadBlocks),
             journal: if options.no_recovery { JournalUse::Ignore } else { JournalUse::Replay },
             ..CheckOptions::default()

@@ -6,6 +6,7 @@ mod beside;
 mod crash;
 mod cubes;
 mod device_faults;
+mod limits;
 mod live;
 mod losses;
 mod patterns;
@@ -260,7 +261,7 @@ fn a_full_disk_says_so_at_the_call() {
                     break error;
                 }
             };
-            anyhow::ensure!(matches!(refused, FsError::NoSpace), "{refused}");
+            anyhow::ensure!(refused.is_no_space(), "{refused}");
             memory.sync()?;
             let after = memory.space();
             let full = after.free_inodes == 0 || after.available_blocks < before.blocks / 20;
