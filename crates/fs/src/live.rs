@@ -81,7 +81,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         live.learn_cubes();
         live.run(InodeNr::ROOT, |volume, tx| volume.begin_writing(tx, now))?;
         live.finish_orphans(now)?;
-        live.sync()?;
+        live.make_durable()?;
         Ok(live)
     }
 
@@ -133,14 +133,14 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
     pub fn finish(self, now: Timestamp) -> Result<(), FsError> {
         if !self.is_read_only() {
             // Tells which cubes have failed before something of them is written.
-            self.sync()?;
+            self.make_durable()?;
             self.finish_orphans(now)?;
             // Lists of lots are hints.
             let _ = self.run_once(|volume, tx| cubes::renew(volume, tx, now));
             self.reserve_regions(now)?;
         }
         self.run(InodeNr::ROOT, |volume, tx| volume.end_writing(tx, now))?;
-        self.sync()
+        self.make_durable()
     }
 
     /// Gives the free blocks of regions to reservation files (native file systems).
@@ -150,7 +150,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             return Ok(());
         }
         // What was freed is free for good then.
-        self.sync()?;
+        self.make_durable()?;
         let lot_groups = self.work().volume.lot_groups();
         // Lots of a cube that has failed stay as they are, for its repair.
         let mut left = Vec::new();
@@ -166,7 +166,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             }
         }
         lots.retain(|lot| !left.contains(lot));
-        self.sync()?;
+        self.make_durable()?;
         let copied = self.work().volume.back_up_descriptors(self.disk, &lots);
         copied.map_err(|error| FsError::Ended(error.to_string()))
     }
@@ -265,7 +265,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
                     if again && work.volume.holds_back() =>
                 {
                     drop(work);
-                    self.sync()?;
+                    self.make_durable()?;
                     again = false;
                 }
                 Err(ChangeError::Refused(error)) => return Err(of_op(error)),

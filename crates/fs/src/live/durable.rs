@@ -17,6 +17,8 @@ use crate::disk::Disk;
 pub(super) struct Waiting {
     /// Spans of freeings, oldest first, each with all that was finished when it ended.
     freed: VecDeque<(Epoch, Finished)>,
+    /// Cubes whose journal has ended, of which a program was told that changes are lost.
+    told: BTreeSet<u32>,
 }
 
 impl Waiting {
@@ -63,6 +65,14 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
             }
             done => done.map_err(|error| self.end(&error)),
         }
+    }
+
+    /// Says, once for each cube, that its journal has ended, and changes with it: all else is durable.
+    pub(super) fn tell_lost_cubes(&self) -> Result<(), FsError> {
+        let ended = self.fail_ended_cubes();
+        let mut work = self.work();
+        let new = ended.into_iter().find(|cube| work.durable.told.insert(*cube));
+        new.map_or(Ok(()), |cube| Err(FsError::CubeFailed { cube }))
     }
 
     /// Lets cubes fail whose journals have ended, unless all have. Returns their numbers.

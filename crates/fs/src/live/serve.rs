@@ -116,7 +116,8 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     }
 
     fn sync(&self) -> Result<(), FsError> {
-        self.make_durable()
+        self.make_durable()?;
+        self.tell_lost_cubes()
     }
 
     fn sync_inode(&self, inode: InodeNr) -> Result<(), FsError> {
