@@ -53,18 +53,17 @@ pub(crate) fn with_cubes() -> &'static [u8] {
     })
 }
 
-/// Whether nothing is wrong but that a failure is recorded, in the superblock or for a cube (whose own copy of the record cannot be
-/// written then).
+/// Whether nothing is wrong but that a failure is recorded, in the superblock or for a cube (whose own copy of the record may not be
+/// writable then).
 pub(crate) fn judge_cubes(device: &MemDevice, by_e2fsck: bool) -> Result<()> {
     let report = check(device, &CheckOptions::default())?;
-    let wrong = report.found.iter().filter(|one| {
-        !matches!(
-            one,
-            Problem::CubeFailureRecorded { .. }
-                | Problem::CubeCopyDamaged { .. }
-                | Problem::KernelRecordedErrors { .. }
-                | Problem::NotCleanlyUnmounted { .. }
-        )
+    let is_failure = |one: &Problem| matches!(one, Problem::CubeFailureRecorded { .. });
+    let has_failed = report.found.iter().any(is_failure);
+    let wrong = report.found.iter().filter(|one| match one {
+        Problem::KernelRecordedErrors { .. } | Problem::NotCleanlyUnmounted { .. } => false,
+        // Regions of a cube that has failed are left to its repair.
+        Problem::CubeCopyDamaged { .. } | Problem::RegionNotReserved { .. } => !has_failed,
+        one => !is_failure(one),
     });
     let wrong: Vec<_> = wrong.collect();
     ensure!(wrong.is_empty(), "{wrong:?}");
