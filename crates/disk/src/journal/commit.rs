@@ -38,9 +38,9 @@ impl<D: WriteBlocks> Drop for Turn<'_, D> {
         for &lane in self.lanes {
             let state = &mut shared.lanes[lane].state;
             (state.working, state.at_flush) = (false, false);
-            if let Err(why) = &self.result {
-                state.failed.get_or_insert_with(|| why.clone());
-            }
+        }
+        if let Err(why) = &self.result {
+            shared.end_lanes(self.lanes.iter().copied(), why);
         }
         drop(shared);
         self.journal.changed.notify_all();
@@ -218,9 +218,7 @@ impl<D: WriteBlocks> Journal<D> {
                 return Err(error);
             }
             let (why, mut shared) = (error.to_string(), self.lock());
-            for &lane in &lost {
-                shared.lanes[lane].state.failed.get_or_insert_with(|| why.clone());
-            }
+            shared.end_lanes(lost.iter().copied(), &why);
             drop(shared);
             at = writing[..at].iter().filter(|one| !lost.contains(&one.lane)).count();
             writing.retain(|one| !lost.contains(&one.lane));

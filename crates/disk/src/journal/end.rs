@@ -10,7 +10,7 @@ use floe_sync::{Arc, PoisonError};
 
 use super::Journal;
 use super::error::JournalError;
-use super::shared::Lock;
+use super::shared::{Lane, Lock};
 
 /// The right to set the bit that keeps others out; lost without an end, the bit is not set.
 struct Setting<'a, D: WriteBlocks> {
@@ -49,7 +49,7 @@ impl<D: WriteBlocks> Journal<D> {
             shared.lanes[0].state.judge()?;
             let sound =
                 shared.lanes.iter().filter(|lane| lane.state.failed.is_none() && !lane.gone);
-            let end = |lane: &super::shared::Lane| {
+            let end = |lane: &Lane| {
                 (Arc::clone(&lane.log), lane.state.last().next().sequence(), lane.state.head)
             };
             sound.map(end).collect()
@@ -66,7 +66,8 @@ impl<D: WriteBlocks> Journal<D> {
         let doing = "marking the file system in its superblock";
         let (image, lock, failed) = {
             let shared = self.lock();
-            let failed = shared.lanes.iter().any(|lane| lane.state.failed.is_some() && !lane.gone);
+            let ended = |lane: &Lane| lane.state.failed.is_some() && !lane.gone;
+            let failed = shared.lanes.iter().any(ended) || shared.lots.has_lost();
             (shared.superblock.clone(), shared.lock, failed)
         };
         let keeps_lock = failed || self.has_orphans_of_cubes();

@@ -62,7 +62,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     }
 
     fn sync_all(&self) -> Result<(), FsError> {
-        Store::sync(self)
+        self.make_durable()
     }
 
     /// Lets the gates know all cubes.

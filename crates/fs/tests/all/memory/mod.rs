@@ -4,6 +4,8 @@
 mod acts;
 mod beside;
 mod crash;
+mod cubes;
+mod device_faults;
 mod limits;
 mod live;
 mod losses;
