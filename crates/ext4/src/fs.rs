@@ -1,6 +1,6 @@
 //! A file system open for changes: its superblock, its groups, and access to inodes.
 
-use floe_blockdev::ReadBlocks;
+use floe_blockdev::{Noting, ReadBlocks};
 use floe_format::crc::Seed;
 use floe_format::ext::inode::{Inode, OwnedInode};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
@@ -13,6 +13,23 @@ use crate::alloc::{FromBitmaps, Space};
 use crate::group::Groups;
 use crate::inode_table::{inode_place, read_groups};
 use crate::tx::{Refusal, Tx, verify};
+
+/// Reads the primary superblock, and what follows from it.
+///
+/// # Errors
+/// [`Refusal::Io`], or [`Refusal::Damaged`] if there is no superblock, or one that contradicts itself.
+pub fn read_superblock(device: &dyn ReadBlocks) -> Result<(Superblock, Geometry), Refusal> {
+    let mut bytes = [0; 1024];
+    let read = device.read_at(OFFSET_BYTES, &mut bytes);
+    read.map_err(|source| Refusal::Io { block: BlockNr(0), source })?;
+    let superblock = Superblock::decode(&bytes);
+    if superblock.magic != MAGIC {
+        return Err(Refusal::Damaged("the superblock"));
+    }
+    let geometry = Geometry::new(&superblock, Strictness::Strict)
+        .map_err(|_| Refusal::Damaged("the superblock"))?;
+    Ok((superblock, geometry))
+}
 
 /// A file system open for changes. It is not checked: structures that cannot be followed are
 /// refused.
@@ -31,15 +48,7 @@ impl FileSystem {
     /// [`Refusal::Io`], or [`Refusal::Damaged`] if there is no superblock, or one that contradicts
     /// itself.
     pub fn open(device: &dyn ReadBlocks) -> Result<Self, Refusal> {
-        let mut bytes = [0; 1024];
-        let read = device.read_at(OFFSET_BYTES, &mut bytes);
-        read.map_err(|source| Refusal::Io { block: BlockNr(0), source })?;
-        let superblock = Superblock::decode(&bytes);
-        if superblock.magic != MAGIC {
-            return Err(Refusal::Damaged("the superblock"));
-        }
-        let geometry = Geometry::new(&superblock, Strictness::Strict)
-            .map_err(|_| Refusal::Damaged("the superblock"))?;
+        let (superblock, geometry) = read_superblock(device)?;
         Self::of(device, superblock, geometry)
     }
 
@@ -47,13 +56,17 @@ impl FileSystem {
     /// validated.
     ///
     /// # Errors
-    /// [`Refusal::Damaged`] if a descriptor cannot be read.
+    /// [`Refusal::Io`], or [`Refusal::Damaged`] if a descriptor has no place on the device.
     pub fn of(
         device: &dyn ReadBlocks,
         superblock: Superblock,
         geometry: Geometry,
     ) -> Result<Self, Refusal> {
-        let descs = read_groups(device, &geometry).ok_or(Refusal::Damaged("the group table"))?;
+        let noting = Noting::new(device);
+        let descs = read_groups(&noting, &geometry);
+        let block = geometry.primary_desc_block(0);
+        noting.judge().map_err(|source| Refusal::Io { block, source })?;
+        let descs = descs.ok_or(Refusal::Damaged("the group table"))?;
         let groups = Groups::new(&superblock, geometry, descs);
         Ok(Self { superblock, space: FromBitmaps::new(groups) })
     }

@@ -5,12 +5,12 @@ mod errors;
 mod features;
 mod native;
 
-use floe_blockdev::{ReadBlocks, WriteBlocks};
+use floe_blockdev::{Noting, ReadBlocks, WriteBlocks};
 use floe_ext4::alloc::Space;
 use floe_ext4::fs::FileSystem;
-use floe_ext4::inode_table::read_inode;
+use floe_ext4::inode_table::{each_desc, read_inode};
 use floe_ext4::map::runs::BlockMap;
-use floe_ext4::tx::{Refusal, Tx, read_block};
+use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
 use floe_format::ext::inode::{Inode, Timestamp};
 use floe_format::ext::quota::QuotaKind;
@@ -20,6 +20,7 @@ use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 
 use crate::caller::Caller;
 use crate::journal::Journal;
@@ -70,6 +71,9 @@ pub enum OpenError {
     /// It cannot be read.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The device failed.
+    #[error("a part of the file system cannot be read: {0}")]
+    Device(#[source] io::Error),
 }
 
 /// Room of a volume, for `statfs`.
@@ -144,6 +148,18 @@ impl Volume {
     }
 
     fn of(device: &dyn ReadBlocks, fs: FileSystem) -> Result<Self, OpenError> {
+        let noting = Noting::new(device);
+        let volume = Self::taken_up(&noting, device, fs);
+        // A cube that is overlooked would lose its lots to others.
+        noting.judge().map_err(OpenError::Device)?;
+        volume
+    }
+
+    fn taken_up(
+        device: &dyn ReadBlocks,
+        optional: &dyn ReadBlocks,
+        fs: FileSystem,
+    ) -> Result<Self, OpenError> {
         verify(device, &fs)?;
         let reserved = fs.superblock.reserved_blocks_count() >> fs.geometry().cluster_bits;
         let journal = journal_inode(device, &fs)?;
@@ -153,11 +169,11 @@ impl Volume {
             space.add_system(journal_runs(device, space.groups().geometry(), raw));
         }
         space.refuse_overlaps()?;
-        native::use_lots(device, &fs.superblock, &mut space);
+        native::use_lots(device, optional, &fs.superblock, &mut space);
         let was_sealed = Identity::is_sealed(&fs.superblock);
         let random = RandomState::new();
         let was_clean = fs.superblock.state & STATE_VALID != 0;
-        let superblock = native::with_super_inode(device, fs.superblock, &space);
+        let superblock = native::with_super_inode(optional, fs.superblock, &space);
         let fs = FileSystem { superblock, space };
         Ok(Self {
             fs,
@@ -189,6 +205,11 @@ impl Volume {
     /// What follows from the superblock.
     pub fn geometry(&self) -> &Geometry {
         self.fs.geometry()
+    }
+
+    /// The descriptors of all groups, with all changes.
+    pub fn groups(&self) -> &[GroupDesc] {
+        self.fs.space.groups().descs()
     }
 
     /// The superblock, with totals as of the last [`Volume::settle`].
@@ -311,17 +332,13 @@ fn verify(device: &dyn ReadBlocks, fs: &FileSystem) -> Result<(), Refusal> {
         }
     }
     let checksum = DescChecksum::of(&fs.superblock);
-    let mut groups = (0..geo.group_count).map(GroupNr);
-    for index in 0..geo.desc_blocks {
-        let bytes = read_block(device, geo, geo.primary_desc_block(index))?;
-        for (raw, group) in bytes.chunks_exact(geo.desc_size as usize).zip(&mut groups) {
-            let computed = checksum.compute(group, raw);
-            if computed.is_some_and(|sum| sum != GroupDesc::of(raw).checksum) {
-                return Err(Refusal::Checksum("a group descriptor"));
-            }
-        }
-    }
-    Ok(())
+    let mut sound = true;
+    let read = each_desc(device, geo, |group, raw| {
+        let computed = checksum.compute(group, raw);
+        sound &= computed.is_none_or(|sum| sum == GroupDesc::of(raw).checksum);
+    });
+    read.map_err(|(block, source)| Refusal::Io { block, source })?;
+    if sound { Ok(()) } else { Err(Refusal::Checksum("a group descriptor")) }
 }
 
 /// Blocks that an operation may change: a fifth of the journal's log, by the size of its inode.

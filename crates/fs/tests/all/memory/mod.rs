@@ -4,9 +4,12 @@
 mod acts;
 mod beside;
 mod crash;
+mod cubes;
+mod device_faults;
 mod limits;
 mod live;
 mod losses;
+mod opening;
 mod patterns;
 
 use std::collections::BTreeSet;
