@@ -114,12 +114,12 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
         if bytes > MOST_GLOBAL_BYTES { Err(ArchiveFault::TooLarge) } else { Ok(()) }
     }
 
-    /// Offset of the header behind `len` bytes from `start` on. Padding may be missing at the end.
+    /// Offset of the header behind `len` bytes from `start` on. An archive that ends inside the padding was cut off: whatever
+    /// followed is lost.
     fn behind(&self, start: u64, len: u64) -> Result<u64, ArchiveFault> {
         let size = self.archive.size_bytes();
-        let end = start.checked_add(len).filter(|&end| end <= size);
-        let end = end.ok_or(ArchiveFault::Truncated)?;
-        Ok(end.next_multiple_of(BLOCK_BYTES).min(size))
+        let end = start.checked_add(len).and_then(|end| end.checked_next_multiple_of(BLOCK_BYTES));
+        end.filter(|&end| end <= size).ok_or(ArchiveFault::Truncated)
     }
 
     fn finish(&mut self, header: &Header<'_>, pending: Pending) -> Result<Entry, ArchiveFault> {

@@ -22,6 +22,7 @@ mod terminal;
 use commands::{Command, mount, umount};
 use exit::Outcome;
 use input::files::{Files, Refused};
+use terminal::failure::with_causes;
 use terminal::{document, panics, signals};
 
 /// Checks, repairs, makes and mounts ext2, ext3 and ext4 file systems. Only `repair`, `undo`, `mkfs`,
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
     let mut device = String::new();
     let outcome = run(&arguments, &mut device, &mut out).unwrap_or_else(|error| {
         let outcome = outcome_of(&error);
-        let text = format!("{error:#}");
+        let text = with_causes(&error);
         // A caller that requests JSON gets a document for every error; a failing write is ignored.
         let _ = document::of_error(&mut out, &arguments, &device, &text, outcome);
         eprintln!("floe: {text}");

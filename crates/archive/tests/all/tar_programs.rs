@@ -249,7 +249,11 @@ fn cut_and_damaged_archives_are_refused() {
         loop {
             match reader.next_entry() {
                 Ok(Some(_)) => count += 1,
-                Ok(None) => break,
+                Ok(None) => {
+                    // Behind the last entry, or where another entry could begin.
+                    assert!(count == whole || len % 512 == 0, "{len}: {count} of {whole}");
+                    break;
+                }
                 Err(error) => {
                     assert!(matches!(error.fault, ArchiveFault::Truncated), "{len}: {error}");
                     break;

@@ -21,6 +21,7 @@ use crate::online::{self, OnlineArgs, Snapshot};
 use crate::run::check::Run;
 use crate::run::checkpoint::CheckpointArgs;
 use crate::run::shards::ShardArgs;
+use crate::terminal::failure::with_causes;
 use crate::terminal::progress::{Watch, When};
 
 /// Check a file system and report what is wrong.
@@ -231,7 +232,7 @@ impl Args {
         let outcome = run.run(out)?;
         match snapshot.map(Snapshot::remove) {
             Some(Err(error)) => {
-                eprintln!("floe: {error:#}");
+                eprintln!("floe: {}", with_causes(&error));
                 Ok(Outcome { failed: true, ..outcome })
             }
             _ => Ok(outcome),

@@ -36,6 +36,7 @@ use crate::input::scheduling::Sharing;
 use crate::run::check::Run;
 use crate::run::repair::RepairRun;
 use crate::terminal::ask::Ask;
+use crate::terminal::failure::with_causes;
 use crate::terminal::progress::Watch;
 
 mod skip;
@@ -125,7 +126,7 @@ pub(crate) fn run(
     let channel = match fd.filter(|&fd| fd > 0) {
         Some(fd) => match progress::open(fd) {
             Ok(file) => Some((Form::Lines, file)),
-            Err(error) => return refused(format!("{error:#}")),
+            Err(error) => return refused(with_causes(&error)),
         },
         // Only with -C 0, or after SIGUSR1.
         None if io::stdout().is_terminal() => {

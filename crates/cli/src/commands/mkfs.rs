@@ -18,6 +18,7 @@ use crate::exit::Outcome;
 use crate::input::clock;
 use crate::input::files::{InputPath, OutputPath};
 use crate::input::random::random_bytes;
+use crate::terminal::failure::with_causes;
 use crate::terminal::progress::When;
 
 use from::FromArgs;
@@ -140,7 +141,7 @@ impl Args {
         let options = match self.options() {
             Ok(options) => options,
             Err(error) => {
-                eprintln!("floe mkfs: {error:#}");
+                eprintln!("floe mkfs: {}", with_causes(&error));
                 return Ok(Outcome::USAGE);
             }
         };

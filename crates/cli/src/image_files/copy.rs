@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use super::metadata::apply;
 use super::{Complaints, LOST_TARGET, place};
 use crate::input::files::Judged;
+use crate::terminal::failure::with_causes;
 
 /// Bytes copied at once.
 const PIECE_BYTES: usize = 1 << 20;
@@ -142,7 +143,7 @@ impl<'a, 'f, 'd> Copier<'a, 'f, 'd> {
                 if full_disk {
                     return Err(error.context(printable(&self.full(path))));
                 }
-                self.complaints.failure(&self.full(path), format!("{error:#}"));
+                self.complaints.failure(&self.full(path), with_causes(&error));
                 Ok(false)
             }
         }

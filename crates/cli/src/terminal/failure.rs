@@ -15,6 +15,24 @@ const SCANNED_BYTES: u64 = 512 << 20;
 /// Maximum backups to list.
 const SHOWN_BACKUPS: usize = 8;
 
+/// The message of an error, with its causes. A cause that stands in the message above it is not repeated: errors of our
+/// libraries name theirs, because not everybody prints a chain.
+pub(crate) fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    let mut above = String::new();
+    for cause in error.chain() {
+        let own = cause.to_string();
+        if text.is_empty() {
+            text.clone_from(&own);
+        } else if !above.contains(&own) {
+            text.push_str(": ");
+            text.push_str(&own);
+        }
+        above = own;
+    }
+    text
+}
+
 /// Describes an error of the checker: what was found instead, and what to try. `memory_option` is
 /// the option for a memory limit.
 pub(crate) fn of_check(
@@ -175,4 +193,24 @@ fn instead(device: &dyn ReadBlocks, backups: &[(BlockNr, u32)]) -> String {
         let _ = write!(text, "\n  No backup superblock was found in {searched}.");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("a.tar: {source}")]
+    struct Outer {
+        source: std::io::Error,
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let outer = Outer { source: std::io::Error::other("it is cut off") };
+        let error = anyhow::Error::new(outer).context("mkfs");
+        assert_eq!(with_causes(&error), "mkfs: a.tar: it is cut off");
+        let plain = anyhow::anyhow!("inner").context("outer");
+        assert_eq!(with_causes(&plain), "outer: inner");
+    }
 }

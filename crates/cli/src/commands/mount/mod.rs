@@ -17,6 +17,7 @@ use crate::commands::umount::attribute;
 use crate::exit::Outcome;
 use crate::input::device::Source;
 use crate::input::files::InputPath;
+use crate::terminal::failure::with_causes;
 use crate::terminal::signals;
 use daemon::Log;
 use options::{Options, refused};
@@ -119,7 +120,7 @@ impl Args {
         }
         match self.open_and_serve(&options) {
             Ok(()) => Ok(Outcome::CLEAN),
-            Err(error) => Err(refused(format!("{error:#}"))),
+            Err(error) => Err(refused(with_causes(&error))),
         }
     }
 
