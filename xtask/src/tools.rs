@@ -43,6 +43,7 @@ pub(crate) const TOOLS: [Tool; 3] = [
             "conflicts",
             "engines",
             "eta",
+            "fs-memory",
             "image-bench",
             "link-memory",
             "memory",

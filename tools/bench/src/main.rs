@@ -5,6 +5,7 @@ mod bench;
 mod conflicts;
 mod engines;
 mod eta;
+mod fs_memory;
 mod image_bench;
 mod link_memory;
 mod measure;
@@ -41,6 +42,8 @@ enum Chore {
     Engines(engines::Args),
     /// Compare progress predictions with actual times
     Eta(eta::Args),
+    /// Count the bytes that the file system in memory keeps for each inode and name, beside the kernel's slabs (needs root)
+    FsMemory(fs_memory::Args),
     /// Measure image builders: floe mkfs --from, mke2fs -d, genext2fs, tar onto a mount
     ImageBench(image_bench::Args),
     /// Measure the memory for counting links, by structure and inodes in use
@@ -86,6 +89,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Conflicts(args) => conflicts::run(&args),
         Chore::Engines(args) => engines::run(&args),
         Chore::Eta(args) => eta::run(&args),
+        Chore::FsMemory(args) => fs_memory::run(&args),
         Chore::ImageBench(args) => image_bench::run(&args),
         Chore::LinkMemory(args) => link_memory::run(&args),
         Chore::Memory(args) => memory::run(&args),

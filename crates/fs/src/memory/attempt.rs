@@ -67,6 +67,7 @@ impl<L: Lower> MemFs<L> {
     fn defer_alone(&self, op: &Op<'_>) -> Result<Result<Applied, Stop>, FsError> {
         let mut changing = self.state_mut();
         changing.judge()?;
+        changing.evict(&self.limits);
         if self.prepare(&mut changing, op).is_none() {
             return Ok(Err(Stop::Pass));
         }

@@ -151,6 +151,18 @@ impl Content {
         count
     }
 
+    /// Pages for which memory was taken.
+    pub(crate) fn kept_pages(&self) -> u64 {
+        let mut count = 0;
+        if let Some(pages) = self.pages() {
+            pages.each(0, &mut |_, slot| {
+                count += u64::from(slot.page().is_some());
+                true
+            });
+        }
+        count
+    }
+
     /// Pages that take new blocks.
     pub(crate) fn fresh_pages(&self) -> u64 {
         let cells = self.pages().map(Pages::cells).into_iter().flatten();

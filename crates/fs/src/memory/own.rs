@@ -3,6 +3,7 @@
 use floe_format::InodeNr;
 use floe_sync::{Alone, Mutex, MutexGuard, PoisonError};
 
+use super::evict::Share;
 use super::lower::Lower;
 use super::numbers::Numbers;
 use super::quotas::Leases;
@@ -11,10 +12,6 @@ use super::room::{Cost, Room};
 use super::waiting::Pending;
 use super::{MemFs, State};
 
-/// Changes that a slot logs before they are merged with those of others.
-const MOST_RECORDS: usize = 1024;
-/// Pages that a slot takes memory for before somebody looks whether there are too many.
-const MOST_PAGES: u64 = 1024;
 /// Blocks that a slot takes at once where there are many.
 const BLOCKS_PER_LEASE: u64 = 8192;
 /// Inodes, likewise.
@@ -98,16 +95,16 @@ impl Own {
     }
 
     /// Whether what it has is to be merged.
-    pub(crate) fn is_full(&self) -> bool {
-        self.logged > MOST_RECORDS
-            || self.born > MOST_RECORDS
-            || self.keeps_many()
+    pub(super) fn is_full(&self, share: Share) -> bool {
+        self.logged > share.records
+            || self.born > share.records
+            || self.keeps_many(share)
             || !self.crowded.is_empty()
     }
 
     /// Whether it has taken memory for many pages.
-    pub(crate) const fn keeps_many(&self) -> bool {
-        self.kept_pages > MOST_PAGES
+    pub(super) const fn keeps_many(&self, share: Share) -> bool {
+        self.kept_pages > share.pages
     }
 
     /// Leases space until `fits` says that it is enough; at most once.
@@ -179,8 +176,8 @@ impl<L: Lower> MemFs<L> {
             let pending = state.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
             pending.returned.extend(own.numbers.take_unused());
             pending.room.pages += came.cast_signed() - gone.cast_signed();
-            state.kept_pages += std::mem::take(&mut own.kept_pages);
-            state.names += std::mem::take(&mut own.names);
+            state.kept.pages += std::mem::take(&mut own.kept_pages);
+            state.kept.names += std::mem::take(&mut own.names);
             state.nodes.count += std::mem::take(&mut own.born);
         }
         for inode in crowded {
@@ -189,7 +186,8 @@ impl<L: Lower> MemFs<L> {
             if let Some(stripes) = node.stripes_mut() {
                 stripes.rebuild();
             }
-            state.names = (state.names + node.name_count()).saturating_sub(before);
+            let after = node.name_count();
+            state.kept.names = (state.kept.names + after).saturating_sub(before);
         }
         state.nodes.grow(state.nodes.count);
         state.pressure.note(&state.pending());

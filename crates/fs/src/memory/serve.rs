@@ -21,6 +21,7 @@ impl<L: Lower> Store for MemFs<L> {
             return Ok(node.shown());
         }
         let mut state = self.state_mut();
+        state.evict(&self.limits);
         Ok(self.load(&mut state, inode)?.shown())
     }
 
@@ -105,7 +106,7 @@ impl<L: Lower> Store for MemFs<L> {
         }
         let (len, kept) = node.content.read(&node.status.length, offset_bytes, into, &below)?;
         own.kept_pages += kept;
-        let many = own.keeps_many();
+        let many = own.keeps_many(self.share);
         drop(inside);
         if many {
             self.state_mut().evict(&self.limits);

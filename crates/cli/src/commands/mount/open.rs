@@ -147,6 +147,10 @@ impl Args {
         let files = disk.files()?;
         let on_error = options.on_error.unwrap_or_else(|| OnError::of(volume.superblock()));
         let live = Live::new(disk, &files, volume, now())?.on_error(on_error);
+        let live = match options.memory_bytes {
+            Some(bytes) => live.within(bytes / 16),
+            None => live,
+        };
         let fs = FileSystem::new(MemFs::new(live, options.limits()));
         let served = self.serve(&fs, options);
         let finished = fs.into_store().finish().and_then(|(live, lost)| {
@@ -179,7 +183,11 @@ impl Args {
             for problem in found {
                 eprintln!("floe: {name}: {problem}");
             }
-            self.serve(&FileSystem::new(Image::new(files)), options)
+            let image = match options.memory_bytes {
+                Some(bytes) => Image::new(files).within(bytes),
+                None => Image::new(files),
+            };
+            self.serve(&FileSystem::new(image), options)
         });
         drop(claim);
         served.map_err(|error| anyhow!(failure::of_check(&error, &device, &name, "--memory=")))?
