@@ -22,7 +22,7 @@ mod terminal;
 use commands::{Command, mount, umount};
 use exit::Outcome;
 use input::files::{Files, Refused};
-use terminal::{document, signals};
+use terminal::{document, panics, signals};
 
 /// Checks, repairs, makes and mounts ext2, ext3 and ext4 file systems. Only `repair`, `undo`, `mkfs`,
 /// `mount` and `fsck -y` or `-p` ever write to a device.
@@ -37,6 +37,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    panics::end_the_program();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let mut out = Patient(io::stdout().lock());
     let mut device = String::new();

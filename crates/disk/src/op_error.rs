@@ -1,5 +1,6 @@
 //! Why an operation was not done.
 
+use std::any::Any;
 use std::io;
 
 use floe_ext4::tx::Refusal;
@@ -74,9 +75,19 @@ pub enum OpError {
     /// A structure cannot be followed, read or written.
     #[error(transparent)]
     Refused(Refusal),
+    /// A bug of ours ended the operation, of which nothing is left: the message of the panic.
+    #[error("a fault of Floe itself: {0}")]
+    Panicked(String),
     /// An earlier operation could not be put into its transaction as a whole: the volume must be opened anew.
     #[error("an earlier error stopped the volume")]
     Stopped,
+}
+
+/// The message of a panic.
+pub fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
 impl From<Refusal> for OpError {

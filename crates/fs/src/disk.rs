@@ -100,6 +100,14 @@ impl<D: WriteBlocks> Disk<D> {
         Ok(())
     }
 
+    /// The cubes whose own journals have ended, and why.
+    pub(crate) fn ended_cubes(&self) -> Vec<(u32, String)> {
+        match self {
+            Self::Journaled(journal) => journal.ended_cubes(),
+            Self::Direct { .. } => Vec::new(),
+        }
+    }
+
     /// Runs a change as one transaction; says which, where there is a journal.
     pub(crate) fn change<T>(
         &self,
@@ -150,10 +158,10 @@ impl<D: WriteBlocks> WriteBlocks for Disk<D> {
         }
     }
 
-    /// Makes all finished changes and all data durable.
+    /// Makes all finished changes and all data durable, but those of cubes whose own journals have ended.
     fn flush(&self) -> io::Result<()> {
         match self {
-            Self::Journaled(journal) => journal.sync().map_err(io::Error::other),
+            Self::Journaled(journal) => journal.sync_sound().map_err(io::Error::other),
             Self::Direct { device, .. } => device.flush(),
         }
     }

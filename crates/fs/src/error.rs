@@ -6,7 +6,7 @@ use floe_format::InodeNr;
 
 use crate::faults::Fault;
 
-/// Why a call on a file system fails. Nothing was changed, except where [`FsError::Lost`] reports it.
+/// Why a call on a file system fails. Nothing was changed, except where [`FsError::Lost`] or [`FsError::Short`] reports it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FsError {
@@ -52,6 +52,14 @@ pub enum FsError {
     /// A limit of the user, group or project.
     #[error("the quota is exceeded")]
     QuotaExceeded,
+    /// A write was made in part: as much of it as fits before the disk is full or a limit is reached.
+    #[error("{written_bytes} bytes were written, then: {why}")]
+    Short {
+        /// Bytes that were written, at least one.
+        written_bytes: usize,
+        /// Why no more were: [`FsError::NoSpace`] or [`FsError::QuotaExceeded`].
+        why: Box<FsError>,
+    },
     /// Larger than files of this file system can be.
     #[error("the file would be too large")]
     TooLarge,
@@ -68,6 +76,24 @@ pub enum FsError {
     /// device failed. What was durable stays; the journal is recovered at the next mount.
     #[error("writing ended after an error: {0}")]
     Ended(String),
+    /// The cube failed, and nothing of it is answered until it is repaired.
+    #[error("cube {cube} failed earlier and is not served: `floe cube repair`")]
+    CubeFailed {
+        /// Its number.
+        cube: u32,
+    },
+    /// The cube is being checked or repaired.
+    #[error("cube {cube} is being checked or repaired")]
+    CubeBusy {
+        /// Its number.
+        cube: u32,
+    },
+    /// A bug of Floe ended the operation, which is not made.
+    #[error("a fault of Floe itself ended the operation: {what}")]
+    Panicked {
+        /// The message of the panic.
+        what: String,
+    },
     /// The content is encrypted, and there is no key.
     #[error("the content is encrypted, and there is no key")]
     NoKey,
@@ -111,10 +137,48 @@ pub enum FsError {
     },
 }
 
+impl FsError {
+    /// Whether space is missing, also for the rest of a write.
+    pub fn is_no_space(&self) -> bool {
+        match self {
+            Self::NoSpace => true,
+            Self::Short { why, .. } => why.is_no_space(),
+            _ => false,
+        }
+    }
+
+    /// The error of a write of which so many bytes were written before the part that failed.
+    pub(crate) fn behind(self, before_bytes: usize) -> Self {
+        match self {
+            Self::Short { written_bytes, why } => {
+                Self::Short { written_bytes: before_bytes + written_bytes, why }
+            }
+            Self::NoSpace | Self::QuotaExceeded if before_bytes > 0 => {
+                Self::Short { written_bytes: before_bytes, why: Box::new(self) }
+            }
+            other => other,
+        }
+    }
+}
+
 fn among(others: usize) -> String {
     match others {
         0 => String::new(),
         1 => " and of another inode".to_owned(),
         count => format!(" and of {count} other inodes"),
+    }
+}
+
+impl FsError {
+    /// Whether the error concerns one object or its cube, so that all others can be used.
+    pub(crate) const fn is_local(&self) -> bool {
+        matches!(
+            self,
+            Self::Damaged { .. }
+                | Self::Unreadable { .. }
+                | Self::CubeFailed { .. }
+                | Self::CubeBusy { .. }
+                | Self::Panicked { .. }
+        )
     }
 }

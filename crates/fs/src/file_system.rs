@@ -1,5 +1,6 @@
 //! The calls of programs.
 
+use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_sync::{Alone, Entered, Slots};
@@ -10,6 +11,8 @@ use crate::held::{Counted, Held};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, FsError, Handle};
+
+mod cubes;
 
 /// Bytes of a name at most.
 const MOST_NAME_BYTES: usize = 255;
@@ -78,7 +81,11 @@ impl<S: Store> FileSystem<S> {
             // A link gave it a name, or it is damaged, and stays where it is.
             let has_name = self.store.attributes(inode).is_ok_and(|found| found.links > 0);
             if !has_name {
-                self.store.release(inode)?;
+                match self.store.release(inode) {
+                    // It is recorded for its cube, and stays an orphan; whoever settles it did not ask for it.
+                    Err(error) if error.is_local() => {}
+                    other => other?,
+                }
             }
         }
         Ok(())
@@ -108,8 +115,10 @@ impl<S: Store> FileSystem<S> {
         directory: InodeNr,
         name: &[u8],
     ) -> Result<Attributes, FsError> {
-        let _reading = self.reading();
-        self.find(caller, directory, name)?.0.ok_or(FsError::NotFound)
+        self.guarded(directory, false, || {
+            let _reading = self.reading();
+            self.find(caller, directory, name)?.0.ok_or(FsError::NotFound)
+        })
     }
 
     /// What a name in a directory leads to, and its type: all that a path needs. Less than [`FileSystem::look_up`], which
@@ -123,10 +132,12 @@ impl<S: Store> FileSystem<S> {
         directory: InodeNr,
         name: &[u8],
     ) -> Result<(InodeNr, FileType), FsError> {
-        let _reading = self.reading();
-        let read = |inode| self.store.permissions(inode);
-        let (found, _) = self.find_with(caller, directory, name, &read)?;
-        found.map(|found| (found.inode, found.kind)).ok_or(FsError::NotFound)
+        self.guarded(directory, false, || {
+            let _reading = self.reading();
+            let read = |inode| self.store.permissions(inode);
+            let (found, _) = self.find_with(caller, directory, name, &read)?;
+            found.map(|found| (found.inode, found.kind)).ok_or(FsError::NotFound)
+        })
     }
 
     /// The attributes of what a name leads to, if there is one; and whether case does not count.
@@ -189,12 +200,14 @@ impl<S: Store> FileSystem<S> {
         directory: InodeNr,
         name: &[u8],
     ) -> Result<(Option<Attributes>, bool), FsError> {
-        let mut reading = self.reading();
-        let (found, folds) = self.find(caller, directory, name)?;
-        if let Some(found) = &found {
-            reading.parts().1.add(found.inode, 1);
-        }
-        Ok((found, folds))
+        self.guarded(directory, false, || {
+            let mut reading = self.reading();
+            let (found, folds) = self.find(caller, directory, name)?;
+            if let Some(found) = &found {
+                reading.parts().1.add(found.inode, 1);
+            }
+            Ok((found, folds))
+        })
     }
 
     /// Holds an inode that [`FileSystem::list`] has just named, and returns its attributes.
@@ -246,6 +259,10 @@ impl<S: Store> FileSystem<S> {
         if self.store.is_read_only() {
             return Err(FsError::ReadOnly);
         }
+        self.guarded(op.kind.home(), true, || self.apply_inside(op))
+    }
+
+    fn apply_inside(&self, op: &Op<'_>) -> Result<Option<Attributes>, FsError> {
         if !self.store.takes_many() {
             let mut alone = self.gate.alone();
             let applied = self.store.apply(op)?;
@@ -257,7 +274,7 @@ impl<S: Store> FileSystem<S> {
         loop {
             let mut inside = self.gate.enter();
             match self.store.apply(op) {
-                Err(FsError::NoSpace) if !freed => {
+                Err(error) if !freed && error.is_no_space() => {
                     drop(inside);
                     freed = true;
                     self.settle_now()?;
@@ -318,7 +335,7 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// As [`FileSystem::sync`]; [`FsError::Lost`] once to each open file, or once to callers who opened none.
     pub fn sync_inode(&self, inode: InodeNr, of: Option<Handle>) -> Result<(), FsError> {
-        self.store.sync_inode(inode)?;
+        self.guarded(inode, false, || self.store.sync_inode(inode))?;
         self.store.late_error(inode, of, false)
     }
 
@@ -336,6 +353,7 @@ impl<S: Store> FileSystem<S> {
     /// As [`FileSystem::sync`].
     pub fn tend(&self) -> Result<(), FsError> {
         self.settle_now()?;
+        self.store.tend_cubes();
         self.store.tend()
     }
 
@@ -350,6 +368,10 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// [`FsError::NotFound`] if it is not in use, and of reading it.
     pub fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
+        self.guarded(inode, false, || self.attributes_inside(inode))
+    }
+
+    fn attributes_inside(&self, inode: InodeNr) -> Result<Attributes, FsError> {
         let reading = self.reading();
         let found = self.store.attributes(inode)?;
         if found.links > 0 || reading.contains(inode) || self.store.takes_many() {
@@ -367,8 +389,10 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// [`FsError::AccessDenied`], and of reading it.
     pub fn access(&self, caller: &Caller, inode: InodeNr, want: Want) -> Result<(), FsError> {
-        let _reading = self.reading();
-        self.judge(caller, want, &self.store.attributes(inode)?)
+        self.guarded(inode, false, || {
+            let _reading = self.reading();
+            self.judge(caller, want, &self.store.attributes(inode)?)
+        })
     }
 
     /// Hands the names of a directory behind `cookie` to `take`, until that returns `false` or there are no
@@ -384,9 +408,11 @@ impl<S: Store> FileSystem<S> {
         cookie: u64,
         mut take: impl FnMut(Listed<'_>) -> bool,
     ) -> Result<(), FsError> {
-        let _reading = self.reading();
-        self.judge(caller, Want::READ, &self.store.permissions(inode)?)?;
-        self.store.list(inode, cookie, &mut take)
+        self.guarded(inode, false, || {
+            let _reading = self.reading();
+            self.judge(caller, Want::READ, &self.store.permissions(inode)?)?;
+            self.store.list(inode, cookie, &mut take)
+        })
     }
 
     /// Fills `into` with the bytes of a regular file from `offset_bytes` on, as many as it has, and returns
@@ -400,8 +426,10 @@ impl<S: Store> FileSystem<S> {
         offset_bytes: u64,
         into: &mut [u8],
     ) -> Result<usize, FsError> {
-        let _reading = self.reading();
-        self.store.read(inode, offset_bytes, into)
+        self.guarded(inode, false, || {
+            let _reading = self.reading();
+            self.store.read(inode, offset_bytes, into)
+        })
     }
 
     /// The first byte from `offset_bytes` on that lies in data or in a hole, as `lseek` finds it.
@@ -409,8 +437,10 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// [`FsError::PastEnd`], and as [`FileSystem::read`].
     pub fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
-        let _reading = self.reading();
-        self.store.seek(inode, offset_bytes, what)
+        self.guarded(inode, false, || {
+            let _reading = self.reading();
+            self.store.seek(inode, offset_bytes, what)
+        })
     }
 
     /// The target of a symbolic link.
@@ -418,8 +448,10 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// [`FsError::Invalid`] for everything else, and of reading it.
     pub fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
-        let _reading = self.reading();
-        self.store.target(inode)
+        self.guarded(inode, false, || {
+            let _reading = self.reading();
+            self.store.target(inode)
+        })
     }
 
     /// The value of an extended attribute.
@@ -427,8 +459,17 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// [`FsError::NoAttribute`], and of reading them.
     pub fn extended_attribute(&self, inode: InodeNr, name: &[u8]) -> Result<Vec<u8>, FsError> {
-        let _reading = self.reading();
-        self.store.extended_attribute(inode, name)?.ok_or(FsError::NoAttribute)
+        self.guarded(inode, false, || {
+            let _reading = self.reading();
+            self.store.extended_attribute(inode, name)?.ok_or(FsError::NoAttribute)
+        })
+    }
+
+    fn all_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
+        self.guarded(inode, false, || {
+            let _reading = self.reading();
+            self.store.extended_attributes(inode)
+        })
     }
 
     /// The names of all extended attributes that have one for programs, sorted.
@@ -436,8 +477,7 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// The attributes cannot be read.
     pub fn extended_attribute_names(&self, inode: InodeNr) -> Result<Vec<Vec<u8>>, FsError> {
-        let _reading = self.reading();
-        let all = self.store.extended_attributes(inode)?;
+        let all = self.all_attributes(inode)?;
         // A number in front stands for a namespace that Linux does not know.
         let known = |name: &Vec<u8>| !name.first().is_some_and(u8::is_ascii_digit);
         Ok(all.into_iter().map(|attribute| attribute.name).filter(known).collect())

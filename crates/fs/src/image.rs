@@ -105,6 +105,11 @@ impl<'f, 'd> Image<'f, 'd> {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner).forget(inode);
     }
 
+    /// Drops all that is kept.
+    pub(crate) fn forget_all(&self) {
+        *self.contents.lock().unwrap_or_else(PoisonError::into_inner) = Contents::default();
+    }
+
     fn node(&self, inode: InodeNr) -> Result<(Node, Attributes), FsError> {
         let node = self.files.node(inode).map_err(|error| of_files(inode, error))?;
         let attributes = Attributes::of(&node, self.files)?;

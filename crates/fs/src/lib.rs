@@ -28,6 +28,7 @@
 
 mod attributes;
 mod caller;
+mod cubes;
 mod directories;
 mod directory;
 mod disk;
@@ -43,6 +44,7 @@ mod store;
 
 pub use attributes::Attributes;
 pub use caller::{Caller, Want};
+pub use cubes::{CubeCall, Gates, Mode, Settings};
 pub use directory::{AFTER_DOT, AFTER_DOT_DOT, Directory, Entry, NameHash};
 pub use disk::{Disk, DiskError};
 pub use error::FsError;

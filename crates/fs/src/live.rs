@@ -2,20 +2,26 @@
 
 mod cubes;
 mod lower;
+mod online;
+mod serve;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use floe_blockdev::WriteBlocks;
-use floe_disk::ops::{Caller, OpError, Removed, Step};
+use floe_disk::ops::{Caller, OpError, Removed, Step, panic_message};
 use floe_disk::volume::Volume;
-use floe_ext4::files::{Attribute, Files};
+use floe_ext4::files::Files;
 use floe_ext4::tx::{Refusal, Tx};
-use floe_format::InodeNr;
-use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
+use floe_format::{GroupNr, InodeNr};
+use floe_sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::cubes::Gates;
 use crate::disk::{ChangeError, Disk, DiskError};
 use crate::faults::{Fault, Faults, OnError};
 use crate::op::{Applied, Op, OpKind};
-use crate::store::{SeekFor, Space, Store};
-use crate::{Attributes, Directory, FsError, Image, Timestamp};
+use crate::store::{Space, Store};
+use crate::{FsError, Image, Timestamp};
 
 /// Blocks of a write that are mapped in one transaction: a longer write is several.
 const BLOCKS_PER_WRITE: u64 = 256;
@@ -32,6 +38,7 @@ pub struct Live<'f, 'd, D> {
     /// Sizes, of which the free ones change.
     space: Space,
     faults: Faults,
+    gates: Gates,
 }
 
 #[derive(Debug)]
@@ -39,6 +46,8 @@ struct Work {
     volume: Volume,
     /// Groups with a damaged bitmap that are recorded.
     damaged_groups: usize,
+    /// Changes of owners of lots that the gates know.
+    owner_changes: usize,
     /// Why nothing is written any more.
     ended: Option<String>,
 }
@@ -55,11 +64,14 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         volume: Volume,
         now: Timestamp,
     ) -> Result<Self, FsError> {
-        let work = Mutex::new(Work { volume, damaged_groups: 0, ended: None });
         let (image, faults) = (Image::new(files), Faults::default());
         let space = image.space();
-        let live = Self { disk, image, work, space, faults };
-        live.run(|volume, tx| volume.begin_writing(tx, now))?;
+        let (geometry, lot_groups) = (volume.geometry(), volume.lot_groups());
+        let gates = Gates::new(lot_groups, geometry.inodes_per_group, geometry.group_count);
+        let work = Mutex::new(Work { volume, damaged_groups: 0, owner_changes: 0, ended: None });
+        let live = Self { disk, image, work, space, faults, gates };
+        live.learn_cubes();
+        live.run(InodeNr::ROOT, |volume, tx| volume.begin_writing(tx, now))?;
         live.finish_orphans(now)?;
         live.sync()?;
         Ok(live)
@@ -77,13 +89,20 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         Self { image: self.image.within(memory_bytes), ..self }
     }
 
-    /// Reads something of an inode. A fault is recorded in the superblock.
+    /// Reads something of an inode. A fault is recorded for its cube; one of the root cube in the superblock.
     fn watch<T>(
         &self,
+        inode: InodeNr,
         read: impl FnOnce(&Image<'f, 'd>) -> Result<T, FsError>,
     ) -> Result<T, FsError> {
         self.faults.judge()?;
-        let read = read(&self.image);
+        // Caught here, before it unwinds through memory, which all cubes share.
+        let read = catch_unwind(AssertUnwindSafe(|| read(&self.image)));
+        let read = read.unwrap_or_else(|panic| {
+            let what = panic_message(&*panic);
+            Store::note_panic(self, self.gates.of_inode(inode), &what);
+            Err(FsError::Panicked { what })
+        });
         if let Err(error) = &read {
             self.meet(error);
         }
@@ -92,6 +111,12 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
 
     /// Records a fault in the superblock, and does what follows on it.
     pub(crate) fn meet(&self, error: &FsError) {
+        if let FsError::Damaged { inode, .. } | FsError::Unreadable { inode, .. } = error {
+            let cube = self.gates.of_inode(*inode);
+            if cube > 0 {
+                return self.fail_cube(cube, error.to_string());
+            }
+        }
         let Some(record) = self.faults.meet(error) else { return };
         // If it cannot be recorded, writing has ended, which every call says from now on.
         let _ = self.run_once(|volume, tx| volume.record_error(tx, crate::now(), &record));
@@ -105,24 +130,40 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
     /// As [`Store::apply`]. What is durable by then is recovered at the next mount.
     pub fn finish(self, now: Timestamp) -> Result<(), FsError> {
         if !self.is_read_only() {
+            // Tells which cubes have failed before something of them is written.
+            self.sync()?;
             self.finish_orphans(now)?;
+            // Lists of lots are hints.
+            let _ = self.run_once(|volume, tx| cubes::renew(volume, tx, now));
             self.reserve_regions(now)?;
         }
-        self.run(|volume, tx| volume.end_writing(tx, now))?;
+        self.run(InodeNr::ROOT, |volume, tx| volume.end_writing(tx, now))?;
         self.sync()
     }
 
     /// Gives the free blocks of regions to reservation files (native file systems).
     fn reserve_regions(&self, now: Timestamp) -> Result<(), FsError> {
-        let lots = self.work().volume.lots_to_reserve();
+        let mut lots = self.work().volume.lots_to_reserve();
         if lots.is_empty() {
             return Ok(());
         }
         // What was freed is free for good then.
         self.sync()?;
+        let lot_groups = self.work().volume.lot_groups();
+        // Lots of a cube that has failed stay as they are, for its repair.
+        let mut left = Vec::new();
         for &lot in &lots {
-            self.run(|volume, tx| volume.reserve_lot(tx, now, lot))?;
+            let cube = self.gates.of_group(GroupNr(lot.saturating_mul(lot_groups)));
+            let done = match self.gates.has_failed(cube) {
+                true => Err(FsError::CubeFailed { cube }),
+                false => self.run_of(cube, |volume, tx| volume.reserve_lot(tx, now, lot)),
+            };
+            match done {
+                Err(error) if cube > 0 && error.is_local() => left.push(lot),
+                other => other?,
+            }
         }
+        lots.retain(|lot| !left.contains(lot));
         self.sync()?;
         let copied = self.work().volume.back_up_descriptors(self.disk, &lots);
         copied.map_err(|error| FsError::Ended(error.to_string()))
@@ -133,14 +174,37 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs an operation as a transaction. A fault is recorded in the superblock.
+    /// Runs an operation on an inode as a transaction. A fault is recorded for its cube; of the root cube in the superblock.
     fn run<T>(
         &self,
+        home: InodeNr,
         run: impl FnMut(&mut Volume, &mut dyn Tx) -> Result<T, OpError>,
     ) -> Result<T, FsError> {
+        let done = self.run_once(run).map_err(|error| of_home(error, home));
+        match &done {
+            Err(FsError::Panicked { what }) => {
+                Store::note_panic(self, self.gates.of_inode(home), what);
+            }
+            Err(error) => self.meet(error),
+            Ok(_) => {}
+        }
+        self.meet_damaged_groups();
+        done
+    }
+
+    /// The same for something of a cube that is no inode; 0: the root cube.
+    fn run_of<T>(
+        &self,
+        cube: u32,
+        run: impl FnMut(&mut Volume, &mut dyn Tx) -> Result<T, OpError>,
+    ) -> Result<T, FsError> {
+        if cube == 0 {
+            return self.run(InodeNr::ROOT, run);
+        }
         let done = self.run_once(run);
-        if let Err(error) = &done {
-            self.meet(error);
+        match &done {
+            Err(error) if error.is_local() => self.fail_cube(cube, error.to_string()),
+            _ => {}
         }
         self.meet_damaged_groups();
         done
@@ -152,7 +216,14 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         let damaged = work.volume.damaged_groups();
         let known = std::mem::replace(&mut work.damaged_groups, damaged.len());
         drop(work);
-        let Some(first) = damaged.first().filter(|_| damaged.len() > known) else { return };
+        if damaged.len() <= known {
+            return;
+        }
+        for group in damaged.iter().filter(|group| self.gates.of_group(**group) > 0) {
+            self.fail_cube(self.gates.of_group(*group), format!("a bitmap of {group} is damaged"));
+        }
+        let mut of_root = damaged.iter().filter(|group| self.gates.of_group(**group) == 0);
+        let Some(first) = of_root.next() else { return };
         let what = format!("a bitmap of {first}");
         self.meet(&FsError::Damaged { inode: InodeNr(0), what, fault: Fault::DAMAGE });
     }
@@ -170,8 +241,17 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             }
             self.faults.judge()?;
             let volume = &mut work.volume;
-            match self.disk.change(|tx| run(volume, tx)) {
+            let changed = catch_unwind(AssertUnwindSafe(|| self.disk.change(|tx| run(volume, tx))));
+            let changed = match changed {
+                Ok(changed) => changed,
+                Err(panic) => return Err(self.revive(&mut work, &*panic)),
+            };
+            match changed {
                 Ok((value, id)) => {
+                    if work.volume.owner_changes() != work.owner_changes {
+                        work.owner_changes = work.volume.owner_changes();
+                        self.tell_owners(&work);
+                    }
                     if id.is_none() {
                         // Without a journal it is written already.
                         let epoch = work.volume.end_epoch();
@@ -196,12 +276,31 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         }
     }
 
-    /// Does the steps of an operation, each a transaction of its own.
+    /// Reads the volume anew after an operation panicked, whose transaction was given up. Without that nothing is written any
+    /// more.
+    fn revive(&self, work: &mut Work, panic: &(dyn Any + Send)) -> FsError {
+        let what = panic_message(panic);
+        let flushed = self.disk.flush().map_err(|error| error.to_string());
+        let volume = &mut work.volume;
+        let read = flushed.and_then(|()| {
+            let read = || self.disk.change(|tx| volume.reopen(self.disk, tx));
+            let read = catch_unwind(AssertUnwindSafe(read)).map_err(|panic| panic_message(&*panic));
+            read?.map(drop).map_err(|error| format!("{error:?}"))
+        });
+        if let Err(why) = read {
+            work.ended = Some(format!("{what}; {why}"));
+            self.faults.end_writing();
+        }
+        FsError::Panicked { what }
+    }
+
+    /// Does the steps of an operation on an inode, each a transaction of its own.
     fn steps(
         &self,
+        home: InodeNr,
         mut run: impl FnMut(&mut Volume, &mut dyn Tx) -> Result<Step, OpError>,
     ) -> Result<(), FsError> {
-        while self.run(&mut run)? == Step::More {}
+        while self.run(home, &mut run)? == Step::More {}
         Ok(())
     }
 
@@ -210,7 +309,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         for inode in orphans {
             match self.finish_orphan(inode, now) {
                 // It is recorded, and stays an orphan for `floe repair`.
-                Err(FsError::Damaged { .. } | FsError::Unreadable { .. }) => {}
+                Err(error) if error.is_local() => {}
                 other => other?,
             }
         }
@@ -220,7 +319,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
     fn finish_orphan(&self, inode: InodeNr, now: Timestamp) -> Result<(), FsError> {
         let caller = Caller::system(now);
         self.image.forget(inode);
-        self.steps(|volume, tx| volume.finish_orphan(tx, self.disk, &caller, inode))
+        self.steps(inode, |volume, tx| volume.finish_orphan(tx, self.disk, &caller, inode))
     }
 
     /// Changes fields of an inode, its size last.
@@ -229,7 +328,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         self.image.forget(inode);
         if let Some(size) = size_bytes {
             let mut first = true;
-            self.steps(|volume, tx| {
+            self.steps(inode, |volume, tx| {
                 if std::mem::take(&mut first) {
                     volume.truncate(tx, self.disk, caller, inode, size)
                 } else {
@@ -240,7 +339,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         if change == Default::default() {
             return Ok(());
         }
-        self.run(|volume, tx| volume.change(tx, caller, inode, &change))
+        self.run(inode, |volume, tx| volume.change(tx, caller, inode, &change))
     }
 
     /// Writes, in pieces that one transaction can map.
@@ -254,17 +353,17 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         let block = u64::from(self.work().volume.geometry().block_size);
         let piece = usize::try_from(BLOCKS_PER_WRITE * block).unwrap_or(usize::MAX);
         self.image.forget(inode);
-        for (at, piece) in bytes.chunks(piece).scan(offset_bytes, |at, piece| {
-            let start = *at;
-            *at = at.saturating_add(piece.len() as u64);
-            Some((start, piece))
-        }) {
-            self.write_piece(caller, inode, at, piece)?;
+        let mut done = 0;
+        for piece in bytes.chunks(piece) {
+            let at = offset_bytes.saturating_add(done as u64);
+            self.write_piece(caller, inode, at, piece).map_err(|error| error.behind(done))?;
+            done += piece.len();
         }
         Ok(())
     }
 
-    /// Writes bytes in one transaction, or in two where their blocks are so scattered that one cannot hold the change.
+    /// Writes bytes in one transaction; in several where their blocks are so scattered that one cannot hold the change, or
+    /// where not all of them fit: then as much is written as fits.
     fn write_piece(
         &self,
         caller: &Caller,
@@ -272,118 +371,46 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         at: u64,
         bytes: &[u8],
     ) -> Result<(), FsError> {
-        let fits =
-            self.run(|volume, tx| match volume.write(tx, self.disk, caller, inode, at, bytes) {
+        let first = self.first_half(at, bytes.len());
+        let fits = self.run(inode, |volume, tx| {
+            match volume.write(tx, self.disk, caller, inode, at, bytes) {
                 Err(OpError::TooLong) if bytes.len() > 1 => Ok(false),
                 written => written.map(|()| true),
-            })?;
-        if fits {
-            return Ok(());
+            }
+        });
+        match fits {
+            Ok(true) => return Ok(()),
+            Err(FsError::NoSpace | FsError::QuotaExceeded) if first.is_some() => {}
+            Err(error) => return Err(error),
+            Ok(false) => {}
         }
-        let (first, second) = bytes.split_at(bytes.len() / 2);
+        let (first, second) = bytes.split_at(first.unwrap_or(bytes.len() / 2));
         self.write_piece(caller, inode, at, first)?;
-        self.write_piece(caller, inode, at.saturating_add(first.len() as u64), second)
+        let written =
+            self.write_piece(caller, inode, at.saturating_add(first.len() as u64), second);
+        written.map_err(|error| error.behind(first.len()))
+    }
+
+    /// Bytes of the first half of a write that touches several blocks, up to the end of a block.
+    fn first_half(&self, at: u64, len_bytes: usize) -> Option<usize> {
+        let block = u64::from(self.image.block_bytes());
+        let (first, last) = (at / block, at.saturating_add(len_bytes as u64 - 1) / block);
+        let middle = (first + (last - first).div_ceil(2)) * block;
+        let len = usize::try_from(middle.checked_sub(at)?).ok()?;
+        (0 < len && len < len_bytes).then_some(len)
     }
 }
 
-impl<D: WriteBlocks> Store for Live<'_, '_, D> {
-    fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
-        self.watch(|image| image.attributes(inode))
+/// The error of an operation on an inode, where it names none.
+fn of_home(mut error: FsError, home: InodeNr) -> FsError {
+    if let FsError::Damaged { inode, .. }
+    | FsError::Unreadable { inode, .. }
+    | FsError::Io { inode, .. } = &mut error
+        && inode.0 == 0
+    {
+        *inode = home;
     }
-
-    fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
-        let directory = self.watch(|image| image.read_directory(inode))?;
-        if let Some((what, fault)) = directory.fault() {
-            self.meet(&FsError::Damaged { inode, what: what.to_owned(), fault });
-        }
-        Ok(Arc::new(directory))
-    }
-
-    fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {
-        self.watch(|image| image.read(inode, offset_bytes, into))
-    }
-
-    fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
-        self.watch(|image| image.seek(inode, offset_bytes, what))
-    }
-
-    fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
-        self.watch(|image| image.target(inode))
-    }
-
-    fn extended_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
-        self.watch(|image| image.extended_attributes(inode))
-    }
-
-    fn space(&self) -> Space {
-        let room = self.work().volume.room();
-        Space {
-            free_blocks: room.free_blocks,
-            available_blocks: room.available_blocks.saturating_sub(self.image.kept_blocks()),
-            free_inodes: room.free_inodes,
-            ..self.space
-        }
-    }
-
-    fn block_bytes(&self) -> u32 {
-        self.image.block_bytes()
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.faults.is_read_only()
-    }
-
-    fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
-        match op.kind {
-            OpKind::Change { .. } => self.change(&caller_of(op), &op.kind)?,
-            OpKind::Write { inode, offset_bytes, bytes } => {
-                self.write(&caller_of(op), inode, offset_bytes, bytes)?
-            }
-            OpKind::Range { inode, mode, ref bytes } => {
-                self.image.forget(inode);
-                self.steps(|volume, tx| {
-                    let caller = caller_of(op);
-                    volume.change_range(tx, self.disk, &caller, inode, mode, bytes.clone())
-                })?
-            }
-            _ => {
-                let applied = self.run(|volume, tx| in_one(volume, tx, op))?;
-                if let Some(inode) = applied.created {
-                    // Its number may have been another's.
-                    self.image.forget(inode);
-                }
-                return Ok(applied);
-            }
-        }
-        Ok(Applied::default())
-    }
-
-    fn release(&self, inode: InodeNr) -> Result<(), FsError> {
-        if self.is_read_only() {
-            // It stays an orphan, which the next mount deletes.
-            return Ok(());
-        }
-        self.finish_orphan(inode, crate::now())
-    }
-
-    fn sync(&self) -> Result<(), FsError> {
-        self.faults.judge()?;
-        let epoch = {
-            let mut work = self.work();
-            if let Some(why) = &work.ended {
-                return Err(FsError::Ended(why.clone()));
-            }
-            work.volume.end_epoch()
-        };
-        if let Err(error) = self.disk.flush() {
-            let why = error.to_string();
-            self.work().ended = Some(why.clone());
-            self.faults.end_writing();
-            return Err(FsError::Ended(why));
-        }
-        self.work().volume.durable(epoch);
-        Ok(())
-    }
+    error
 }
 
 /// Makes a change of names or attributes, which takes one transaction; nothing for any other.
@@ -462,6 +489,7 @@ fn of_op(error: OpError) -> FsError {
                 _ => FsError::Damaged { inode, what, fault },
             }
         }
+        OpError::Panicked(what) => FsError::Panicked { what },
         OpError::Stopped => FsError::Ended(error.to_string()),
     }
 }

@@ -113,7 +113,26 @@ pub enum OpKind<'a> {
     },
 }
 
-/// The result of a change.
+impl OpKind<'_> {
+    /// The inode whose cube the change is made in: what changes, or the directory of the name.
+    pub const fn home(&self) -> InodeNr {
+        match self {
+            Self::Create { place, .. } | Self::Unlink(place) | Self::RemoveDirectory(place) => {
+                place.directory
+            }
+            Self::Rename { from, .. } => from.directory,
+            Self::CreateUnnamed { directory, .. } => *directory,
+            Self::Link { inode, .. }
+            | Self::Change { inode, .. }
+            | Self::Write { inode, .. }
+            | Self::Range { inode, .. }
+            | Self::SetAttribute { inode, .. }
+            | Self::RemoveAttribute { inode, .. } => *inode,
+        }
+    }
+}
+
+/// What came of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// The inode that was created.

@@ -4,6 +4,7 @@ use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
 use floe_sync::Arc;
 
+use crate::cubes::{CubeCall, Gates};
 use crate::directory::{AFTER_DOT, AFTER_DOT_DOT, Entry};
 use crate::op::{Applied, Op};
 use crate::{Attributes, Directory, FsError, Handle, Listed};
@@ -182,6 +183,32 @@ pub trait Store: Send + Sync {
         _closes: bool,
     ) -> Result<(), FsError> {
         Ok(())
+    }
+
+    /// The gates of the cubes, where there can be cubes.
+    fn gates(&self) -> Option<&Gates> {
+        None
+    }
+
+    /// Notes that an operation of a cube ended by a panic.
+    fn note_panic(&self, _cube: u32, _what: &str) {}
+
+    /// Answers a call about cubes.
+    ///
+    /// # Errors
+    /// [`FsError::Unsupported`] where there are none; [`FsError::NoAttribute`] for an inode of the root cube.
+    fn cube_call(&self, _call: &CubeCall<'_>) -> Result<Vec<u8>, FsError> {
+        Err(FsError::Unsupported("cubes"))
+    }
+
+    /// Sizes of the part of the file system that an inode may use, if that is less than the whole.
+    fn space_of(&self, _inode: InodeNr) -> Option<Space> {
+        None
+    }
+
+    /// Checks and repairs cubes for which that was asked for; returns those that were changed.
+    fn tend_cubes(&self) -> Vec<u32> {
+        Vec::new()
     }
 
     /// Does some of the work that waits, so that callers need not; called several times a second.

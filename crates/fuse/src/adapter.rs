@@ -14,6 +14,7 @@ use floe_sync::{Mutex, PoisonError};
 
 use crate::abi::{self, DirectoryReply, InHeader, IoctlIn, Operation};
 use crate::carrier::Carrier;
+use crate::cubes::{self, CUBE_PREFIX};
 use crate::errno::{errno, is_fault};
 use crate::metrics::{METRICS, Metrics, Now};
 use crate::options::ServeOptions;
@@ -129,12 +130,15 @@ impl<S: Store> Adapter<'_, S> {
             Operation::Readdir { cookie, len_bytes, plus } => {
                 self.list(inode, cookie, len_bytes, plus)?
             }
-            Operation::Statfs => Answer::Bytes(abi::statfs(&fs.space())),
+            Operation::Statfs => Answer::Bytes(abi::statfs(&fs.space_of(inode))),
             Operation::Getxattr { name: STATUS, len_bytes } if inode == InodeNr::ROOT => {
                 sized(self.status(), len_bytes)
             }
             Operation::Getxattr { name: METRICS, len_bytes } if inode == InodeNr::ROOT => {
                 sized(self.figures(), len_bytes)
+            }
+            Operation::Getxattr { name, len_bytes } if name.starts_with(CUBE_PREFIX) => {
+                sized(cubes::read(fs, inode, name)?, len_bytes)
             }
             Operation::Getxattr { name, len_bytes } => {
                 sized(fs.extended_attribute(inode, name)?, len_bytes)
@@ -346,7 +350,14 @@ impl<S: Store> Adapter<'_, S> {
         let version = env!("CARGO_PKG_VERSION");
         let (transport, writes) =
             (self.carrier.transport(), if self.writeback { "write-back" } else { "write-through" });
-        format!("version: {version}\nprocess: {process}\nthreads: {threads}\nmode: {mode}\ntransport: {transport}\nkernel cache: {writes}\n").into()
+        let mut text = format!(
+            "version: {version}\nprocess: {process}\nthreads: {threads}\nmode: {mode}\ntransport: {transport}\nkernel cache: {writes}\n"
+        );
+        let gates = self.fs.store().gates();
+        for (cube, mode, why) in gates.map_or_else(Vec::new, |gates| gates.failures()) {
+            text.push_str(&format!("cube {cube}: {}: {}\n", mode.name(), why.replace('\n', " ")));
+        }
+        text.into()
     }
 
     fn ioctl(

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::time::{Duration, Instant};
 
-use floe_sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use floe_sync::{Condvar, Mutex, MutexGuard, PoisonError, thread};
 
 use crate::abi::InitFlags;
 
@@ -63,7 +64,12 @@ struct Queues {
     requests: VecDeque<Vec<u8>>,
     answers: VecDeque<Vec<u8>>,
     unmounted: bool,
+    /// A thread of the server panicked: who waits for its answer would wait for ever.
+    broken: bool,
 }
+
+/// Time after which a request counts as never answered.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 impl MemoryCarrier {
     fn queues(&self) -> MutexGuard<'_, Queues> {
@@ -77,13 +83,20 @@ impl MemoryCarrier {
     }
 
     /// Waits for an answer.
+    ///
+    /// # Panics
+    /// A thread of the server has panicked, or no answer comes for a minute: a test fails rather than waits for ever.
     pub fn answer(&self) -> Vec<u8> {
-        let mut queues = self.queues();
+        let (mut queues, begin) = (self.queues(), Instant::now());
         loop {
             if let Some(answer) = queues.answers.pop_front() {
                 return answer;
             }
-            queues = self.changed.wait(queues).unwrap_or_else(PoisonError::into_inner);
+            assert!(!queues.broken, "a thread of the server panicked");
+            let left = PATIENCE.saturating_sub(begin.elapsed());
+            assert!(!left.is_zero(), "no answer for {PATIENCE:?}");
+            let waited = self.changed.wait_timeout(queues, left);
+            queues = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -129,7 +142,7 @@ impl Channel for MemoryChannel<'_> {
                 self.request = request;
                 return Ok(Some(&self.request));
             }
-            if queues.unmounted {
+            if queues.unmounted || queues.broken {
                 return Ok(None);
             }
             queues = self.carrier.changed.wait(queues).unwrap_or_else(PoisonError::into_inner);
@@ -140,5 +153,14 @@ impl Channel for MemoryChannel<'_> {
         self.carrier.queues().answers.push_back([head, body].concat());
         self.carrier.changed.notify_all();
         Ok(())
+    }
+}
+
+impl Drop for MemoryChannel<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.carrier.queues().broken = true;
+            self.carrier.changed.notify_all();
+        }
     }
 }

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use crate::abi::{self, Change, SetattrFields, SetattrIn, WriteFlags};
 use crate::adapter::{Adapter, Answer, MOST_ANSWER_BYTES};
+use crate::cubes::{self, CUBE_PREFIX};
 use crate::errno::errno;
 
 /// How often, and how long each time, a change without space waits for the space of deleted files.
@@ -38,6 +39,23 @@ impl<S: Store> Adapter<'_, S> {
         if self.fs.is_read_only() {
             return Err(FsError::ReadOnly);
         }
+        if let Change::Setxattr { name, value, .. } = *change
+            && name.starts_with(CUBE_PREFIX)
+        {
+            return cubes::change(self.fs, inode, by, name, value)
+                .map(|()| Answer::Bytes(Vec::new()));
+        }
+        self.change_object(inode, by, change, buffer)
+    }
+
+    /// A change of what the file system stores.
+    fn change_object(
+        &self,
+        inode: InodeNr,
+        by: (u32, u32),
+        change: &Change<'_>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Answer, FsError> {
         let place = |name| Place { directory: inode, name };
         let kind = match *change {
             Change::Mknod { name, mode, device, umask } => {
@@ -98,12 +116,30 @@ impl<S: Store> Adapter<'_, S> {
         let (uid, gid) = self.on_behalf_of(inode, by, change)?;
         let applied = self.apply(&Op { uid, gid, time: time_of(change), kind });
         if let (Err(error), Change::Write { flags, .. }) = (&applied, change)
-            && flags.contains(WriteFlags::CACHE)
+            && let Some(written) = self.written_in_part(inode, error, *flags)
         {
-            self.writers.fail(inode, errno(error));
+            return Ok(written);
         }
         let new = applied?;
         self.answer_of(inode, change, new.as_ref())
+    }
+
+    /// The answer to a write that was made in part; `None` if the error is the answer.
+    fn written_in_part(
+        &self,
+        inode: InodeNr,
+        error: &FsError,
+        flags: WriteFlags,
+    ) -> Option<Answer> {
+        if flags.contains(WriteFlags::CACHE) {
+            // The kernel takes no short answers here: what does not fit is lost, and the program is told.
+            self.writers.fail(inode, errno(error));
+            return None;
+        }
+        let FsError::Short { written_bytes, .. } = *error else { return None };
+        self.metrics.add_written(written_bytes);
+        // At most a megabyte.
+        Some(Answer::Bytes(abi::written(written_bytes as u32)))
     }
 
     /// The new size and the other fields that the kernel asks for, and what follows from them.
@@ -154,6 +190,10 @@ impl<S: Store> Adapter<'_, S> {
                 break;
             }
             match self.apply(&Op { uid, gid, time: now(), kind }) {
+                Err(FsError::Short { written_bytes, .. }) => {
+                    done += written_bytes as u64;
+                    break;
+                }
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
                 Ok(_) => done += len as u64,
@@ -170,7 +210,9 @@ impl<S: Store> Adapter<'_, S> {
         let mut waits = 0;
         loop {
             match self.fs.apply(op) {
-                Err(FsError::NoSpace) if waits < MOST_WAITS && self.fs.has_nameless() => {
+                Err(error)
+                    if error.is_no_space() && waits < MOST_WAITS && self.fs.has_nameless() =>
+                {
                     waits += 1;
                     thread::sleep(WAIT);
                 }

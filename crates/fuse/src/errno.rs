@@ -20,16 +20,20 @@ pub(crate) fn errno(error: &FsError) -> Errno {
         FsError::TooManyLinks => Errno::MLINK,
         FsError::NoSpace => Errno::NOSPC,
         FsError::QuotaExceeded => Errno::DQUOT,
+        FsError::Short { why, .. } => errno(why),
         FsError::TooLarge => Errno::FBIG,
         FsError::NotPermitted => Errno::PERM,
         FsError::CrossProject => Errno::XDEV,
         FsError::Unsupported(_) => Errno::OPNOTSUPP,
         FsError::NoKey => Errno::NOKEY,
+        FsError::CubeBusy { .. } => Errno::BUSY,
         // Linux tells damage (EUCLEAN, EBADMSG) from a device's failure; programs know EIO only.
         FsError::Damaged { .. }
         | FsError::Unreadable { .. }
         | FsError::Io { .. }
         | FsError::Lost { .. }
+        | FsError::CubeFailed { .. }
+        | FsError::Panicked { .. }
         | FsError::Ended(_) => Errno::IO,
         // Whatever is new is an error until it has a number here.
         _ => Errno::IO,
@@ -44,6 +48,7 @@ pub(crate) const fn is_fault(error: &FsError) -> bool {
             | FsError::Unreadable { .. }
             | FsError::Io { .. }
             | FsError::Lost { .. }
+            | FsError::Panicked { .. }
             | FsError::Ended(_)
     )
 }

@@ -9,6 +9,7 @@ pub mod abi;
 mod adapter;
 mod carrier;
 mod change;
+mod cubes;
 mod device;
 mod errno;
 mod metrics;

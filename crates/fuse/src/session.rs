@@ -1,6 +1,7 @@
 //! The dispatcher: takes requests from a carrier, on several threads, and answers them.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use floe_format::InodeNr;
@@ -10,7 +11,7 @@ use floe_sync::{Condvar, Mutex, PoisonError, thread};
 use rustix::io::Errno;
 
 use crate::abi::{InHeader, InitFlags, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, Operation};
-use crate::abi::{OutHeader, Request, ask_again};
+use crate::abi::{OutHeader, Request, ask_again, stale_name};
 use crate::adapter::{Adapter, Answer, WritingBack};
 use crate::carrier::{Carrier, Channel, MOST_DATA_BYTES};
 use crate::metrics::Metrics;
@@ -81,6 +82,8 @@ pub fn serve<C: Carrier, S: Store>(
     ready();
     let over = Over::default();
     thread::scope(|scope| {
+        // Also if this thread panics, because the scope waits for all others.
+        let _telling = Telling(&over);
         let mut channels = carrier.channels(taken, options.threads.max(1)).into_iter();
         let own = channels.next();
         let server = &server;
@@ -92,6 +95,10 @@ pub fn serve<C: Carrier, S: Store>(
                     // One that the kernel does not know has nobody who writes.
                     let _ = carrier.notify(&ask_again(inode));
                 }
+                for (directory, name) in fs.take_stale() {
+                    // The kernel answers that it does not know the name, which is as good.
+                    let _ = carrier.notify(&stale_name(directory, &name));
+                }
             };
             let over = &over;
             scope.spawn(move || commit_now_and_then(fs, options.commit_every, over, log, tell));
@@ -101,7 +108,6 @@ pub fn serve<C: Carrier, S: Store>(
             let ended = other.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
             result = result.and(ended);
         }
-        over.tell();
         result
     })
 }
@@ -132,6 +138,15 @@ impl Over {
     }
 }
 
+/// Tells that serving is over when it is dropped.
+struct Telling<'o>(&'o Over);
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        self.0.tell();
+    }
+}
+
 /// Makes changes durable at intervals, until serving is over, and does `also` in between.
 fn commit_now_and_then<S: Store>(
     fs: &FileSystem<S>,
@@ -140,17 +155,24 @@ fn commit_now_and_then<S: Store>(
     log: &(dyn Fn(&str) + Sync),
     also: impl Fn(),
 ) {
-    let mut since = Duration::ZERO;
+    let (mut since, mut last) = (Duration::ZERO, String::new());
     while !over.wait(interval.min(TEND_EVERY)) {
         also();
         since += interval.min(TEND_EVERY);
-        let done = if since < interval { fs.tend() } else { fs.sync() };
+        let work = AssertUnwindSafe(|| if since < interval { fs.tend() } else { fs.sync() });
+        let done = catch_unwind(work).unwrap_or_else(|_| {
+            Err(FsError::Panicked { what: "work that waits was given up".to_owned() })
+        });
         if since >= interval {
             since = Duration::ZERO;
         }
         let Err(error) = done else { continue };
-        log(&error.to_string());
-        if !matches!(error, FsError::Lost { .. }) {
+        let text = error.to_string();
+        if text != last {
+            log(&text);
+        }
+        last = text;
+        if !matches!(error, FsError::Lost { .. } | FsError::Panicked { .. }) {
             // Every change says so from now on.
             return;
         }
@@ -174,7 +196,15 @@ impl<S: Store> Server<'_, S> {
                     if self.adapter.options.debug {
                         (self.log)(&format!("{header:?} {operation:?}"));
                     }
-                    let answer = self.handle(&header, &operation, &mut buffer);
+                    // A call that panics is answered, too: its caller would wait for ever.
+                    let handled =
+                        AssertUnwindSafe(|| self.handle(&header, &operation, &mut buffer));
+                    let answer = catch_unwind(handled).unwrap_or_else(|_| {
+                        (self.log)("a fault of Floe itself ended a request");
+                        let is_awaited =
+                            !matches!(operation, Operation::Forget(_) | Operation::Interrupt);
+                        is_awaited.then_some(Answer::Error(Errno::IO))
+                    });
                     answer.map(|answer| (header.unique, answer))
                 }
                 Err(malformed) => {

@@ -59,9 +59,7 @@ fn served<S: Store>(
     let log = |_: &str| {};
     floe_sync::thread::scope(|scope| {
         let server = scope.spawn(|| serve(&carrier, fs, options, &log, || {}));
-        let offer: Vec<u8> =
-            [7, 45, 131_072, u32::MAX].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
-        carrier.ask(request(Opcode::Init, 1, 0, &[&offer[..], &[0xff; 48]].concat()));
+        carrier.ask(request(Opcode::Init, 1, 0, &offer()));
         let (error, unique, taken) = answer(&carrier);
         assert_eq!((error, unique, taken.len()), (0, 1, 64));
         {
@@ -71,6 +69,13 @@ fn served<S: Store>(
         }
         server.join().unwrap().unwrap();
     });
+}
+
+/// All that the kernel may offer.
+fn offer() -> Vec<u8> {
+    let words = [7, 45, 131_072, u32::MAX];
+    let numbers: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
+    [&numbers[..], &[0xff; 48]].concat()
 }
 
 /// Unmounts when it is dropped.
@@ -120,6 +125,37 @@ fn mode_of(stat: &[u8]) -> u32 {
 
 fn in_memory() -> FileSystem<MemFs<NullDisk>> {
     FileSystem::new(MemFs::new(NullDisk::new(1000, 1 << 20), Limits::default()))
+}
+
+#[test]
+#[should_panic(expected = "an assertion of a test")]
+fn a_failing_assertion_fails_the_test() {
+    served(&in_memory(), &ServeOptions::default(), |kernel, _| {
+        create(kernel, "file", 0o644);
+        panic!("an assertion of a test");
+    });
+}
+
+/// Each of these would wait for ever otherwise: for an answer, or for threads that wait for requests.
+#[test]
+fn a_panic_of_the_server_fails_the_test() {
+    for threads in [1, 4] {
+        let carrier = MemoryCarrier::default();
+        let log = |_: &str| panic!("a line for the log");
+        let options = ServeOptions { threads, ..ServeOptions::default() };
+        let (fs, carrier) = (in_memory(), &carrier);
+        let ended = floe_sync::thread::scope(|scope| {
+            let server = scope.spawn(|| serve(carrier, &fs, &options, &log, || {}));
+            carrier.ask(request(Opcode::Init, 1, 0, &offer()));
+            answer(carrier);
+            // Malformed, which is logged.
+            carrier.ask(request(Opcode::Lookup, 2, 1, b"no end"));
+            let waiting = scope.spawn(|| answer(carrier));
+            assert!(waiting.join().is_err(), "{threads} threads: there is no answer");
+            server.join().map_err(drop).and_then(|served| served.map_err(drop))
+        });
+        assert!(ended.is_err(), "{threads} threads");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 mod slots;
 
-pub use slots::{Alone, Entered, Slots};
+pub use slots::{Alone, Entered, Slots, thread_number};
 // Shuttle's locks return this error type, too.
 pub use std::sync::PoisonError;
 // Asks the operating system, not a scheduler, so it is the same with and without shuttle.

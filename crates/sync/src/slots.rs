@@ -53,7 +53,7 @@ impl<W, P> Slots<W, P> {
     /// Waits until nobody is alone, nor another thread in this thread's slot. A thread enters once: it waits for itself
     /// otherwise.
     pub fn enter(&self) -> Entered<'_, W, P> {
-        let at = this_thread() % self.slots.len();
+        let at = thread_number() % self.slots.len();
         Entered(lock(&self.slots[at]))
     }
 
@@ -154,7 +154,7 @@ impl<W: Default, P: Default> Default for Slots<W, P> {
 }
 
 /// The number of this thread: neighbours that begin one after another have different ones.
-fn this_thread() -> usize {
+pub fn thread_number() -> usize {
     THREAD.with(|number| *number)
 }
 

@@ -16,6 +16,7 @@ pub mod kernel;
 pub mod oracle;
 pub mod problems;
 pub mod profile;
+pub mod quota;
 pub mod recipe;
 pub mod rng;
 pub mod subjects;

@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use floe_testkit::rng::Rng;
-use floe_testkit::{Image, build, kernel, oracle, tool};
+use floe_testkit::{Image, kernel, oracle, tool};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::mounted::Kind;
 use floe_testkit::tool::built_floe;
 use load::{State, Worker, verify};
 
@@ -41,6 +42,9 @@ pub(crate) struct Args {
     /// Mount options of a run; repeat for several runs
     #[arg(long, short, default_values = ["rw", "rw,nodelalloc,nowriteback_cache"])]
     options: Vec<String>,
+    /// Kinds of file systems, each with all options
+    #[arg(long, value_delimiter = ',', default_values = ["ext4", "quota", "native"])]
+    kind: Vec<Kind>,
     /// First seed
     #[arg(long, default_value_t = 0)]
     from: u64,
@@ -71,18 +75,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Err(reason) = kernel::mount_available() {
         bail!("{reason}");
     }
-    for options in &args.options {
+    let all = args.kind.iter().flat_map(|kind| args.options.iter().map(move |list| (*kind, list)));
+    for (kind, options) in all {
         let rounds = |count| args.from..args.from + count;
         let begin = Instant::now();
         for seed in rounds(args.unmounts) {
             let ends = [End::Umount, End::Signal, End::SignalUnderLoad];
-            round(&floe, args, options, seed, ends[(seed % 3) as usize])?;
+            round(&floe, args, (kind, options), seed, ends[(seed % 3) as usize])?;
         }
         for seed in rounds(args.kills) {
-            round(&floe, args, options, seed, End::Kill)?;
+            round(&floe, args, (kind, options), seed, End::Kill)?;
         }
         println!(
-            "{options}: {} unmounts, each clean and complete at once; {} servers killed, each image \
+            "{kind}, {options}: {} unmounts, each clean and complete at once; {} servers killed, each image \
              recovered with all that fsync acknowledged ({:.0} s)",
             args.unmounts,
             args.kills,
@@ -93,24 +98,30 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// Mounts a new file system, lets the load use it, ends the mount, judges.
-fn round(floe: &Path, args: &Args, options: &str, seed: u64, end: End) -> Result<()> {
+fn round(
+    floe: &Path,
+    args: &Args,
+    (kind, options): (Kind, &str),
+    seed: u64,
+    end: End,
+) -> Result<()> {
     let image = Image::empty(IMAGE_BYTES)?;
-    build::mke2fs(image.path(), &["-q", "-t", "ext4"])?;
-    let judged = judge(floe, args, options, seed, end, &image);
+    kind.make(floe, image.path())?;
+    let judged = judge(floe, args, (kind, options), seed, end, &image);
     judged.with_context(|| {
-        format!("{options}, {end:?}, seed {seed}: kept {}", image.keep().display())
+        format!("{kind}, {options}, {end:?}, seed {seed}: kept {}", image.keep().display())
     })
 }
 
 fn judge(
     floe: &Path,
     args: &Args,
-    options: &str,
+    (kind, options): (Kind, &str),
     seed: u64,
     end: End,
     image: &Image,
 ) -> Result<()> {
-    let mut server = Server::start(floe, image.path(), options)?;
+    let mut server = Server::start(floe, image.path(), &kind.options(options))?;
     let mut rng = Rng::new(seed ^ 0x656e_6473);
     let time = Duration::from_millis(rng.below(args.most_ms.max(1)));
     let workers = use_and_end(&mut server, floe, end, time);
@@ -118,7 +129,7 @@ fn judge(
     // A dead server leaves its mount behind.
     drop(server);
     if end == End::Kill {
-        recover(floe, image, seed)?;
+        recover(floe, image, seed, kind)?;
     }
     let verdict = oracle::e2fsck(image)?;
     ensure!(verdict.clean(), "e2fsck -fn: {}", verdict.text);
@@ -195,9 +206,14 @@ fn use_and_end(
 }
 
 /// Recovers an image whose server was killed, in turns by Linux, by Floe and by e2fsck.
-fn recover(floe: &Path, image: &Image, seed: u64) -> Result<()> {
+fn recover(floe: &Path, image: &Image, seed: u64, kind: Kind) -> Result<()> {
     match seed % 3 {
-        0 => kernel::Mounted::new(image.path(), "rw")?.unmount().context("Linux"),
+        0 => match kernel::Mounted::new(image.path(), "rw") {
+            Ok(theirs) => theirs.unmount().context("Linux"),
+            // Kernels may be built without quotas, and do not write these file systems then.
+            Err(_) if kind == Kind::Quota => by_e2fsck(image, &["-p"]),
+            Err(error) => Err(error),
+        },
         1 => {
             let mut server = Server::start(floe, image.path(), "rw")?;
             server.signal(Signal::TERM)?;
@@ -205,13 +221,17 @@ fn recover(floe: &Path, image: &Image, seed: u64) -> Result<()> {
             ensure!(status.success(), "floe mount ended with {status}");
             Ok(())
         }
-        _ => {
-            // Not -f: only the journal and what was deleted while in use.
-            let verdict = oracle::run(image.path(), &["-p"])?;
-            ensure!(matches!(verdict.exit, Some(0 | 1)), "e2fsck -p: {}", verdict.text);
-            Ok(())
-        }
+        // Without -f it deletes what the orphan file names, and does not clear the names.
+        _ if kind == Kind::Native => by_e2fsck(image, &["-p", "-f"]),
+        // Only the journal and what was deleted while in use.
+        _ => by_e2fsck(image, &["-p"]),
     }
+}
+
+fn by_e2fsck(image: &Image, args: &[&str]) -> Result<()> {
+    let verdict = oracle::run(image.path(), args)?;
+    ensure!(matches!(verdict.exit, Some(0 | 1)), "e2fsck -p: {}", verdict.text);
+    Ok(())
 }
 
 /// A server in the foreground. Dropping it kills it, and unmounts.

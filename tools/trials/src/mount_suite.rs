@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use floe_testkit::tree::{self, Tree};
-use floe_testkit::{Image, build, kernel, oracle, tool};
+use floe_testkit::{Image, kernel, oracle, tool};
 
-use crate::mounted::Mounted;
+use crate::mounted::{Kind, Mounted};
 use floe_testkit::tool::built_floe;
 
 /// The command line.
@@ -36,6 +36,9 @@ pub(crate) struct Args {
     /// Mount options of a run; repeat for several runs
     #[arg(long, short, default_values = ["rw", "rw,nodelalloc,nowriteback_cache"])]
     options: Vec<String>,
+    /// Kinds of file systems, each with all options
+    #[arg(long, value_delimiter = ',', default_values = ["ext4"])]
+    kind: Vec<Kind>,
     /// Print the output of suites that pass, too
     #[arg(long)]
     verbose: bool,
@@ -83,19 +86,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let unknown = args.only.iter().find(|name| SUITES.iter().all(|suite| suite.name != **name));
     ensure!(unknown.is_none(), "there is no suite {unknown:?}");
     let mut failed = Vec::new();
-    for options in &args.options {
+    let all = args.kind.iter().flat_map(|kind| args.options.iter().map(move |list| (*kind, list)));
+    for (kind, options) in all {
         for suite in SUITES {
             let named = args.only.iter().any(|name| name == suite.name);
             if !named && (suite.by_name_only || !args.only.is_empty()) {
                 continue;
             }
-            let name = format!("{} ({options})", suite.name);
+            let name = format!("{} ({kind}, {options})", suite.name);
             if !is_installed(suite.program) {
                 println!("{name}: skipped: {} is not installed", suite.program);
                 continue;
             }
             let begin = Instant::now();
-            match run_suite(suite, args, options, &floe) {
+            match run_suite(suite, args, (kind, options), &floe) {
                 Ok(files) => {
                     let seconds = begin.elapsed().as_secs_f64();
                     println!("{name}: passed, clean, {files} paths equal ({seconds:.0} s)");
@@ -117,11 +121,16 @@ fn is_installed(program: &str) -> bool {
 }
 
 /// Runs one suite; the number of paths that Linux shows as the mount showed them.
-fn run_suite(suite: &Suite, args: &Args, options: &str, floe: &Path) -> Result<usize> {
+fn run_suite(
+    suite: &Suite,
+    args: &Args,
+    (kind, options): (Kind, &str),
+    floe: &Path,
+) -> Result<usize> {
     let image = Image::empty(args.size_mib << 20)?;
-    build::mke2fs(image.path(), &["-q", "-t", "ext4"])?;
+    kind.make(floe, image.path())?;
     let scratch = tool::scratch("floe-suite-")?;
-    let ours = Mounted::new(floe, image.path(), options)?;
+    let ours = Mounted::new(floe, image.path(), &kind.options(options))?;
     let ran = script(suite, args, ours.path(), scratch.path());
     let shown = tree::mounted(ours.path());
     ours.unmount()?;

@@ -2161,8 +2161,8 @@ problems! {
     0x07030b "cube-failure-recorded" CubeFailureRecorded { cube: u32 }
         Metadata Damage ask Superblock
         "the sub-superblock of cube {cube} records a failure that no repair has cleared"
-        means "A program that served the cube met damage in it. `floe mount` does not record failures of cubes so far. Other \
-             findings tell whether the cube is damaged."
+        means "A mount met damage in the cube, or a fault of its own there, and recorded that. Other findings tell whether \
+             the cube is damaged."
         repair "Clear the record.";
     0x07030c "cube-entangled-blocks" CubeEntangledBlocks {
         inode: InodeNr, block: BlockNr, blocks: u64, cube: u32, other: u32,

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_disk::ops::{Caller, NewCube};
 use floe_disk::volume::cubes;
@@ -13,19 +14,22 @@ use floe_ext4::files::{Files, Follow, Node, printable};
 use floe_ext4::fs::FileSystem;
 use floe_format::GroupNr;
 use floe_format::ext::superblock::STATE_ERROR;
-use floe_format::native::cube::{MOST_PATH_BYTES, Policies, SubSuperblock};
+use floe_format::native::cube::{MOST_PATH_BYTES, OnError, Policies, Recovery, SubSuperblock};
 use floe_format::native::identity::Identity;
-use floe_fs::{Disk, FsError, Live, now};
+use floe_fs::{Disk, FsError, Live, Settings, now};
 use floe_report::human::{plural, size};
 use serde_json::{Value, json};
 
-use crate::exit::Outcome;
+use crate::exit::{Ended, Outcome};
 use crate::image_files::place;
 use crate::input::device::{InUse, Source};
+use crate::input::files::OutputPath;
 use crate::input::size::bytes;
 use crate::terminal::signals;
 
-/// Create, list, change and remove cubes of an unmounted native file system.
+mod live;
+
+/// Create, list, change and remove cubes of a native file system, unmounted (IMAGE PATH) or mounted by Floe (DIRECTORY).
 ///
 /// A cube is a directory with lots of its own (`floe mkfs -t native`): Floe puts its files there, and
 /// nothing else. It grows by free lots. Renames and hard links across cubes fail (EXDEV). See
@@ -46,16 +50,9 @@ enum Verb {
     /// Create a directory that is a cube, with one free lot
     Create {
         #[command(flatten)]
-        source: Source,
-        /// The new directory in the image; its parent must exist
-        path: OsString,
-        /// Most bytes of its lots, or `none`
-        #[arg(long, value_name = "BYTES", default_value = "none", value_parser = limit)]
-        max_size: u64,
-        /// Blocks of a journal of its own (64 or more), in which changes of the cube are logged; 0:
-        /// in the file system's journal. After a crash, only a mount by Floe recovers such journals
-        #[arg(long, value_name = "N", default_value_t = 0)]
-        journal_blocks: u32,
+        place: PlaceArgs,
+        #[command(flatten)]
+        new: NewArgs,
     },
     /// List all cubes
     List {
@@ -65,30 +62,160 @@ enum Verb {
     /// Show one cube
     Show {
         #[command(flatten)]
-        source: Source,
-        /// Directory of the cube in the image
-        path: OsString,
+        place: PlaceArgs,
     },
-    /// Change the limit of a cube. A limit below its present size only keeps it from growing
+    /// Change a cube. A limit below its present size only keeps it from growing
     Set {
         #[command(flatten)]
-        source: Source,
-        /// Directory of the cube in the image
-        path: OsString,
-        /// Most bytes of its lots, or `none`
-        #[arg(long, value_name = "BYTES", value_parser = limit)]
-        max_size: u64,
+        place: PlaceArgs,
+        #[command(flatten)]
+        settings: SettingsArgs,
     },
     /// Remove a cube whose directory is empty, and the directory
     Remove {
         #[command(flatten)]
-        source: Source,
-        /// Directory of the cube in the image
-        path: OsString,
+        place: PlaceArgs,
         /// Keep the directory with all its files; its lots belong to nobody afterwards
         #[arg(long)]
         keep_files: bool,
     },
+    /// Check a cube of a mounted file system while the others are served
+    Check {
+        /// A directory of the cube
+        directory: OsString,
+    },
+    /// Check and repair a cube of a mounted file system while the others are served
+    Repair {
+        /// A directory of the cube
+        directory: OsString,
+        /// Save the old content of all overwritten blocks in a new file FILE
+        #[arg(long, value_name = "FILE")]
+        undo: Option<OutputPath>,
+    },
+}
+
+/// A cube: IMAGE and a path in it, or a directory below a mount of `floe mount`.
+#[derive(Debug, clap::Args)]
+struct PlaceArgs {
+    #[command(flatten)]
+    source: Source,
+    /// Directory of the cube in the image; left out if the first argument is a directory below a mount
+    path: Option<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+struct SettingsArgs {
+    /// Most bytes of its lots, or `none`
+    #[arg(long, value_name = "BYTES", value_parser = limit)]
+    max_size: Option<u64>,
+    /// What follows on a failure: it is only read (`ro`), nothing of it is answered (`crash`), or it is repaired while the others
+    /// are served (`repair`: the same as `ro` with --recovery online)
+    #[arg(long, value_name = "WHAT", value_enum)]
+    on_error: Option<OnErrorArg>,
+    /// Who repairs it: the administrator (`manual`), or the mount, at once (`online`)
+    #[arg(long, value_name = "WHO", value_enum)]
+    recovery: Option<RecoveryArg>,
+}
+
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+struct NewArgs {
+    #[command(flatten)]
+    settings: SettingsArgs,
+    /// Blocks of a journal of its own (64 or more), in which changes of the cube are logged; 0:
+    /// in the file system's journal. After a crash, only a mount by Floe recovers such journals
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    journal_blocks: u32,
+}
+
+impl NewArgs {
+    fn settings(&self) -> Settings {
+        let journal_blocks = (self.journal_blocks > 0).then_some(self.journal_blocks);
+        Settings { journal_blocks, ..self.settings.settings() }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OnErrorArg {
+    Ro,
+    Crash,
+    Repair,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum RecoveryArg {
+    Manual,
+    Online,
+}
+
+impl From<RecoveryArg> for Recovery {
+    fn from(recovery: RecoveryArg) -> Self {
+        match recovery {
+            RecoveryArg::Manual => Self::Manual,
+            RecoveryArg::Online => Self::Online,
+        }
+    }
+}
+
+impl SettingsArgs {
+    const fn is_empty(&self) -> bool {
+        self.max_size.is_none() && self.on_error.is_none() && self.recovery.is_none()
+    }
+
+    fn settings(&self) -> Settings {
+        let (mut on_error, mut own_recovery) = (None, None);
+        match self.on_error {
+            Some(OnErrorArg::Ro) => on_error = Some(OnError::ReadOnly),
+            Some(OnErrorArg::Crash) => on_error = Some(OnError::Crash),
+            Some(OnErrorArg::Repair) => {
+                (on_error, own_recovery) = (Some(OnError::ReadOnly), Some(Recovery::Online));
+            }
+            None => {}
+        }
+        let recovery = self.recovery.map(Recovery::from).or(own_recovery);
+        Settings { max_bytes: self.max_size, on_error, recovery, journal_blocks: None }
+    }
+}
+
+impl Verb {
+    /// Does what is asked for; returns descriptions of the cubes that it concerns.
+    fn shown(&self) -> Result<Vec<Value>> {
+        Ok(match self {
+            Verb::Create { place: PlaceArgs { source, path }, new } => match path {
+                None => live::create(&source.device, new.settings())?,
+                Some(path) => {
+                    let path = place::bytes(path);
+                    let parent = parent_of(path)?;
+                    change(source, |image, live| image.create(live, parent, path, new.settings()))?
+                }
+            },
+            Verb::List { source } if source.device.is_dir() => live::list(&source.device)?,
+            Verb::List { source } => view(source, |image| Ok(image.all()))?,
+            Verb::Show { place: PlaceArgs { source, path } } => match path {
+                None => live::show(&source.device)?,
+                Some(path) => view(source, |image| {
+                    let sub = image.cube(place::bytes(path))?;
+                    Ok(vec![image.describe(sub.cube)])
+                })?,
+            },
+            Verb::Set { place: PlaceArgs { source, path }, settings } => match path {
+                None => live::set(&source.device, settings.settings())?,
+                Some(path) => change(source, |image, live| {
+                    let sub = image.cube(place::bytes(path))?;
+                    let policies = image.policies(settings.settings(), sub.policies)?;
+                    live.set_cube(&Caller::system(now()), sub.cube, policies)?;
+                    Ok(sub.cube)
+                })?,
+            },
+            Verb::Remove { place: PlaceArgs { source, path }, keep_files } => match path {
+                None => live::remove(&source.device, *keep_files)?,
+                Some(path) => {
+                    let path = place::bytes(path);
+                    change(source, |image, live| image.remove(live, path, *keep_files))?
+                }
+            },
+            Verb::Check { .. } | Verb::Repair { .. } => Vec::new(),
+        })
+    }
 }
 
 /// A limit in bytes; 0 for `none`.
@@ -104,31 +231,21 @@ fn limit(text: &str) -> Result<u64, String> {
 
 impl Args {
     pub(crate) fn run(self, out: &mut impl Write) -> Result<Outcome> {
-        let shown = match &self.verb {
-            Verb::Create { source, path, max_size, journal_blocks } => {
-                let path = place::bytes(path);
-                let parent = parent_of(path)?;
-                change(source, |image, live| {
-                    image.create(live, parent, path, (*max_size, *journal_blocks))
-                })?
+        if let Verb::Set { settings, .. } = &self.verb
+            && settings.is_empty()
+        {
+            return Err(Ended::usage("nothing is to be changed; see `floe cube set --help`"));
+        }
+        match &self.verb {
+            Verb::Check { directory } => {
+                return live::check(Path::new(directory), false, None, out);
             }
-            Verb::List { source } => view(source, |image| Ok(image.all()))?,
-            Verb::Show { source, path } => view(source, |image| {
-                let sub = image.cube(place::bytes(path))?;
-                Ok(vec![image.describe(sub.cube)])
-            })?,
-            Verb::Set { source, path, max_size } => change(source, |image, live| {
-                let sub = image.cube(place::bytes(path))?;
-                let limit_blocks = image.limit_blocks(*max_size)?;
-                let policies = Policies { limit_blocks, ..sub.policies };
-                live.set_cube(&Caller::system(now()), sub.cube, policies)?;
-                Ok(sub.cube)
-            })?,
-            Verb::Remove { source, path, keep_files } => {
-                let path = place::bytes(path);
-                change(source, |image, live| image.remove(live, path, *keep_files))?
+            Verb::Repair { directory, undo } => {
+                return live::check(Path::new(directory), true, undo.as_deref(), out);
             }
-        };
+            _ => {}
+        }
+        let shown = self.verb.shown()?;
         if self.json {
             let table = json!({ "schema": "floe-cubes", "version": 1, "cubes": shown });
             writeln!(out, "{table:#}")?;
@@ -160,6 +277,15 @@ fn write_text(out: &mut impl Write, cube: &Value) -> Result<()> {
         size(number("size_bytes")),
         size(number("free_bytes")),
     )?;
+    let word = |name: &str| cube[name].as_str().unwrap_or_default();
+    let (on_error, recovery, mode) = (word("on_error"), word("recovery"), word("mode"));
+    if !on_error.is_empty() && (on_error, recovery) != ("ro", "manual") {
+        writeln!(out, "  on error: {on_error}; recovery: {recovery}")?;
+    }
+    if !matches!(mode, "" | "serving" | "sound") {
+        let why = word("why");
+        writeln!(out, "  {mode}{}{why}", if why.is_empty() { "" } else { ": " })?;
+    }
     Ok(())
 }
 
@@ -198,12 +324,12 @@ impl<'f, 'd> CubeImage<'f, 'd> {
         groups * u64::from(geometry.blocks_per_group) * u64::from(geometry.block_size)
     }
 
-    fn limit_blocks(&self, limit_bytes: u64) -> Result<u64> {
+    fn policies(&self, settings: Settings, before: Policies) -> Result<Policies> {
         let lot = self.lot_bytes();
-        if limit_bytes > 0 && limit_bytes < lot {
+        if settings.max_bytes.is_some_and(|limit| limit > 0 && limit < lot) {
             bail!("--max-size is below {}, the size of a lot; nothing was changed", size(lot));
         }
-        Ok(limit_bytes / u64::from(self.files.geometry().block_size))
+        Ok(settings.over(before, self.files.geometry().block_size))
     }
 
     fn node(&self, path: &[u8]) -> Result<Node> {
@@ -248,6 +374,9 @@ impl<'f, 'd> CubeImage<'f, 'd> {
             "free_bytes": free * block_bytes,
             "journal_blocks": sub.map_or(0, |sub| sub.journal.blocks),
             "max_size_bytes": sub.map_or(0, |sub| sub.policies.limit_blocks * block_bytes),
+            "on_error": sub.map(|sub| sub.policies.on_error.name()),
+            "recovery": sub.map(|sub| sub.policies.recovery.name()),
+            "mode": sub.map(|sub| sub.state.name()),
         })
     }
 
@@ -256,20 +385,20 @@ impl<'f, 'd> CubeImage<'f, 'd> {
         live: &Live<'_, '_, D>,
         parent: &[u8],
         path: &[u8],
-        (limit_bytes, journal_blocks): (u64, u32),
+        settings: Settings,
     ) -> Result<u32> {
         if path.len() > MOST_PATH_BYTES {
             bail!("the path of a cube has at most {MOST_PATH_BYTES} bytes");
         }
-        let limit_blocks = self.limit_blocks(limit_bytes)?;
+        let policies = self.policies(settings, Policies::default())?;
         let name = place::last_name(path).context("the path of a cube must end with a name")?;
         let new = NewCube {
             parent: self.node(parent)?.number,
             name,
             path,
             permissions: 0o755,
-            journal_blocks,
-            policies: Policies { limit_blocks, ..Policies::default() },
+            journal_blocks: settings.journal_blocks.unwrap_or(0),
+            policies,
         };
         live.create_cube(&Caller::system(now()), &new).map_err(|error| match error {
             FsError::NoSpace => anyhow::anyhow!("there is no free lot; nothing was changed"),

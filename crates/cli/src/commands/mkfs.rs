@@ -1,6 +1,7 @@
 //! `floe mkfs`: creates an ext2, ext3 or ext4 file system.
 
 mod block_map;
+mod cubes;
 mod fill;
 mod from;
 mod report;
@@ -83,6 +84,10 @@ pub(crate) struct Args {
     /// Extended options, such as stride=, resize=, root_owner=, hash_seed=, offset= (docs/mkfs.md)
     #[arg(short = 'E', value_name = "KEY[=VALUE],...")]
     extended: Vec<String>,
+    /// Make a cube of a native file system, an empty directory with a lot of its own; settings are max_size=SIZE,
+    /// on_error=ro|crash|repair, recovery=manual|online (docs/cubes.md)
+    #[arg(long = "cube", value_name = "DIR[:SETTINGS]", value_parser = cubes::parse, conflicts_with = "from")]
+    cubes: Vec<cubes::CubeOption>,
     /// Create a journal
     #[arg(short = 'j')]
     journal: bool,
@@ -192,6 +197,9 @@ impl Args {
         debug_assert!(window.size_bytes() >= plan.bytes());
         write_with(&plan, &window, WriteOptions { reads_as_zeroes: zeroed })
             .with_context(|| self.device.display().to_string())?;
+        if !self.cubes.is_empty() {
+            cubes::make(&window, &self.cubes).with_context(|| self.device.display().to_string())?;
+        }
         self.write_block_map(&plan, &device, block_map)
     }
 

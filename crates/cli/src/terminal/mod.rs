@@ -5,6 +5,7 @@ pub(crate) mod ask;
 pub(crate) mod document;
 pub(crate) mod failure;
 pub(crate) mod listing;
+pub(crate) mod panics;
 pub(crate) mod progress;
 pub(crate) mod progress_policy;
 pub(crate) mod shell;

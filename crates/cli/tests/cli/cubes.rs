@@ -13,7 +13,7 @@ use super::floe;
 use super::mount::{Ours, can_mount};
 
 /// A native file system of 120 MiB with lots of 16 MiB.
-fn native() -> Image {
+pub(crate) fn native() -> Image {
     let image = Image::empty(0).unwrap();
     let sized = ["mkfs", "-q", "-F", "-t", "native", "-E", "lot_size=16m", "-N", "6000"];
     let made = floe(&[&sized[..], &[image.path().to_str().unwrap(), "120m"]].concat());
@@ -21,13 +21,13 @@ fn native() -> Image {
     image
 }
 
-fn cube(image: &Image, verb: &str, arguments: &[&str]) -> (i32, String, String) {
+pub(crate) fn cube(image: &Image, verb: &str, arguments: &[&str]) -> (i32, String, String) {
     let path = image.path().to_str().unwrap();
     let ran = floe(&[&["cube", verb, path], arguments].concat());
     (ran.code, ran.out, ran.err)
 }
 
-fn judge(image: &Image, what: &str) {
+pub(crate) fn judge(image: &Image, what: &str) {
     let checked = floe(&["check", image.path().to_str().unwrap()]);
     assert_eq!(checked.code, 0, "{what}: {}", checked.out);
     let judged = oracle::e2fsck(image).unwrap();
@@ -152,7 +152,7 @@ fn a_mounted_cube_keeps_to_itself() {
 }
 
 /// Writes over names of a directory, as a stray write does.
-fn damage_names(image: &Image, path: &str) {
+pub(crate) fn damage_names(image: &Image, path: &str) {
     let request = format!("blocks {path}");
     let arguments = ["-R", &request, image.path().to_str().unwrap()];
     let mapped = tool::must("debugfs", &arguments, &[0]).unwrap();

@@ -29,6 +29,7 @@ mod mkfs_from;
 mod monitoring;
 mod mount;
 mod mount_limits;
+mod mounted_cubes;
 mod native;
 mod online;
 mod outputs;

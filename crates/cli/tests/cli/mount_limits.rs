@@ -2,9 +2,13 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
+use floe_format::ext::quota::QuotaKind;
+use floe_testkit::quota::set_limits;
 use floe_testkit::recipe::{Recipe, inode};
 use floe_testkit::{Image, build, kernel, oracle, tool};
 use rustix::io::Errno;
@@ -191,4 +195,91 @@ fn what_is_write_protected_is_mounted_read_only() {
     assert!(refused.err.contains("write-protected"), "{}", refused.err);
     assert_eq!(errno(tried), Some(Errno::ROFS));
     assert!(image.to_vec().unwrap() == before);
+}
+
+const USER: u32 = 4321;
+/// The limit of the user, who has an empty file.
+const MOST_KIB: u64 = 2048;
+
+/// An image with quotas of all kinds, in which a user may use so much.
+fn limited() -> Image {
+    let options = ["-O", "quota,project", "-E", "quotatype=usrquota:grpquota:prjquota"];
+    let image = made(48 << 20, &options);
+    let ours = Ours::new(image.path(), &[]);
+    File::create(ours.path().join("first")).unwrap();
+    chown(ours.path().join("first"), Some(USER), Some(USER)).unwrap();
+    fs::create_dir(ours.path().join("all")).unwrap();
+    fs::set_permissions(ours.path().join("all"), fs::Permissions::from_mode(0o777)).unwrap();
+    ours.unmount();
+    set_limits(&image, QuotaKind::User, USER, (100, 50), |entry| {
+        entry.block_hard_limit_kib = MOST_KIB;
+    })
+    .unwrap();
+    image
+}
+
+/// Copies zeroes to a file as the user, and says what dd says.
+fn copied(to: &Path, options: &[&str]) -> String {
+    let mut dd = Command::new("dd");
+    dd.uid(USER).gid(USER).arg("if=/dev/zero").arg(format!("of={}", to.display())).args(options);
+    let output = dd.output().unwrap();
+    assert!(!output.status.success(), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// To the block, and with the right error, whether the kernel keeps what is written, changes wait, or neither.
+#[test]
+fn a_user_can_write_up_to_the_limit_and_no_further() {
+    if !can_mount() {
+        return;
+    }
+    for options in [
+        "usrquota,grpquota,prjquota",
+        "usrquota,nowriteback_cache",
+        "usrquota,nodelalloc",
+        "usrquota,nodelalloc,nowriteback_cache",
+    ] {
+        let image = limited();
+        let ours = Ours::new(image.path(), &["-o", options]);
+        let (one, two) = (ours.path().join("all/one"), ours.path().join("all/two"));
+        let said = copied(&one, &["bs=100k", "count=40", "conv=fsync"]);
+        assert!(said.contains("quota exceeded"), "{options}: {said}");
+        let kib = |path: &Path| fs::metadata(path).unwrap().blocks() / 2;
+        assert_eq!(kib(&one), MOST_KIB, "{options}");
+        let said = copied(&two, &["bs=1", "count=1", "conv=fsync"]);
+        assert!(said.contains("quota exceeded"), "{options}: {said}");
+        // Something comes back, and can be used again. The kernel writes back in any order, so nobody knows how much.
+        File::options().write(true).open(&one).unwrap().set_len(1 << 20).unwrap();
+        let said = copied(&two, &["bs=4k", "count=800", "conv=fsync"]);
+        assert!(said.contains("quota exceeded"), "{options}: {said}");
+        assert_eq!(kib(&one) + kib(&two), MOST_KIB, "{options}");
+        // Root passes limits.
+        fs::write(ours.path().join("first"), vec![1; 100_000]).unwrap();
+        let (code, said) = ours.end();
+        // The kernel tells once more of what it dropped.
+        assert!(code == 0 || code == 8 && said.contains("quota"), "{options}: {code} {said}");
+        assert!(oracle::e2fsck(&image).unwrap().clean(), "{options}");
+    }
+}
+
+/// As a disk without quotas: nothing is left, and no accepted byte is lost.
+#[test]
+fn a_disk_can_be_filled_to_the_last_block() {
+    if !can_mount() {
+        return;
+    }
+    for options in ["rw", "nowriteback_cache", "nodelalloc"] {
+        let image = made(24 << 20, &["-m", "0"]);
+        let ours = Ours::new(image.path(), &["-o", options]);
+        let path = ours.path().join("file");
+        let mut dd = Command::new("dd");
+        dd.args(["if=/dev/zero", "bs=1M", "conv=fsync"]).arg(format!("of={}", path.display()));
+        let said = String::from_utf8(dd.output().unwrap().stderr).unwrap();
+        assert!(said.contains("No space left"), "{options}: {said}");
+        let left = rustix::fs::statvfs(ours.path()).unwrap().f_bfree;
+        assert_eq!(left, 0, "{options}: blocks are left");
+        let (code, said) = ours.end();
+        assert!(code == 0 || code == 8 && said.contains("No space left"), "{code}: {said}");
+        assert!(oracle::e2fsck(&image).unwrap().clean(), "{options}");
+    }
 }

@@ -148,7 +148,7 @@ impl<D: WriteBlocks> Journal<D> {
     /// One step of group commit: the log blocks of the next transactions of some logs, if somebody waits for them; a flush,
     /// which also makes the transactions before them durable; their commit blocks (rule R4).
     pub(super) fn step(&self, lanes: &BTreeSet<usize>) -> Result<(), JournalError> {
-        let (writing, superblock) = {
+        let (mut writing, superblock) = {
             let mut shared = self.lock();
             // Before any transaction, of whichever log: it says that the seal is broken.
             let wanted = lanes.contains(&0) && shared.lanes[0].state.is_superblock_wanted();
@@ -159,14 +159,14 @@ impl<D: WriteBlocks> Journal<D> {
         if writing.iter().any(|one| one.lane > 0) {
             self.lock_out()?;
         }
-        for one in &writing {
+        self.write_each(&mut writing, |one| {
             if one.first {
                 // Durable with the flush before the first commit block, without which it finds no transaction.
                 let sequence = one.closed.id.sequence();
                 one.log.write_superblock(&self.device, sequence, one.closed.start, 0)?;
             }
-            self.write_log(&one.log, &one.closed)?;
-        }
+            self.write_log(&one.log, &one.closed)
+        })?;
         if superblock {
             self.write_superblock()?;
         }
@@ -183,15 +183,43 @@ impl<D: WriteBlocks> Journal<D> {
         let Some(time) = time else { return Ok(()) };
         let numbers: BTreeMap<usize, Dependency> =
             writing.iter().map(Writing::dependency).collect();
-        for one in &writing {
+        self.write_each(&mut writing, |one| {
             let partners = one.closed.partners.iter().filter_map(|other| numbers.get(other));
             let dependencies: Vec<_> = partners.copied().collect();
-            self.write_commit(&one.log, &one.closed, time, &dependencies)?;
-        }
+            self.write_commit(&one.log, &one.closed, time, &dependencies)
+        })?;
         let mut shared = self.lock();
         // All at once: a flush in between would acknowledge a part of what must be whole.
         for one in &writing {
             shared.lanes[one.lane].state.committed = one.closed.id;
+        }
+        Ok(())
+    }
+
+    /// Writes a part of each transaction. An error in the log of a cube ends the journals that share a change with it, and the
+    /// others go on without them; one that concerns inode 8 is returned.
+    fn write_each(
+        &self,
+        writing: &mut Vec<Writing>,
+        write: impl Fn(&Writing) -> Result<(), JournalError>,
+    ) -> Result<(), JournalError> {
+        let mut at = 0;
+        while let Some(one) = writing.get(at) {
+            let Err(error) = write(one) else {
+                at += 1;
+                continue;
+            };
+            let lost = partners_of(writing, one.lane);
+            if lost.contains(&0) {
+                return Err(error);
+            }
+            let (why, mut shared) = (error.to_string(), self.lock());
+            for &lane in &lost {
+                shared.lanes[lane].state.failed.get_or_insert_with(|| why.clone());
+            }
+            drop(shared);
+            at = writing[..at].iter().filter(|one| !lost.contains(&one.lane)).count();
+            writing.retain(|one| !lost.contains(&one.lane));
         }
         Ok(())
     }
@@ -334,6 +362,18 @@ impl Writing {
         let journal_inode = if self.lane == 0 { InodeNr::JOURNAL.0 } else { self.inode };
         (self.lane, Dependency { journal_inode, sequence: self.closed.id.sequence() })
     }
+}
+
+/// A log and all whose transactions share changes with its own, directly or by others.
+fn partners_of(writing: &[Writing], lane: usize) -> BTreeSet<usize> {
+    let (mut all, mut open) = (BTreeSet::new(), vec![lane]);
+    while let Some(lane) = open.pop() {
+        if all.insert(lane) {
+            let own = writing.iter().filter(|one| one.lane == lane);
+            open.extend(own.flat_map(|one| &one.closed.partners));
+        }
+    }
+    all
 }
 
 /// Closes the wanted transactions of some logs.

@@ -30,6 +30,22 @@ impl<D: WriteBlocks> Journal<D> {
         CubeState { has_own: own.is_some(), failed: lane.state.failed.clone() }
     }
 
+    /// The cubes whose own journals have ended, and why.
+    pub fn ended_cubes(&self) -> Vec<(u32, String)> {
+        let shared = self.lock();
+        let own = shared.lanes.iter().skip(1).filter(|lane| !lane.gone);
+        own.filter_map(|lane| Some((lane.cube, lane.state.failed.clone()?))).collect()
+    }
+
+    /// `Err` unless an error was that of a cube's journal, so that all others go on.
+    pub(super) fn judge_root(&self, error: JournalError) -> Result<(), JournalError> {
+        let shared = self.lock();
+        let is_sound = shared.lanes[0].state.failed.is_none() && shared.flushes.failed.is_none();
+        // A journal that has ended is left out the next time: without one, the error would come again.
+        let has_ended = shared.lanes.iter().any(|lane| lane.state.failed.is_some());
+        if is_sound && has_ended { Ok(()) } else { Err(error) }
+    }
+
     /// Ends the journal of a cube: nothing of it is written any more, and what was not durable is lost. The others go on.
     /// Returns `false`, and does nothing, where the cube has none of its own.
     pub fn abort_cube(&self, cube: u32, why: &str) -> bool {

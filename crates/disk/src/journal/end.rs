@@ -19,8 +19,15 @@ impl<D: WriteBlocks> Journal<D> {
     /// # Errors
     /// [`JournalError::Aborted`], or a failed write or flush: then the log still holds what is not home.
     pub fn close(self) -> Result<D, JournalError> {
-        self.sync()?;
-        self.checkpoint()?;
+        // Each error of a cube's journal ends that one, and is no concern of the others.
+        let mut left = self.lock().lanes.len();
+        while let Err(error) = self.sync_sound().and_then(|()| self.checkpoint()) {
+            left = left.saturating_sub(1);
+            if left == 0 {
+                return Err(error);
+            }
+            self.judge_root(error)?;
+        }
         let ended: Vec<_> = {
             let shared = self.lock();
             shared.lanes[0].state.judge()?;

@@ -175,6 +175,21 @@ impl<D: WriteBlocks> Journal<D> {
         self.reach(goals, 0)
     }
 
+    /// As [`Journal::sync`], where an error of a cube's journal ends that one alone, which [`Journal::ended_cubes`] tells.
+    ///
+    /// # Errors
+    /// As [`Journal::commit`] for the journal of inode 8.
+    pub fn sync_sound(&self) -> Result<(), JournalError> {
+        let most = self.lock().lanes.len();
+        for _ in 0..most {
+            match self.sync() {
+                Ok(()) => return Ok(()),
+                Err(error) => self.judge_root(error)?,
+            }
+        }
+        self.sync()
+    }
+
     /// Makes everything durable: all finished transactions, and all data that was written. Those of a cube whose journal has
     /// ended are left out.
     ///

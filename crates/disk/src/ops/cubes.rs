@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use floe_ext4::alloc::Allocate;
 use floe_ext4::cubes::{self, Copies};
 use floe_ext4::map::file;
-use floe_ext4::tx::Tx;
+use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode};
 use floe_format::native::cube::{
     FEWEST_JOURNAL_BLOCKS, MOST_CUBES, MOST_LOTS, MOST_PATH_BYTES, Policies, SUPER_BYTES,
@@ -63,6 +63,32 @@ impl Volume {
         policies: Policies,
     ) -> Result<(), OpError> {
         self.op(tx, caller, |op| op.set_cube(cube, policies))
+    }
+
+    /// Records that a cube has failed, or that it is sound again.
+    ///
+    /// # Errors
+    /// [`OpError::NotFound`], and of writing the sub-superblock.
+    pub fn note_cube_state(
+        &mut self,
+        tx: &mut dyn Tx,
+        caller: &Caller,
+        cube: u32,
+        state: State,
+    ) -> Result<(), OpError> {
+        self.op(tx, caller, |op| op.edit_sub(cube, |sub| sub.state = state))
+    }
+
+    /// Writes the lists of lots in sub-superblocks anew where they are out of date; to be called before
+    /// [`Volume::end_writing`].
+    ///
+    /// # Errors
+    /// A sub-superblock cannot be read or written.
+    pub fn renew_cubes(&mut self, tx: &mut dyn Tx, caller: &Caller) -> Result<(), OpError> {
+        if !self.fs.space.has_cubes() {
+            return Ok(());
+        }
+        self.op(tx, caller, |op| op.renew_lists())
     }
 
     /// Removes a cube, whose lots are the root cube's then. `place` is the directory and name of the cube's directory, which
@@ -131,16 +157,43 @@ impl Op<'_> {
 
     fn set_cube(&mut self, cube: u32, policies: Policies) -> Result<(), OpError> {
         self.judge_limit(&policies)?;
-        let mut file = self.super_file()?;
-        let copies = self.copies(&file)?;
-        let before = copies.get(&cube).and_then(|copies| cubes::current(cube, copies));
-        let before = before.ok_or(OpError::NotFound("cube"))?;
-        let mut lots = self.volume.fs.space.lots_of(cube);
-        lots.truncate(MOST_LOTS);
-        let epoch = before.epoch.saturating_add(1);
-        self.put_sub(&mut file, &SubSuperblock { epoch, lots, policies, ..before })?;
+        self.edit_sub(cube, |sub| sub.policies = policies)?;
         self.volume.fs.space.limit_cube(cube, policies.limit_blocks);
         Ok(())
+    }
+
+    /// Changes a sub-superblock, and brings its list of lots up to date.
+    fn edit_sub(
+        &mut self,
+        cube: u32,
+        edit: impl FnOnce(&mut SubSuperblock),
+    ) -> Result<(), OpError> {
+        let mut file = self.super_file()?;
+        let copies = self.copies_of(&file, Some(cube))?;
+        let before = copies.get(&cube).and_then(|copies| cubes::current(cube, copies));
+        let mut sub = before.ok_or(OpError::NotFound("cube"))?;
+        sub.lots = self.lots_listed(cube);
+        sub.epoch = sub.epoch.saturating_add(1);
+        edit(&mut sub);
+        self.put_sub(&mut file, &sub)
+    }
+
+    fn lots_listed(&self, cube: u32) -> Vec<u32> {
+        let mut lots = self.volume.fs.space.lots_of(cube);
+        lots.truncate(MOST_LOTS);
+        lots
+    }
+
+    /// Writes sub-superblocks anew whose list of lots is out of date.
+    fn renew_lists(&mut self) -> Result<(), OpError> {
+        let file = self.super_file()?;
+        let all = self.copies(&file)?;
+        let current = all.iter().filter_map(|(cube, copies)| cubes::current(*cube, copies));
+        let old: Vec<u32> = current
+            .filter(|sub| sub.lots != self.lots_listed(sub.cube))
+            .map(|sub| sub.cube)
+            .collect();
+        old.into_iter().try_for_each(|cube| self.edit_sub(cube, |_| {}))
     }
 
     fn remove_cube(
@@ -216,12 +269,21 @@ impl Op<'_> {
 
     /// Both copies of all sub-superblocks.
     fn copies(&mut self, file: &OwnedInode) -> Result<BTreeMap<u32, Copies>, OpError> {
+        self.copies_of(file, None)
+    }
+
+    /// Both copies of one cube's sub-superblock, or of all.
+    fn copies_of(
+        &mut self,
+        file: &OwnedInode,
+        only: Option<u32>,
+    ) -> Result<BTreeMap<u32, Copies>, OpError> {
         if file.file_type() != Some(FileType::Regular) {
             return Err(DAMAGED);
         }
         let geometry = self.volume.geometry().clone();
         let mut read = |block| self.tx.block(block).ok();
-        let read = cubes::read(&file.base.block, file.flags(), &geometry, &mut read);
+        let read = cubes::read_of(&file.base.block, file.flags(), &geometry, only, &mut read);
         read.map_err(|_| DAMAGED)
     }
 
@@ -240,7 +302,12 @@ impl Op<'_> {
                 None if at == 0 => self.map_one(file, logical, None)?,
                 None => self.map_one(file, logical, Some(own))?,
             };
-            self.tx.zeroed(block)?.copy_from_slice(&bytes[..]);
+            match self.tx.zeroed(block) {
+                Ok(place) => place.copy_from_slice(&bytes[..]),
+                // The journal of the cube has ended: the first copy is the newer one then, and counts.
+                Err(Refusal::Io { .. }) if at == 1 => {}
+                Err(refusal) => return Err(refusal.into()),
+            }
         }
         self.put(file)
     }

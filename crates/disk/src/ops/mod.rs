@@ -76,7 +76,7 @@ mod staged;
 mod truncate;
 
 pub use crate::caller::Caller;
-pub use crate::op_error::OpError;
+pub use crate::op_error::{OpError, panic_message};
 pub use attributes::SetMode;
 pub use change::Change;
 pub use content::{Segment, SegmentKind};

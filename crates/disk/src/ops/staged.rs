@@ -1,6 +1,7 @@
 //! One operation: its changes reach the transaction together, or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use floe_ext4::alloc::Space;
 use floe_ext4::dir::edit::DirEditor;
@@ -11,7 +12,7 @@ use floe_format::features::{Compat, RoCompat};
 use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
 
 use super::quota::Weight;
-use super::{Caller, OpError};
+use super::{Caller, OpError, panic_message};
 use crate::orphans::Orphans;
 use crate::space::Pool;
 use crate::volume::{Volume, seconds_of, settle_native};
@@ -104,7 +105,10 @@ impl Volume {
             weights: BTreeMap::new(),
             gone: BTreeSet::new(),
         };
-        let done = run(&mut op).and_then(|value| {
+        // A panic is a bug of ours: nothing of the operation is left, as of one that fails.
+        let ran = catch_unwind(AssertUnwindSafe(|| run(&mut op)));
+        let ran = ran.unwrap_or_else(|panic| Err(OpError::Panicked(panic_message(&*panic))));
+        let done = ran.and_then(|value| {
             op.count_usage()?;
             let changed = &op.tx.changed;
             let fits = changed.len() <= op.volume.most_changed

@@ -195,6 +195,21 @@ impl Pool {
         GroupNr(lot.saturating_mul(self.regions.lot_groups))
     }
 
+    /// The owners of lots; those of the root cube are left out.
+    pub(crate) fn lot_owners(&self) -> BTreeMap<u32, u32> {
+        self.cubes.owners.clone()
+    }
+
+    /// How often a lot has changed its owner.
+    pub(crate) const fn owner_changes(&self) -> usize {
+        self.cubes.changes.len()
+    }
+
+    /// Groups of a lot; 0 where there are no lots.
+    pub(crate) const fn lot_groups(&self) -> u32 {
+        self.regions.lot_groups
+    }
+
     /// Blocks of a whole lot.
     pub(crate) fn lot_blocks(&self) -> u64 {
         u64::from(self.regions.lot_groups) * u64::from(self.groups.geometry().blocks_per_group)

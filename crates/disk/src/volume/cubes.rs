@@ -3,17 +3,23 @@
 use std::collections::BTreeMap;
 
 use floe_blockdev::ReadBlocks;
+use floe_ext4::alloc::Space;
 use floe_ext4::cubes;
 use floe_ext4::files::Files;
+use floe_ext4::fs::FileSystem;
 use floe_ext4::inode_table::{desc_place, read_inode};
-use floe_ext4::tx::read_block;
+use floe_ext4::tx::{Tx, read_block};
 use floe_format::ext::group_desc::GroupDesc;
-use floe_format::ext::inode::Inode;
+use floe_format::ext::inode::{Inode, Timestamp};
 use floe_format::ext::superblock::Superblock;
 use floe_format::native::cube::SubSuperblock;
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::LotRecord;
 use floe_format::{Geometry, GroupNr, InodeNr};
+
+use super::Volume;
+use crate::caller::Caller;
+use crate::op_error::OpError;
 
 /// The cube that owns each lot, by the records of the lots' first groups; lots of the root cube are left out.
 pub fn owners(
@@ -50,6 +56,58 @@ pub fn super_inode(
     cubes::super_inode(&files, home).ok()?
 }
 
+impl Volume {
+    /// The cube that owns each lot; lots of the root cube are left out.
+    pub fn lot_owners(&self) -> BTreeMap<u32, u32> {
+        self.fs.space.lot_owners()
+    }
+
+    /// How often a lot has changed its owner since the volume was opened.
+    pub fn owner_changes(&self) -> usize {
+        self.fs.space.owner_changes()
+    }
+
+    /// Groups of a lot; 0 in a stock file system.
+    pub fn lot_groups(&self) -> u32 {
+        self.fs.space.lot_groups()
+    }
+
+    /// Blocks of a whole lot.
+    pub fn lot_blocks(&self) -> u64 {
+        self.fs.space.lot_blocks()
+    }
+
+    /// Blocks and free blocks, inodes and free inodes of a cube's lots.
+    pub fn room_of_cube(&self, cube: u32) -> [u64; 4] {
+        let groups = self.fs.space.groups();
+        let geometry = groups.geometry();
+        let mut room = [0; 4];
+        for (group, desc) in (0..).map(GroupNr).zip(groups.descs()) {
+            if self.fs.space.cube_of_group(group) == cube {
+                let inodes = [geometry.inodes_per_group, desc.free_inodes_count].map(u64::from);
+                let blocks = [geometry.blocks_of(group).len_blocks, desc.free_blocks_count.into()];
+                let more = blocks.into_iter().chain(inodes);
+                room.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+            }
+        }
+        room
+    }
+
+    /// Reads everything anew after an operation panicked or blocks were changed below the volume; all changes before must be
+    /// durable. `device` shows them.
+    ///
+    /// # Errors
+    /// The volume cannot be opened; it is as before then, and must not be used any more.
+    pub fn reopen(&mut self, device: &dyn ReadBlocks, tx: &mut dyn Tx) -> Result<(), OpError> {
+        let fs = FileSystem::open(device)?;
+        let mut new = Self::of(device, fs).map_err(|_| OpError::Stopped)?;
+        (new.was_clean, new.enforced) = (self.was_clean, std::mem::take(&mut self.enforced));
+        new.op(tx, &Caller::system(Timestamp::default()), |op| op.read_orphans())?;
+        *self = new;
+        Ok(())
+    }
+}
+
 /// The sub-superblock of each cube, by its number. Cubes whose copies are both damaged are left out.
 pub fn sub_superblocks(
     device: &dyn ReadBlocks,
@@ -57,13 +115,24 @@ pub fn sub_superblocks(
     geometry: &Geometry,
     descs: &[GroupDesc],
 ) -> BTreeMap<u32, SubSuperblock> {
+    sub_superblocks_of(device, superblock, geometry, descs, None)
+}
+
+/// The same for one cube, or all; the sub-superblocks of others are not read.
+pub fn sub_superblocks_of(
+    device: &dyn ReadBlocks,
+    superblock: &Superblock,
+    geometry: &Geometry,
+    descs: &[GroupDesc],
+    only: Option<u32>,
+) -> BTreeMap<u32, SubSuperblock> {
     let Some(number) = super_inode(device, superblock, geometry, descs) else {
         return BTreeMap::new();
     };
     let raw = read_inode(number, device, geometry, descs);
     let Some(inode) = raw.as_deref().and_then(Inode::decode) else { return BTreeMap::new() };
     let mut read = |block| read_block(device, geometry, block).ok();
-    let copies = cubes::read(&inode.base.block, inode.flags(), geometry, &mut read);
+    let copies = cubes::read_of(&inode.base.block, inode.flags(), geometry, only, &mut read);
     let current =
         |(cube, copies): (u32, cubes::Copies)| Some((cube, cubes::current(cube, &copies)?));
     copies.unwrap_or_default().into_iter().filter_map(current).collect()

@@ -1,12 +1,17 @@
-//! Cubes of a native file system: made, changed and removed while nobody else uses the file system.
+//! Cubes of a native file system: made, changed and removed, each in one transaction; and what follows on a failure of one.
 
 use floe_blockdev::WriteBlocks;
 use floe_disk::ops::{Caller, NewCube};
+use floe_disk::volume::{Volume, cubes};
+use floe_ext4::files::{Follow, printable};
 use floe_format::InodeNr;
-use floe_format::native::cube::Policies;
+use floe_format::native::cube::{Policies, Recovery, State, SubSuperblock};
+use floe_format::native::identity::Identity;
 
-use super::Live;
-use crate::FsError;
+use super::{Live, Work};
+use crate::cubes::{CubeCall, Gates, Job, Settings};
+use crate::store::{Space, Store};
+use crate::{FsError, now};
 
 impl<D: WriteBlocks> Live<'_, '_, D> {
     /// Makes a cube in one transaction; returns its number. See [`Volume::create_cube`](floe_disk::volume::Volume::create_cube).
@@ -14,8 +19,9 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     /// # Errors
     /// Nothing was changed then.
     pub fn create_cube(&self, caller: &Caller, new: &NewCube<'_>) -> Result<u32, FsError> {
-        let cube = self.run(|volume, tx| volume.create_cube(tx, caller, new))?;
+        let cube = self.run(new.parent, |volume, tx| volume.create_cube(tx, caller, new))?;
         self.sync_all()?;
+        self.gates.know(cube, new.policies, false);
         Ok(cube)
     }
 
@@ -24,7 +30,8 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     /// # Errors
     /// Nothing was changed then.
     pub fn set_cube(&self, caller: &Caller, cube: u32, policies: Policies) -> Result<(), FsError> {
-        self.run(|volume, tx| volume.set_cube(tx, caller, cube, policies))?;
+        self.run(InodeNr::ROOT, |volume, tx| volume.set_cube(tx, caller, cube, policies))?;
+        self.gates.know(cube, policies, false);
         self.sync_all()
     }
 
@@ -39,16 +46,240 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         cube: u32,
         place: Option<(InodeNr, &[u8])>,
     ) -> Result<(), FsError> {
-        let removed = self.run(|volume, tx| volume.remove_cube(tx, caller, cube, place))?;
+        let removed =
+            self.run(InodeNr::ROOT, |volume, tx| volume.remove_cube(tx, caller, cube, place))?;
         // Its journal is deleted when nothing of it is needed any more.
         self.sync_all()?;
         if removed.is_none_or(|removed| removed.last) {
             self.finish_orphans(caller.time)?;
         }
+        self.gates.forget(cube);
         self.sync_all()
     }
 
     fn sync_all(&self) -> Result<(), FsError> {
-        crate::store::Store::sync(self)
+        Store::sync(self)
     }
+
+    /// Lets the gates know all cubes.
+    pub(super) fn learn_cubes(&self) {
+        self.tell_owners(&self.work());
+        for sub in self.subs(None) {
+            self.gates.know(sub.cube, sub.policies, sub.state == State::Failed);
+            self.queue_recovery(sub.cube);
+        }
+    }
+
+    /// Tells the gates who owns lots.
+    pub(super) fn tell_owners(&self, work: &Work) {
+        self.gates.set_owners(&work.volume.lot_owners());
+    }
+
+    /// The sub-superblocks of all cubes, or of one.
+    fn subs(&self, only: Option<u32>) -> Vec<SubSuperblock> {
+        let files = self.image.files();
+        let (geometry, groups) = (files.geometry(), files.groups());
+        let superblock = self.work().volume.superblock().clone();
+        if Identity::of(&superblock).is_none() {
+            return Vec::new();
+        }
+        let read = cubes::sub_superblocks_of(self.disk, &superblock, geometry, groups, only);
+        read.into_values().collect()
+    }
+
+    fn sub(&self, cube: u32) -> Result<SubSuperblock, FsError> {
+        self.subs(Some(cube)).pop().ok_or(FsError::NotFound)
+    }
+
+    /// Records a failure of a cube, and does what its policy wants.
+    pub(super) fn fail_cube(&self, cube: u32, why: String) {
+        if self.gates.fail(cube, why).is_none() {
+            return;
+        }
+        // If it cannot be recorded, the next mount meets the failure again.
+        let _ = self.note_state(cube, State::Failed);
+        self.queue_recovery(cube);
+    }
+
+    fn queue_recovery(&self, cube: u32) {
+        if self.gates.has_failed(cube) && self.gates.recovery(cube) == Recovery::Online {
+            self.gates.add_job(Job { cube, repairs: true, undo: None });
+        }
+    }
+
+    /// The directory of a cube changed below the kernel.
+    pub(super) fn note_stale_top(&self, cube: u32) {
+        let Ok(sub) = self.sub(cube) else { return };
+        if let Some((parent, name)) = self.place_of(&sub) {
+            self.gates.note_stale(parent, name);
+        }
+    }
+
+    /// The directory and the name of a cube's directory, by its path.
+    fn place_of(&self, sub: &SubSuperblock) -> Option<(InodeNr, Vec<u8>)> {
+        let path = sub.path.strip_suffix(b"/").unwrap_or(&sub.path);
+        let at = path.iter().rposition(|byte| *byte == b'/')?;
+        let parent = self.image.files().lookup(&path[..at.max(1)], Follow::Last).ok()?;
+        Some((parent.number, path[at + 1..].to_vec()))
+    }
+
+    /// Answers a call about cubes.
+    pub(super) fn cube_call(&self, call: &CubeCall<'_>) -> Result<Vec<u8>, FsError> {
+        let caller = Caller::system(now());
+        match call {
+            CubeCall::List => {
+                let numbers: Vec<String> =
+                    self.subs(None).iter().map(|sub| sub.cube.to_string()).collect();
+                Ok(numbers.join(" ").into_bytes())
+            }
+            CubeCall::Number(cube) => Ok(self.describe(&self.sub(*cube)?).into_bytes()),
+            CubeCall::Show(inode) => {
+                Ok(self.describe(&self.sub(self.cube_of(*inode)?)?).into_bytes())
+            }
+            CubeCall::Create { parent, name, settings } => {
+                let cube = self.create_named(&caller, *parent, name, *settings)?;
+                Ok(cube.to_string().into_bytes())
+            }
+            CubeCall::Set(_, Settings { journal_blocks: Some(_), .. }) => Err(FsError::Invalid),
+            CubeCall::Set(inode, settings) => {
+                let sub = self.sub(self.cube_of(*inode)?)?;
+                let policies = settings.over(sub.policies, self.block_bytes());
+                self.set_cube(&caller, sub.cube, policies)?;
+                Ok(Vec::new())
+            }
+            CubeCall::Remove { parent, name, keep_files } => {
+                let top = self.find(*parent, name)?.ok_or(FsError::NotFound)?;
+                let cube = self.cube_of(top)?;
+                if self.sub(cube)?.top_inode != top.0 {
+                    return Err(FsError::NotFound);
+                }
+                let place = (!keep_files).then_some((*parent, *name));
+                self.remove_cube(&caller, cube, place)?;
+                self.gates.note_stale(*parent, name.to_vec());
+                Ok(Vec::new())
+            }
+            CubeCall::Check { inode, repairs, undo } => {
+                let cube = self.cube_of(*inode)?;
+                self.gates.add_job(Job { cube, repairs: *repairs, undo: undo.clone() });
+                Ok(Vec::new())
+            }
+            CubeCall::Report(inode) => {
+                Ok(self.gates.report(self.cube_of(*inode)?).unwrap_or_default().into_bytes())
+            }
+        }
+    }
+
+    fn cube_of(&self, inode: InodeNr) -> Result<u32, FsError> {
+        let cube = self.gates.of_inode(inode);
+        if cube == 0 { Err(FsError::NoAttribute) } else { Ok(cube) }
+    }
+
+    fn create_named(
+        &self,
+        caller: &Caller,
+        parent: InodeNr,
+        name: &[u8],
+        settings: Settings,
+    ) -> Result<u32, FsError> {
+        let mut path = self.path_of(parent)?;
+        path.push(b'/');
+        path.extend_from_slice(name);
+        let policies = settings.over(Policies::default(), self.block_bytes());
+        let journal_blocks = settings.journal_blocks.unwrap_or(0);
+        let path = &path[..];
+        let new = NewCube { parent, name, path, permissions: 0o755, journal_blocks, policies };
+        let cube = self.create_cube(caller, &new)?;
+        self.gates.note_stale(parent, name.to_vec());
+        Ok(cube)
+    }
+
+    /// The path of a directory; empty for the root.
+    fn path_of(&self, directory: InodeNr) -> Result<Vec<u8>, FsError> {
+        let (mut at, mut parts) = (directory, Vec::<Vec<u8>>::new());
+        while at != InodeNr::ROOT {
+            let parent = self.directory(at)?.parent();
+            let names = self.directory(parent)?;
+            let name = names.behind(0).map(|(_, entry)| entry).find(|entry| entry.inode == at);
+            let name = name.ok_or(FsError::NotFound)?;
+            parts.push([b"/", &name.name[..]].concat());
+            if parts.len() > floe_format::native::cube::MOST_PATH_BYTES {
+                return Err(FsError::NameTooLong);
+            }
+            at = parent;
+        }
+        parts.reverse();
+        Ok(parts.concat())
+    }
+
+    /// A cube in words: `key=value`, apart by tabs.
+    fn describe(&self, sub: &SubSuperblock) -> String {
+        let work = self.work();
+        let [blocks, free, inodes, free_inodes] = work.volume.room_of_cube(sub.cube);
+        let owners = work.volume.lot_owners();
+        drop(work);
+        let lots = owners.iter().filter(|(_, owner)| **owner == sub.cube);
+        let lots: Vec<String> = lots.map(|(lot, _)| lot.to_string()).collect();
+        let block = u64::from(self.block_bytes());
+        let (mode, why) = self.gates.state(sub.cube);
+        let mut text = format!(
+            "cube={}\tpath={}\tinode={}\tlots={}\tsize_bytes={}\tfree_bytes={}\tinodes={inodes}\t\
+             free_inodes={free_inodes}\tjournal_blocks={}\tmax_size_bytes={}\ton_error={}\trecovery={}\tmode={}",
+            sub.cube,
+            printable(&sub.path),
+            sub.top_inode,
+            lots.join(","),
+            blocks * block,
+            free * block,
+            sub.journal.blocks,
+            sub.policies.limit_blocks * block,
+            sub.policies.on_error.name(),
+            sub.policies.recovery.name(),
+            mode.name(),
+        );
+        if let Some(why) = why {
+            text.push_str("\twhy=");
+            text.push_str(&why.replace(['\t', '\n'], " "));
+        }
+        text
+    }
+
+    /// Sizes of the cube of an inode: its limit, as far as the file system has room for it.
+    pub(super) fn space_of_cube(&self, inode: InodeNr) -> Option<Space> {
+        let cube = self.gates.of_inode(inode);
+        let limit = if cube == 0 { 0 } else { self.sub(cube).ok()?.policies.limit_blocks };
+        if limit == 0 {
+            return None;
+        }
+        let all = Store::space(self);
+        let work = self.work();
+        let [blocks, free, inodes, free_inodes] = work.volume.room_of_cube(cube);
+        let lot = work.volume.lot_blocks().max(1);
+        drop(work);
+        // It grows by whole lots.
+        let limit = (limit / lot * lot).max(blocks);
+        let free_blocks = (free + (limit - blocks)).min(all.free_blocks);
+        let more = (limit - blocks) / lot * (inodes / (blocks / lot).max(1));
+        Some(Space {
+            blocks: limit,
+            free_blocks,
+            available_blocks: free_blocks.min(all.available_blocks),
+            inodes: inodes + more,
+            free_inodes: (free_inodes + more).min(all.free_inodes),
+            ..all
+        })
+    }
+
+    /// The gates of the cubes.
+    pub const fn gates(&self) -> &Gates {
+        &self.gates
+    }
+}
+
+/// Brings the sub-superblocks up to date, before writing ends.
+pub(super) fn renew(
+    volume: &mut Volume,
+    tx: &mut dyn floe_ext4::tx::Tx,
+    now: crate::Timestamp,
+) -> Result<(), floe_disk::ops::OpError> {
+    volume.renew_cubes(tx, &Caller::system(now))
 }

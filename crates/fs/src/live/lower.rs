@@ -48,7 +48,7 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
     }
 
     fn quota_left(&self, kind: QuotaKind, id: u32) -> Result<(u64, u64), FsError> {
-        self.run(|volume, tx| volume.quota_left(tx, kind, id))
+        self.run(InodeNr::ROOT, |volume, tx| volume.quota_left(tx, kind, id))
     }
 
     fn reserve_inodes(
@@ -57,7 +57,7 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
         is_directory: bool,
         most: usize,
     ) -> Result<Vec<Reserved>, FsError> {
-        self.run(|volume, tx| volume.reserve_inodes(tx, directory, is_directory, most))
+        self.run(directory, |volume, tx| volume.reserve_inodes(tx, directory, is_directory, most))
     }
 
     fn give_back(&self, inode: InodeNr) {
@@ -174,7 +174,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                 let OpKind::Create { place, new } = op.kind else { return Err(FsError::Invalid) };
                 let (caller, directory, name) = (caller_of(op), place.directory, place.name);
                 self.image.forget(reserved.inode);
-                self.run(|volume, tx| {
+                self.run(directory, |volume, tx| {
                     volume.create_reserved(tx, &caller, directory, name, &new, *reserved)
                 })
             }

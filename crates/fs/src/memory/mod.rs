@@ -53,6 +53,7 @@ use floe_format::InodeNr;
 use floe_sync::{Alone, Entered, Mutex, MutexGuard, OnceLock, PoisonError, Slots, thread};
 
 use crate::FsError;
+use crate::cubes::Gates;
 use apart::Apart;
 use evict::{Kept, Share};
 use extended::Extended;
@@ -232,6 +233,11 @@ impl<L: Lower> MemFs<L> {
         let lost = state.late.report_all();
         drop(state);
         Ok((self.lower, lost))
+    }
+
+    /// Whether the disk makes each change at once. Once there is a cube it does, because free blocks of one are no use to another.
+    fn is_immediate(&self) -> bool {
+        self.facts.immediate.is_some() || self.lower.gates().is_some_and(Gates::has_cubes)
     }
 
     /// The file system below.

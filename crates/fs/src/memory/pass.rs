@@ -151,7 +151,7 @@ impl<L: Lower> MemFs<L> {
 
     /// Lets an inode go that has no name and that nobody uses.
     pub(super) fn let_go(&self, inode: InodeNr) -> Result<(), FsError> {
-        if self.facts.immediate.is_some() {
+        if self.is_immediate() {
             let mut state = self.state_mut();
             let _changing = self.changing_below();
             state.drop_node(inode);

@@ -10,6 +10,7 @@ use super::losses::Handle;
 use super::lower::Lower;
 use super::mnode::Names;
 use super::stripes::Found;
+use crate::cubes::{CubeCall, Gates};
 use crate::directory::Entry;
 use crate::op::{Applied, Op};
 use crate::store::{SeekFor, Space, Store, find_in, list_dots, list_of};
@@ -81,7 +82,7 @@ impl<L: Lower> Store for MemFs<L> {
     }
 
     fn takes_many(&self) -> bool {
-        self.facts.immediate.is_none()
+        !self.is_immediate()
     }
 
     fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {
@@ -190,7 +191,7 @@ impl<L: Lower> Store for MemFs<L> {
     }
 
     fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
-        if self.facts.immediate.is_none()
+        if !self.is_immediate()
             && let Some(applied) = self.defer(op)?
         {
             self.relieve()?;
@@ -214,7 +215,7 @@ impl<L: Lower> Store for MemFs<L> {
 
     fn sync_inode(&self, inode: InodeNr) -> Result<(), FsError> {
         self.flush_of(&self.flushing(), [inode])?;
-        self.lower.sync()
+        self.lower.sync_inode(inode)
     }
 
     fn open(&self) -> Handle {
@@ -225,7 +226,7 @@ impl<L: Lower> Store for MemFs<L> {
     }
 
     fn late_error(&self, inode: InodeNr, of: Option<Handle>, closes: bool) -> Result<(), FsError> {
-        if self.facts.immediate.is_some() || !self.state().late.concern(inode) {
+        if self.is_immediate() || !self.state().late.concern(inode) {
             return Ok(());
         }
         self.state_mut().late.report(inode, of, closes)
@@ -233,5 +234,48 @@ impl<L: Lower> Store for MemFs<L> {
 
     fn tend(&self) -> Result<(), FsError> {
         self.flush_some()
+    }
+
+    fn gates(&self) -> Option<&Gates> {
+        self.lower.gates()
+    }
+
+    fn note_panic(&self, cube: u32, what: &str) {
+        self.lower.note_panic(cube, what);
+    }
+
+    fn cube_call(&self, call: &CubeCall<'_>) -> Result<Vec<u8>, FsError> {
+        let Some(directory) = call.changed_directory() else { return self.lower.cube_call(call) };
+        self.flush_all()?;
+        let _turn = self.flushing();
+        let mut state = self.state_mut();
+        state.judge()?;
+        state.give_back(&self.lower);
+        let answer = {
+            let _changing = self.changing_below();
+            self.lower.cube_call(call)
+        };
+        state.drop_node(directory);
+        state.pending().room.note(self.lower.space());
+        answer
+    }
+
+    fn space_of(&self, inode: InodeNr) -> Option<Space> {
+        self.lower.space_of(inode)
+    }
+
+    fn tend_cubes(&self) -> Vec<u32> {
+        let changed = self.lower.tend_cubes();
+        if let (Some(gates), false) = (self.lower.gates(), changed.is_empty()) {
+            let mut state = self.state_mut();
+            let known: Vec<InodeNr> = state.nodes.iter().map(|(inode, _)| InodeNr(inode)).collect();
+            for inode in known {
+                if changed.contains(&gates.of_inode(inode)) {
+                    state.drop_node(inode);
+                }
+            }
+            state.pending().room.note(self.lower.space());
+        }
+        changed
     }
 }

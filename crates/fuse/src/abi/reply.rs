@@ -191,6 +191,19 @@ pub fn extended_stat(file: &Attributes, block_bytes: u32, keep: Duration) -> Vec
     bytes.to_vec()
 }
 
+/// The message that a name in a directory leads to something else, or to nothing: `FUSE_NOTIFY_INVAL_ENTRY` with
+/// `fuse_notify_inval_entry_out`, the name and a zero byte.
+pub(crate) fn stale_name(directory: InodeNr, name: &[u8]) -> Vec<u8> {
+    const INVALIDATE_ENTRY: u32 = 3;
+    let name_bytes = u32::try_from(name.len()).unwrap_or(u32::MAX);
+    let own = [&node_of(directory).to_le_bytes()[..], &name_bytes.to_le_bytes(), &[0; 4]].concat();
+    let mut head = [0; OutHeader::SIZE];
+    // At most a name and two headers.
+    let len = (OutHeader::SIZE + own.len() + name.len() + 1) as u32;
+    OutHeader { len, error: INVALIDATE_ENTRY, unique: 0 }.encode_into(&mut head);
+    [&head[..], &own, name, &[0]].concat()
+}
+
 /// The answer to statfs.
 pub fn statfs(space: &Space) -> Vec<u8> {
     let mut bytes = [0; Statfs::SIZE];

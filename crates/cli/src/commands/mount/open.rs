@@ -23,6 +23,7 @@ use super::options::Options;
 use super::{Args, log_status_on_signal, notify, unmount_on_signals};
 use crate::input::device::InUse;
 use crate::terminal::failure;
+use crate::terminal::panics::Caught;
 
 /// A disk that is written until the mount ends, or why its file system is only read.
 enum Access {
@@ -151,8 +152,12 @@ impl Args {
             Some(bytes) => live.within(bytes / 16),
             None => live,
         };
+        // One thread is left for the other cubes while calls wait for one that is checked or repaired.
+        live.gates().let_wait(self.serving(options).threads.saturating_sub(1));
         let fs = FileSystem::new(MemFs::new(live, options.limits()));
+        let caught = Caught::begin();
         let served = self.serve(&fs, options);
+        drop(caught);
         let finished = fs.into_store().finish().and_then(|(live, lost)| {
             live.finish(now())?;
             lost

@@ -37,6 +37,10 @@ const TEXTS: &[(&str, &str)] = &[
     ("cube remove", "path"),
     ("check", "cube"),
     ("repair", "cube"),
+    // Directories below a mount: its server is asked, and no file is written.
+    ("cube check", "directory"),
+    ("cube repair", "directory"),
+    ("mkfs", "cubes"),
     // A folder or archive, judged once its prefix is known.
     ("salvage", "to"),
     // mkfs itself compares the source with the device.

@@ -1,13 +1,12 @@
 //! Limits of quotas: hard and soft ones, of blocks and of inodes, as Linux enforces them.
 
-use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
+use floe_blockdev::MemDevice;
 use floe_disk::ops::{Caller, Change, NewInode, OpError, Step};
 use floe_disk::volume::Volume;
 use floe_ext4::tx::DirectTx;
 use floe_format::InodeNr;
-use floe_format::ext::quota::{
-    BLOCK_SIZE, Dquot, LEAF_ENTRIES, LEAF_HEADER_SIZE, QuotaHeader, QuotaKind,
-};
+use floe_format::ext::quota::{Dquot, QuotaKind};
+use floe_testkit::quota::set_limits;
 use floe_testkit::{Profile, build, tool};
 
 use super::model::time;
@@ -23,30 +22,7 @@ fn caller(uid: u32, seconds: i64) -> Caller {
 
 /// Changes the only entry of an id, and the times of grace of the quotas of a kind.
 fn set(device: &MemDevice, kind: QuotaKind, id: u32, edit: impl Fn(&mut Dquot)) {
-    let (mut found, mut bytes) = (0, [0; BLOCK_SIZE]);
-    for block in (0..device.size_bytes()).step_by(BLOCK_SIZE) {
-        device.read_at(block, &mut bytes).unwrap();
-        let mut header = QuotaHeader::decode(bytes.first_chunk().unwrap());
-        if header.magic == kind.magic() && header.version == 1 {
-            (header.bgrace, header.igrace) = (100, 50);
-            let mut raw = [0; QuotaHeader::SIZE];
-            header.encode_into(&mut raw);
-            device.write_at(block, &raw).unwrap();
-        }
-        for slot in 0..LEAF_ENTRIES {
-            let at = LEAF_HEADER_SIZE + slot * Dquot::SIZE;
-            let raw = bytes[at..at + Dquot::SIZE].first_chunk().unwrap();
-            let mut entry = Dquot::decode(raw);
-            if entry.id == id && entry.pad == 0 && entry.inodes == 1 && entry.space_bytes == 0 {
-                edit(&mut entry);
-                let mut raw = [0; Dquot::SIZE];
-                entry.encode_into(&mut raw);
-                device.write_at(block + at as u64, &raw).unwrap();
-                found += 1;
-            }
-        }
-    }
-    assert_eq!(found, 1, "the entry of {id}");
+    set_limits(device, kind, id, (100, 50), edit).unwrap();
 }
 
 /// A file system with quotas on which the user has one empty file.

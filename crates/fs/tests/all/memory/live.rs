@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
 use floe_check::{CheckOptions, check};
 use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
+use floe_format::ext::quota::QuotaKind;
 use floe_fs::{Disk, Limits, Live, MemFs, Timestamp};
 use floe_testkit::{Image, build, oracle};
 
@@ -60,7 +61,18 @@ pub(crate) fn mounted<D: WriteBlocks, T>(
     limits: Limits,
     work: impl FnOnce(&MemFs<Live<'_, '_, D>>) -> Result<T>,
 ) -> Result<T> {
-    let (disk, volume) = Disk::open(device)?;
+    mounted_with_quotas(device, limits, &[], work)
+}
+
+/// The same, where the limits of some quotas count.
+pub(crate) fn mounted_with_quotas<D: WriteBlocks, T>(
+    device: D,
+    limits: Limits,
+    enforced: &[QuotaKind],
+    work: impl FnOnce(&MemFs<Live<'_, '_, D>>) -> Result<T>,
+) -> Result<T> {
+    let (disk, mut volume) = Disk::open(device)?;
+    volume.enforce_limits(enforced.to_vec());
     let value = {
         let files = disk.files()?;
         let memory = MemFs::new(Live::new(&disk, &files, volume, NOW)?, limits);

@@ -5,6 +5,7 @@ mod acts;
 mod beside;
 mod budget;
 mod crash;
+mod limits;
 mod live;
 mod losses;
 mod patterns;
@@ -259,7 +260,7 @@ fn a_full_disk_says_so_at_the_call() {
                     break error;
                 }
             };
-            anyhow::ensure!(matches!(refused, FsError::NoSpace), "{refused}");
+            anyhow::ensure!(refused.is_no_space(), "{refused}");
             memory.sync()?;
             let after = memory.space();
             let full = after.free_inodes == 0 || after.available_blocks < before.blocks / 20;

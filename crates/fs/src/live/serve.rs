@@ -1,0 +1,146 @@
+//! A file system on a disk as a store: reads, changes, and what concerns cubes.
+
+use floe_blockdev::WriteBlocks;
+use floe_ext4::files::Attribute;
+use floe_format::InodeNr;
+use floe_sync::Arc;
+
+use super::{Live, caller_of, in_one};
+use crate::cubes::{CubeCall, Gates};
+use crate::op::{Applied, Op, OpKind};
+use crate::store::{SeekFor, Space, Store};
+use crate::{Attributes, Directory, FsError};
+
+impl<D: WriteBlocks> Store for Live<'_, '_, D> {
+    fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
+        self.watch(inode, |image| image.attributes(inode))
+    }
+
+    fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
+        let directory = self.watch(inode, |image| image.read_directory(inode))?;
+        if let Some((what, fault)) = directory.fault() {
+            self.meet(&FsError::Damaged { inode, what: what.to_owned(), fault });
+        }
+        Ok(Arc::new(directory))
+    }
+
+    fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {
+        self.watch(inode, |image| image.read(inode, offset_bytes, into))
+    }
+
+    fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
+        self.watch(inode, |image| image.seek(inode, offset_bytes, what))
+    }
+
+    fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
+        self.watch(inode, |image| image.target(inode))
+    }
+
+    fn extended_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
+        self.watch(inode, |image| image.extended_attributes(inode))
+    }
+
+    fn space(&self) -> Space {
+        let room = self.work().volume.room();
+        Space {
+            free_blocks: room.free_blocks,
+            available_blocks: room.available_blocks.saturating_sub(self.image.kept_blocks()),
+            free_inodes: room.free_inodes,
+            ..self.space
+        }
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.image.block_bytes()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.faults.is_read_only()
+    }
+
+    fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
+        match op.kind {
+            OpKind::Change { .. } => self.change(&caller_of(op), &op.kind)?,
+            OpKind::Write { inode, offset_bytes, bytes } => {
+                self.write(&caller_of(op), inode, offset_bytes, bytes)?
+            }
+            OpKind::Range { inode, mode, ref bytes } => {
+                self.image.forget(inode);
+                self.steps(inode, |volume, tx| {
+                    let caller = caller_of(op);
+                    volume.change_range(tx, self.disk, &caller, inode, mode, bytes.clone())
+                })?
+            }
+            _ => {
+                let applied = self.run(op.kind.home(), |volume, tx| in_one(volume, tx, op))?;
+                if let Some(inode) = applied.created {
+                    // Its number may have been another's.
+                    self.image.forget(inode);
+                }
+                return Ok(applied);
+            }
+        }
+        Ok(Applied::default())
+    }
+
+    fn gates(&self) -> Option<&Gates> {
+        Some(&self.gates)
+    }
+
+    fn note_panic(&self, cube: u32, what: &str) {
+        if cube > 0 {
+            self.fail_cube(cube, format!("a fault of Floe itself: {what}"));
+        } else {
+            self.faults.end_writing();
+        }
+    }
+
+    fn cube_call(&self, call: &CubeCall<'_>) -> Result<Vec<u8>, FsError> {
+        Live::cube_call(self, call)
+    }
+
+    fn space_of(&self, inode: InodeNr) -> Option<Space> {
+        self.space_of_cube(inode)
+    }
+
+    fn tend_cubes(&self) -> Vec<u32> {
+        self.run_jobs()
+    }
+
+    fn release(&self, inode: InodeNr) -> Result<(), FsError> {
+        if self.is_read_only() || self.gates.has_failed(self.gates.of_inode(inode)) {
+            // It stays an orphan, which the next mount deletes.
+            return Ok(());
+        }
+        self.finish_orphan(inode, crate::now())
+    }
+
+    fn sync(&self) -> Result<(), FsError> {
+        self.faults.judge()?;
+        let epoch = {
+            let mut work = self.work();
+            if let Some(why) = &work.ended {
+                return Err(FsError::Ended(why.clone()));
+            }
+            work.volume.end_epoch()
+        };
+        if let Err(error) = self.disk.flush() {
+            let why = error.to_string();
+            self.work().ended = Some(why.clone());
+            self.faults.end_writing();
+            return Err(FsError::Ended(why));
+        }
+        self.work().volume.durable(epoch);
+        for (cube, why) in self.disk.ended_cubes() {
+            self.fail_cube(cube, format!("its journal ended: {why}"));
+        }
+        Ok(())
+    }
+
+    fn sync_inode(&self, inode: InodeNr) -> Result<(), FsError> {
+        self.sync()?;
+        let cube = self.gates.of_inode(inode);
+        let has_ended = cube > 0 && self.disk.ended_cubes().iter().any(|(ended, _)| *ended == cube);
+        if has_ended { Err(FsError::CubeFailed { cube }) } else { Ok(()) }
+    }
+}

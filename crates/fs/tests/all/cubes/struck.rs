@@ -1,0 +1,285 @@
+//! An image with cubes, a device that strikes at one of its blocks, and a load.
+
+use std::io;
+
+use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
+use floe_check::{CheckOptions, check};
+use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
+use floe_disk::ops::NewCube;
+use floe_format::InodeNr;
+use floe_format::native::cube::Policies;
+use floe_fs::{
+    Caller, Disk, FileSystem, FsError, Live, MemFs, NewInode, Op, OpKind, Place, RenameMode,
+    SetMode, Store, Timestamp, now,
+};
+use floe_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+pub(crate) const BLOCK: u64 = 4096;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
+pub(crate) const FILES: u32 = 24;
+
+/// What a device does to one of its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strike {
+    ReadError,
+    WriteError,
+    /// Bits flip on the way from the medium.
+    Flipped,
+    /// Zeroes come from the medium.
+    Zeroed,
+    /// A bug ends the operation that reads it.
+    Panic,
+}
+
+/// A device that strikes at one block once it is told to.
+pub(crate) struct Struck {
+    pub(crate) base: MemDevice,
+    block: AtomicU64,
+    strike: Strike,
+    armed: AtomicBool,
+    pub(crate) hits: AtomicU32,
+}
+
+impl Struck {
+    pub(crate) fn new(bytes: Vec<u8>, strike: Strike) -> Self {
+        let (block, armed, hits) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU32::new(0));
+        Self { base: MemDevice::new(bytes), block, strike, armed, hits }
+    }
+
+    pub(crate) fn disarm(&self) {
+        self.armed.store(false, Ordering::SeqCst);
+    }
+
+    pub(crate) fn arm(&self, block: u64) {
+        self.block.store(block, Ordering::SeqCst);
+        self.armed.store(true, Ordering::SeqCst);
+    }
+
+    fn meets(&self, offset_bytes: u64, len: usize) -> bool {
+        let at = self.block.load(Ordering::SeqCst) * BLOCK;
+        self.armed.load(Ordering::SeqCst)
+            && offset_bytes < at + BLOCK
+            && offset_bytes + len as u64 > at
+    }
+}
+
+impl ReadBlocks for Struck {
+    fn size_bytes(&self) -> u64 {
+        self.base.size_bytes()
+    }
+
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+        self.base.read_at(offset_bytes, into)?;
+        if !self.meets(offset_bytes, into.len()) || self.strike == Strike::WriteError {
+            return Ok(());
+        }
+        self.hits.fetch_add(1, Ordering::SeqCst);
+        let at = self.block.load(Ordering::SeqCst) * BLOCK;
+        let end = offset_bytes + into.len() as u64;
+        for place in (at.max(offset_bytes)..(at + BLOCK).min(end)).step_by(61) {
+            let byte = &mut into[(place - offset_bytes) as usize];
+            match self.strike {
+                Strike::ReadError => return Err(io::Error::from(io::ErrorKind::Other)),
+                Strike::Flipped => *byte ^= 0x10,
+                Strike::Zeroed => *byte = 0,
+                Strike::Panic => panic!("a bug, as wanted"),
+                Strike::WriteError => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl WriteBlocks for Struck {
+    fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
+        if self.strike == Strike::WriteError && self.meets(offset_bytes, from.len()) {
+            self.hits.fetch_add(1, Ordering::SeqCst);
+            return Err(io::Error::from(io::ErrorKind::Other));
+        }
+        self.base.write_at(offset_bytes, from)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.base.flush()
+    }
+}
+
+pub(crate) fn op(kind: OpKind<'_>) -> Op<'_> {
+    Op { uid: 0, gid: 0, time: now(), kind }
+}
+
+pub(crate) fn find<S: Store>(
+    fs: &FileSystem<S>,
+    directory: InodeNr,
+    name: &str,
+) -> Result<InodeNr, FsError> {
+    Ok(fs.look_up(&Caller::Judged, directory, name.as_bytes())?.inode)
+}
+
+pub(crate) fn make<S: Store>(
+    fs: &FileSystem<S>,
+    directory: InodeNr,
+    name: &str,
+    new: NewInode<'_>,
+) -> Result<InodeNr, FsError> {
+    let place = Place { directory, name: name.as_bytes() };
+    let made = fs.apply(&op(OpKind::Create { place, new }))?.unwrap().inode;
+    fs.forget(made, 1)?;
+    Ok(made)
+}
+
+pub(crate) fn write<S: Store>(
+    fs: &FileSystem<S>,
+    inode: InodeNr,
+    offset_bytes: u64,
+    bytes: &[u8],
+) -> Result<(), FsError> {
+    fs.apply(&op(OpKind::Write { inode, offset_bytes, bytes })).map(drop)
+}
+
+pub(crate) fn read<S: Store>(
+    fs: &FileSystem<S>,
+    inode: InodeNr,
+    len: usize,
+) -> Result<Vec<u8>, FsError> {
+    let mut bytes = vec![0; len];
+    let read = fs.read(inode, 0, &mut bytes)?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+pub(crate) fn set<S: Store>(
+    fs: &FileSystem<S>,
+    inode: InodeNr,
+    value: &[u8],
+) -> Result<(), FsError> {
+    let (name, mode) = (&b"user.long"[..], SetMode::Any);
+    fs.apply(&op(OpKind::SetAttribute { inode, name, value, mode })).map(drop)
+}
+
+/// Runs something on a file system, and unmounts it.
+pub(crate) fn used<D: WriteBlocks, T>(
+    device: D,
+    run: impl FnOnce(&FileSystem<MemFs<Live<'_, '_, D>>>) -> T,
+) -> (T, Result<(), String>) {
+    let (disk, volume) = Disk::open(device).unwrap();
+    let (ran, finished) = {
+        let files = disk.files().unwrap();
+        let live = Live::new(&disk, &files, volume, now()).unwrap();
+        let fs = FileSystem::new(MemFs::new(live, Default::default()));
+        let ran = run(&fs);
+        let finished = fs.into_store().finish().and_then(|(live, lost)| {
+            live.finish(now())?;
+            lost
+        });
+        (ran, finished.map_err(|error| error.to_string()))
+    };
+    (ran, finished.and(disk.close().map_err(|error| error.to_string())))
+}
+
+/// Two cubes, `/a` and `/b`, and files outside; all with names, attribute blocks and maps with nodes.
+pub(crate) fn image(policies: Policies) -> Vec<u8> {
+    let mut options = Options::of_type(FsType::Native);
+    for (letter, value) in [('E', "lot_size=4m"), ('J', "size=4"), ('N', "1000")] {
+        options.set(letter, value).unwrap();
+    }
+    let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: NOW };
+    let params = options.params(40 * MIB, None, &fresh).unwrap();
+    let device = MemDevice::new(vec![0; (40 * MIB) as usize]);
+    mkfs::write(&Plan::new(&params).unwrap(), &device).unwrap();
+    let (disk, volume) = Disk::open(&device).unwrap();
+    {
+        let files = disk.files().unwrap();
+        let live = Live::new(&disk, &files, volume, now()).unwrap();
+        for name in ["/a", "/b"] {
+            let path = name.as_bytes();
+            let new = NewCube {
+                parent: InodeNr::ROOT,
+                name: &path[1..],
+                path,
+                permissions: 0o755,
+                journal_blocks: 0,
+                policies,
+            };
+            live.create_cube(&floe_disk::ops::Caller::system(now()), &new).unwrap();
+        }
+        live.finish(now()).unwrap();
+    }
+    disk.close().unwrap();
+    let ((), closed) = used(&device, |fs| {
+        for top in [
+            find(fs, InodeNr::ROOT, "a").unwrap(),
+            find(fs, InodeNr::ROOT, "b").unwrap(),
+            InodeNr::ROOT,
+        ] {
+            fill(fs, top);
+        }
+    });
+    closed.unwrap();
+    assert!(check(&device, &CheckOptions::default()).unwrap().found.is_empty());
+    device.to_vec()
+}
+
+pub(crate) fn fill<S: Store>(fs: &FileSystem<S>, top: InodeNr) {
+    for at in 0..FILES {
+        let name = format!("file{at}{}", "-".repeat(180));
+        let file = make(fs, top, &name, NewInode::regular(0o644)).unwrap();
+        write(fs, file, 0, &[at as u8; 3000]).unwrap();
+        set(fs, file, &[at as u8; 900]).unwrap();
+        make(fs, top, &format!("dir{at}"), NewInode::directory(0o755)).unwrap();
+    }
+    let spread = make(fs, top, "spread", NewInode::regular(0o644)).unwrap();
+    for at in 0..12 {
+        write(fs, spread, at * 3 * BLOCK, &[7; 100]).unwrap();
+    }
+}
+
+/// Uses a directory in every way; returns all errors. `turn` makes names and bytes new each time.
+pub(crate) fn load<S: Store>(fs: &FileSystem<S>, top: InodeNr, turn: u32) -> Vec<FsError> {
+    let mut errors = Vec::new();
+    let mut keep = |done: Result<(), FsError>| errors.extend(done.err());
+    let mut names = 0;
+    keep(fs.list(&Caller::Judged, top, 0, |_| {
+        names += 1;
+        true
+    }));
+    for at in 0..FILES {
+        let name = format!("file{at}{}", "-".repeat(180));
+        keep((|| {
+            let file = find(fs, top, &name)?;
+            let bytes = read(fs, file, 9000)?;
+            assert!(bytes.iter().all(|byte| *byte == at as u8), "file {at}: other bytes");
+            let value = fs.extended_attribute(file, b"user.long")?;
+            assert_eq!(value.len(), 900, "file {at}");
+            if at % 4 == turn % 4 {
+                write(fs, file, 2500, &vec![at as u8; 600 + turn as usize % 30 * 100])?;
+                set(fs, file, &[at as u8; 900])?;
+            }
+            Ok(())
+        })());
+    }
+    keep((|| {
+        let spread = find(fs, top, "spread")?;
+        assert_eq!(read(fs, spread, 100)?, [7; 100]);
+        write(fs, spread, u64::from(20 + turn) * 3 * BLOCK, &[7; 100])
+    })());
+    for number in 0..3 {
+        keep((|| {
+            let (name, other) = (format!("new{turn}.{number}"), format!("moved{turn}.{number}"));
+            let file = make(fs, top, &name, NewInode::regular(0o644))?;
+            write(fs, file, 0, &[turn as u8; 6000])?;
+            let place = |name| Place { directory: top, name };
+            let (from, to) = (place(name.as_bytes()), place(other.as_bytes()));
+            fs.apply(&op(OpKind::Rename { from, to, mode: RenameMode::Replace }))?;
+            if number == 0 {
+                fs.apply(&op(OpKind::Unlink(to)))?;
+            }
+            let dir = find(fs, top, &format!("dir{}", (turn * 3 + number) % FILES))?;
+            let target = NewInode::symlink(b"x");
+            make(fs, dir, &format!("link{turn}"), target)?;
+            fs.sync_inode(dir, None)
+        })());
+    }
+    errors
+}
