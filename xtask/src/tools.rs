@@ -44,6 +44,7 @@ pub(crate) const TOOLS: [Tool; 3] = [
             "engines",
             "eta",
             "fs-memory",
+            "fs-speed",
             "image-bench",
             "link-memory",
             "memory",

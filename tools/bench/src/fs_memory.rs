@@ -57,10 +57,10 @@ fn each(bytes: u64, count: u64) -> f64 {
     bytes as f64 / count as f64
 }
 
-fn example() -> Command {
+/// An example of `floe-fs`, as a release without link-time optimisation.
+pub(crate) fn example(name: &str) -> Command {
     let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
-    command.args(["run", "--quiet", "--release", "--package", "floe-fs", "--example", "footprint"]);
-    // The whole program need not be optimised as one: memory is measured.
+    command.args(["run", "--quiet", "--release", "--package", "floe-fs", "--example", name]);
     command.args(["--config", "profile.release.lto=\"off\""]);
     command.args(["--config", "profile.release.codegen-units=16", "--"]);
     command
@@ -79,7 +79,8 @@ fn build(args: &Args, image: &Path) -> Result<()> {
         .status()
         .context("running mke2fs")?;
     ensure!(made.success(), "mke2fs failed");
-    let filled = example().arg("fill").arg(&part).arg(args.files.to_string()).status()?;
+    let filled =
+        example("footprint").arg("fill").arg(&part).arg(args.files.to_string()).status()?;
     ensure!(filled.success(), "the tree was not built");
     fs::rename(&part, image).context("renaming the image")
 }
@@ -87,7 +88,7 @@ fn build(args: &Args, image: &Path) -> Result<()> {
 /// Inodes with names, and bytes of memory.
 fn walk(image: &Path, limit: Option<u64>) -> Result<(u64, u64)> {
     let limit = limit.map(|limit| limit.to_string());
-    let out = example().arg("walk").arg(image).args(limit).output()?;
+    let out = example("footprint").arg("walk").arg(image).args(limit).output()?;
     let text = String::from_utf8_lossy(&out.stdout);
     ensure!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let numbers: Vec<u64> = text.split_whitespace().flat_map(str::parse).collect();

@@ -196,6 +196,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
     /// is merged never depends on one that is not logged yet.
     pub(super) fn push(&mut self, stamp: Stamp, record: Record) {
         self.own.take(&record);
+        self.own.last = self.own.last.max(stamp);
         self.fs.logs.enter().parts().1.records.push((stamp, record));
     }
 

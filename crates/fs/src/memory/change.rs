@@ -67,7 +67,7 @@ impl<L: Lower> Attempt<'_, L> {
         let mut now = node.folded();
         set(&mut now, change);
         now.ctime = op.time;
-        let action = Action::Change { inode, change: *change };
+        let action = Action::Change { inode, change: Box::new(*change) };
         let record = Record { uid: op.uid, gid: op.gid, time: op.time, action };
         let last = held.first().map(|held| held.guarded.last).unwrap_or_default();
         // Nothing that concerns the inode happened since its last change, if that is the last of this slot, too.

@@ -56,7 +56,7 @@ pub(super) fn stamp<L: Lower>(
     more: Option<Stamp>,
 ) -> Stamp {
     let lasts = locked.lasts().into_iter().chain(held.iter().map(|held| held.guarded.last));
-    let lasts = lasts.chain(more);
+    let lasts = lasts.chain(more).chain([attempt.own.last]);
     attempt.state.stamp(attempt.own.number, lasts)
 }
 

@@ -23,6 +23,8 @@ const PART_PER_LEASE: u64 = 32;
 #[derive(Debug, Default)]
 pub(crate) struct Own {
     pub(crate) number: u64,
+    /// The last change that was logged here: the next one has a later stamp, however coarse the clock is.
+    pub(crate) last: Stamp,
     /// Files that programs opened here.
     pub(crate) opened: u64,
     /// Changes that were logged since the last merge of all that a slot has.

@@ -150,23 +150,21 @@ impl<L: Lower> MemFs<L> {
     }
 
     /// Lets an inode go that has no name and that nobody uses.
-    pub(super) fn let_go(&self, inode: InodeNr) -> Result<(), FsError> {
+    pub(super) fn let_go(&self, state: &mut Changing<'_>, inode: InodeNr) -> Result<(), FsError> {
         if self.is_immediate() {
-            let mut state = self.state_mut();
             let _changing = self.changing_below();
             state.drop_node(inode);
             let done = self.lower.release(inode);
             state.pending().room.note(self.lower.space());
             return done;
         }
-        let mut state = self.state_mut();
         state.judge()?;
         if let Some(node) = state.nodes.get_mut(inode.0) {
             let pages = node.content.counted_pages();
             let kept = node.content.kept_pages();
             node.content = Content::new(node.disk_bytes());
             state.kept.pages = state.kept.pages.saturating_sub(kept);
-            state.pending().note_content(&state, inode, -pages.cast_signed());
+            state.pending().note_content(state, inode, -pages.cast_signed());
         }
         let free = state.get(inode).is_some_and(|node| node.is_unborn() && !node.is_in_flight());
         let mut pending = state.pending();
@@ -174,11 +172,11 @@ impl<L: Lower> MemFs<L> {
         if absorbed.is_empty() {
             let action = Action::Release { inode };
             let record = Record { uid: 0, gid: 0, time: now(), action };
-            pending.take(&state, &record);
+            pending.take(state, &record);
             pending.log.push(record);
             return Ok(());
         }
-        absorbed.iter().for_each(|record| pending.release(&state, record));
+        absorbed.iter().for_each(|record| pending.release(state, record));
         pending.unsettled.extend(directories(&absorbed, inode));
         pending.unsettled.remove(&inode);
         pending.returned.push(inode);

@@ -201,7 +201,14 @@ impl<L: Lower> Store for MemFs<L> {
     }
 
     fn release(&self, inode: InodeNr) -> Result<(), FsError> {
-        self.let_go(inode)
+        self.let_go(&mut self.state_mut(), inode)
+    }
+
+    fn release_all(&self, inodes: &[InodeNr]) -> Vec<(InodeNr, FsError)> {
+        // Others wait once for all of them.
+        let mut state = self.state_mut();
+        let mut release = |inode: &InodeNr| Some((*inode, self.let_go(&mut state, *inode).err()?));
+        inodes.iter().filter_map(&mut release).collect()
     }
 
     fn sync(&self) -> Result<(), FsError> {
