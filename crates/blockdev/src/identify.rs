@@ -7,6 +7,8 @@ use crate::partition::is_plain_mbr;
 
 /// Bytes from the start of a device that [`identify`] should be given. Fewer are allowed.
 pub const IDENTIFY_BYTES: usize = 1 << 20;
+/// Bytes from the start in which all signatures lie. The rest of [`IDENTIFY_BYTES`] shows whether a device is empty.
+pub const SIGNATURE_BYTES: usize = 256 << 10;
 
 /// A guess at the content of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +162,7 @@ fn swap(at: &impl Fn(usize, &[u8]) -> bool) -> Option<Content> {
 /// be unused.
 fn is_zfs(head: &[u8]) -> bool {
     const MAGIC: u64 = 0x00ba_b10c;
-    let Some(ring) = head.get(128 << 10..256 << 10) else { return false };
+    let Some(ring) = head.get(128 << 10..SIGNATURE_BYTES) else { return false };
     ring.chunks(1024)
         .filter_map(|slot| slot.first_chunk())
         .any(|bytes| u64::from_le_bytes(*bytes) == MAGIC || u64::from_be_bytes(*bytes) == MAGIC)

@@ -65,7 +65,7 @@ pub use claim::{Access, Claim};
 pub use counted::{Counted, ReadCounts};
 pub use faulty::{Fault, FaultMix, Faulty};
 pub use file::{Caching, FileDevice};
-pub use identify::{Content, IDENTIFY_BYTES, identify};
+pub use identify::{Content, IDENTIFY_BYTES, SIGNATURE_BYTES, identify};
 pub use in_use::{Use, mount_over, mounted_at, uses_of, uses_of_part};
 pub use mem::MemDevice;
 pub use model::{Head, Model, Modelled, Request, RequestKind, Simulation};

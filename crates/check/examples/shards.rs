@@ -9,7 +9,7 @@ use std::path::Path;
 
 use floe_blockdev::FileDevice;
 use floe_check::checkpoint::{Parts, Share};
-use floe_check::{Accounting, CheckOptions, Report, check, check_shard};
+use floe_check::{Accounting, CheckOptions, Checkpoints, Report, Tuning, check, check_shard};
 
 /// The bytes of parts. Files would do as well.
 struct InMemory(Vec<Vec<u8>>);
@@ -31,8 +31,9 @@ fn check_in_shards(path: &Path, count: u32) -> Result<Report, Box<dyn Error>> {
     // The creator of the image must not know the key: take random bytes. All shards share the key and the time.
     let mut key = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut key)?;
-    let accounting = Accounting::Fingerprint;
-    let options = CheckOptions { key: Some(key), accounting, ..CheckOptions::default() };
+    let tuning =
+        Tuning { key: Some(key), accounting: Accounting::Fingerprint, ..Tuning::default() };
+    let options = CheckOptions { tuning, ..CheckOptions::default() };
     let mut parts = InMemory(Vec::new());
     for index in 0..count {
         let share = Share::new(index, count).ok_or("there is no such shard")?;
@@ -40,7 +41,8 @@ fn check_in_shards(path: &Path, count: u32) -> Result<Report, Box<dyn Error>> {
         check_shard(&device, &options, share)?.write(&mut bytes)?;
         parts.0.push(bytes);
     }
-    Ok(check(&device, &CheckOptions { parts: Some(&parts), ..options })?)
+    let checkpoints = Checkpoints { parts: Some(&parts), keeper: None };
+    Ok(check(&device, &CheckOptions { checkpoints, ..options })?)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -19,7 +19,7 @@ use floe_sync::{Arc, Mutex, PoisonError};
 use crate::checks::group::lots;
 use crate::checks::system_files::orphans;
 use crate::error::CheckError;
-use crate::options::CheckOptions;
+use crate::options::{CheckOptions, Checkpoints};
 use crate::passes::pipeline::check;
 use crate::passes::recovery;
 use crate::problem::{Evidence, Findings, Object, Problem};
@@ -27,7 +27,7 @@ use crate::report::{JournalState, Report, in_order};
 use crate::volume::Volume;
 use crate::volume::cubes::{CubeMap, OneCube};
 use crate::volume::journal::JournalUse;
-use crate::volume::open::{Opened, open};
+use crate::volume::open::{Opened, WhichSuperblock, open};
 
 mod stand_in;
 
@@ -67,7 +67,7 @@ pub enum CubeError {
     NoSuper(u32),
 }
 
-/// What belongs to a cube.
+/// The lots, inodes and copies that belong to a cube.
 #[derive(Clone, Debug)]
 pub struct CubeScope {
     /// Its sub-superblock.
@@ -84,7 +84,7 @@ impl CubeScope {
         &self.one.map
     }
 
-    /// What a check of the cube must know besides its blocks.
+    /// Facts from outside the cube that a check of it needs.
     pub const fn known(&self) -> &OneCube {
         &self.one
     }
@@ -219,7 +219,7 @@ impl<'d> Cubes<'d> {
     /// # Errors
     /// [`CubeError::Check`]; [`CubeError::NoSuchCube`] where there is none at all.
     pub fn of(device: &'d dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Self, CubeError> {
-        Self::of_opened(device, open(device, options)?, options, None)
+        Self::of_opened(device, open(device, options.superblock)?, options, None)
     }
 
     fn of_opened(
@@ -242,7 +242,7 @@ impl<'d> Cubes<'d> {
         Ok(Self { base, opened, map, orphans, now_seconds: options.now_seconds })
     }
 
-    /// What belongs to a cube.
+    /// The lots, inodes and copies that belong to a cube.
     ///
     /// # Errors
     /// [`CubeError::NoSuchCube`], [`CubeError::NoSuper`].
@@ -331,7 +331,7 @@ impl<'d> Cubes<'d> {
         CubeDevice::new(self.base, &self.opened, scope.clone(), self.parent_of(scope))
     }
 
-    /// What is wrong with the records of the cube's lots, their reservation files and the sub-superblock.
+    /// The faults of the records of the cube's lots, their reservation files and the sub-superblock.
     pub fn check_lots(&self, scope: &CubeScope) -> Findings {
         let (mut volume, mut found) = Volume::new(self.base, self.opened.clone(), self.now_seconds);
         volume.cubes = Some(Arc::clone(&self.map));
@@ -370,11 +370,13 @@ pub fn check_cube(
     name: &CubeName,
 ) -> Result<(Report, CubeScope), CubeError> {
     let kept = Kept { base: device, blocks: Mutex::default() };
-    let opened = open(&kept, options)?;
+    let opened = open(&kept, options.superblock)?;
     let recovery = recovery::recover(&kept, &opened, options);
     let state = recovery.state;
     match &recovery.overlay {
-        Some(overlay) => on_recovered(overlay, open(overlay, options)?, options, name, state),
+        Some(overlay) => {
+            on_recovered(overlay, open(overlay, options.superblock)?, options, name, state)
+        }
         None => on_recovered(&kept, opened, options, name, state),
     }
 }
@@ -406,12 +408,10 @@ pub fn check_shown(
     let shown = cubes.device(scope);
     let own = CheckOptions {
         cube: Some(scope.known()),
-        superblock: None,
-        block_size: None,
+        superblock: WhichSuperblock::default(),
         journal: JournalUse::Ignore,
         external_journal: None,
-        checkpoint: None,
-        parts: None,
+        checkpoints: Checkpoints::default(),
         ..*options
     };
     let mut report = check(&shown, &own)?;

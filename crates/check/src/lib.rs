@@ -47,7 +47,7 @@ pub mod volume;
 pub use error::CheckError;
 pub use estimate::{memory, work};
 pub use evidence::accounting::Accounting;
-pub use options::{CheckOptions, SharedCores};
+pub use options::{CheckOptions, Checkpoints, MemoryLimit, Observer, SharedCores, Tuning};
 pub use passes::pipeline::{Examination, check, examine, examine_again};
 pub use passes::refine_shard::refine_shard;
 pub use passes::shard::check_shard;

@@ -20,12 +20,12 @@ pub fn view<T>(
     options: &CheckOptions<'_>,
     look: impl FnOnce(&Files<'_>, &[Problem]) -> T,
 ) -> Result<T, CheckError> {
-    let opened = open(device, options)?;
+    let opened = open(device, options.superblock)?;
     let recovery = recovery::recover(device, &opened, options);
     let found = recovery.found;
     match recovery.overlay {
         Some(overlay) => {
-            let opened = open(&overlay, options)?;
+            let opened = open(&overlay, options.superblock)?;
             Ok(hand_over(&overlay, opened, found, look))
         }
         None => Ok(hand_over(device, opened, found, look)),

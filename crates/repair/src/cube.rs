@@ -85,7 +85,7 @@ fn top_is_whole(
     scope: &CubeScope,
     options: &RepairOptions<'_>,
 ) -> Result<bool, RepairError> {
-    let opened = open(device, &options.check)?;
+    let opened = open(device, options.check.superblock)?;
     let files = Files::new(device, opened.superblock, opened.geometry, opened.groups);
     let top = files.node(scope.top()).ok();
     Ok(top.is_some_and(|top| top.checksum_ok && top.in_use() && top.is_directory()))

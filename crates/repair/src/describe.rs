@@ -169,6 +169,7 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
         SuperblockEdit::DropChecksumSeed => switched_off("metadata_csum_seed", tense),
         SuperblockEdit::DropGroupChecksums => switched_off("uninit_bg", tense),
         SuperblockEdit::DropFiletype => switched_off("filetype", tense),
+        SuperblockEdit::DropFastCommit => switched_off("fast_commit", tense),
         SuperblockEdit::DropMmp => switched_off("mmp", tense),
         SuperblockEdit::AsExamined(field) => {
             format!("superblock field {field} {was} stored as it must be")
@@ -289,6 +290,8 @@ fn journal(edit: &JournalEdit, tense: Tense) -> String {
         JournalEdit::Bounds { first, blocks } => {
             format!("the log of the journal {was} said to begin at block {first} of {blocks}")
         }
+        JournalEdit::FastCommits(blocks) => format!("{blocks} blocks {were} kept for fast commits"),
+        JournalEdit::OneUser => format!("the journal {was} said to have one user"),
         JournalEdit::Version2 => format!("the journal {was} turned into one of version 2"),
         JournalEdit::ZeroStaleFields => format!("stale fields of the journal {were} cleared"),
         JournalEdit::Create => format!("a new journal {was} created"),

@@ -249,6 +249,7 @@ pub enum SuperblockEdit {
     DropChecksumSeed,
     DropGroupChecksums,
     DropFiletype,
+    DropFastCommit,
     /// Switches multiple mount protection off, because its block is lost.
     DropMmp,
     /// The number that a backup superblock has.
@@ -337,6 +338,10 @@ pub enum JournalEdit {
         first: u32,
         blocks: u32,
     },
+    /// Stores the size of the fast-commit area, in blocks.
+    FastCommits(u32),
+    /// Names this file system as the only user of an external journal.
+    OneUser,
     /// Clears an error that the journal recorded.
     ClearError,
     /// Creates a new journal after the old one was dropped.

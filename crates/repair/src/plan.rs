@@ -145,6 +145,9 @@ pub fn plan(problem: &Problem) -> Plan {
         }
         P::JournalFileVisible { ref name, .. } => journal(JournalEdit::Hide(name.clone())),
         P::JournalVersionTooOld { .. } => journal(JournalEdit::Version2),
+        P::FastCommitAreaTooLarge { expected: 0, .. } => superblock(SuperblockEdit::DropFastCommit),
+        P::FastCommitAreaTooLarge { expected, .. } => journal(JournalEdit::FastCommits(expected)),
+        P::ExternalJournalWithoutUser => journal(JournalEdit::OneUser),
         P::JournalStaleV2Fields { .. } => journal(JournalEdit::ZeroStaleFields),
         P::JournalInodeBackupStale { .. } => journal(JournalEdit::BackUpMap),
         P::ReservedGdtWithoutResizeInode { .. } => {

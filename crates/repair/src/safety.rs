@@ -96,6 +96,7 @@ fn superblock(edit: &SuperblockEdit) -> bool {
         | E::SetIncompat(_)
         | E::SetRoCompat(_)
         | E::NoJournalDevice
+        | E::DropFastCommit
         | E::MadeByLinux
         | E::MmpBlock(_)
         | E::AsExamined(_)
@@ -140,6 +141,8 @@ fn journal(edit: &JournalEdit) -> bool {
         | JournalEdit::ZeroStaleFields
         | JournalEdit::Version2
         | JournalEdit::Bounds { .. }
+        | JournalEdit::FastCommits(_)
+        | JournalEdit::OneUser
         | JournalEdit::ClearError
         | JournalEdit::Create
         | JournalEdit::BackUpMap

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use floe_blockdev::{Overlay, ReadBlocks, SpillOptions};
 use floe_check::memory::must_hold_descriptors;
+use floe_check::open::WhichSuperblock;
 use floe_check::open::open;
 use floe_check::problem::{Findings, Weight};
 use floe_check::report::JournalState;
@@ -59,9 +60,9 @@ pub fn repair<'d>(
     policy: &mut dyn Policy,
 ) -> Result<Repair<'d>, RepairError> {
     let mut options = *options;
-    options.check.memory_bytes = options.memory_bytes.map(memory::examination_bytes);
+    options.check.memory.limit_bytes = options.memory_bytes.map(memory::examination_bytes);
     must_hold_descriptors(device, (&options.check).into(), true).map_err(memory::of_repair)?;
-    let opened = open(device, &options.check)?;
+    let opened = open(device, options.check.superblock)?;
     if is_locked(&opened.superblock) {
         return Err(RepairError::Locked);
     }
@@ -329,8 +330,7 @@ impl<'s> Session<'s> {
         self.make(examination, edits)?;
         if phase == Phase::Ground {
             // From now on the primary superblock is valid.
-            self.options.check.superblock = None;
-            self.options.check.block_size = None;
+            self.options.check.superblock = WhichSuperblock::default();
         }
         Ok(Next::Again)
     }

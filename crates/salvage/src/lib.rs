@@ -34,7 +34,7 @@ mod workspace;
 
 use floe_blockdev::ReadBlocks;
 use floe_check::volume::open::{WhichSuperblock, open};
-use floe_check::{CheckError, CheckOptions, JournalUse, recovery};
+use floe_check::{CheckError, CheckOptions, JournalUse, MemoryLimit, recovery};
 use floe_exec::{Pool, Progress};
 use floe_ext4::files::Files;
 use floe_format::BlockNr;
@@ -119,7 +119,7 @@ pub fn salvage<T>(
     let checking = CheckOptions {
         journal: options.journal,
         external_journal: options.external_journal,
-        memory_bytes: Some(options.overlay_bytes),
+        memory: MemoryLimit { limit_bytes: Some(options.overlay_bytes), held_bytes: 0 },
         ..CheckOptions::default()
     };
     let replayed = opened.and_then(|opened| recovery::recover(device, &opened, &checking).overlay);

@@ -1,4 +1,4 @@
-//! What is lost is never called whole.
+//! Lost content is never called whole.
 
 #![allow(clippy::unwrap_used)] // a test may
 #![allow(clippy::single_range_in_vec_init)] // a file may miss a single range

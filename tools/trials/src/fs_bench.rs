@@ -228,7 +228,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     systems.into_iter().try_for_each(System::end)
 }
 
-/// What machine this is.
+/// The machine, in words.
 fn machine() -> Result<String> {
     let info = std::fs::read_to_string("/proc/cpuinfo")?;
     let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();

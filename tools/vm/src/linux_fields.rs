@@ -25,7 +25,7 @@ const PORTION: usize = 4 * BATCH;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only these profiles (repeat, or separate by commas)
-    #[arg(long, value_delimiter = ',', default_value = "orphan-file,quota,ext4,ext3")]
+    #[arg(long, value_delimiter = ',', default_value = "orphan-file,quota,ext4,ext3,fast-commit")]
     profile: Vec<String>,
     /// Only changes whose name contains this, such as "<8>" or "i_extra_isize"
     #[arg(long, default_value = "")]

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use floe_testkit::image::Contents;
 use floe_testkit::{Image, Profile, build};
 
-use crate::guest::{Kernel, Machine, Root, VARIABLE};
+use crate::guest::{Kernel, Machine, Root, Running, VARIABLE};
 use crate::kernel_load;
 
 pub use inside::{Args as GuestArgs, run as inside};
@@ -17,6 +17,8 @@ pub use inside::{Args as GuestArgs, run as inside};
 /// Modules needed in addition to `kernel_load::MODULES`.
 const MODULES: &[&str] = &["loop"];
 const MEMORY_MIB: u32 = 320;
+/// Times that a guest is booted which stops before it is ready, as on a very busy machine.
+const BOOTS: u32 = 3;
 /// Images per boot.
 pub const BATCH: usize = 48;
 /// Alignment of the images in the disk of a batch, in bytes.
@@ -80,6 +82,15 @@ impl LinuxJudge {
         Ok(opinions)
     }
 
+    /// A guest that waits for the images on `disk`.
+    fn ready(&self, disk: &Path, order: &[String]) -> Result<Running> {
+        let boot = || {
+            let mut guest = self.machine.boot(&[disk], order)?;
+            guest.wait_for("ready").map(|_| guest)
+        };
+        (1..BOOTS).find_map(|_| boot().ok()).map_or_else(boot, Ok)
+    }
+
     /// Verdicts on the first images of a batch: all, or up to the one that ended the guest.
     fn judge_batch(&self, images: &[&Path]) -> Result<Vec<Opinion>> {
         let (disk, places) = disk_of(images)?;
@@ -87,8 +98,7 @@ impl LinuxJudge {
         let places: Vec<String> =
             places.iter().map(|(start, len)| format!("{start}:{len}")).collect();
         let order = vec!["guest-judge".to_owned(), format!("--images={}", places.join(","))];
-        let mut guest = self.machine.boot(&[disk.path()], &order)?;
-        guest.wait_for("ready")?;
+        let mut guest = self.ready(disk.path(), &order)?;
         let mut opinions = Vec::new();
         for _ in images {
             let ended = guest.wait_for("judged");

@@ -289,7 +289,6 @@ const WIDE: Exceptions = &[
     ("crates/archive/src/lib.rs: Entry", RECORD),
     ("crates/check/src/checks/context/directory.rs: DirCx", "references only, made in one place"),
     ("crates/check/src/estimate/memory/load.rs: Load", RECORD),
-    ("crates/check/src/options.rs: CheckOptions", "the choices of a caller, each with a default"),
     ("crates/check/src/passes/pipeline.rs: Scan", TO_BE_SPLIT),
     ("crates/check/src/passes/rescan.rs: Earlier", TO_BE_SPLIT),
     ("crates/check/src/volume/mod.rs: Volume", TO_BE_SPLIT),

@@ -69,7 +69,7 @@ pub struct Request {
     pub len_bytes: u64,
 }
 
-/// What a request asks for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
     /// Bytes.

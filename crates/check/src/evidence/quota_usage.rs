@@ -11,14 +11,22 @@ use crate::saved::{Decoder, Encoder, Fault, Saved, cell};
 pub struct Usage {
     /// Bytes of clusters: data, maps, and attribute blocks.
     pub space_bytes: u64,
-    /// Inodes.
+    /// Inodes, as Linux counts them.
     pub inodes: u64,
+    /// Those of them that e2fsck does not count: symlinks whose target is inline data.
+    pub inline_links: u64,
 }
 
 impl Usage {
     fn add(&mut self, other: Self) {
         self.space_bytes = self.space_bytes.wrapping_add(other.space_bytes);
         self.inodes = self.inodes.wrapping_add(other.inodes);
+        self.inline_links = self.inline_links.wrapping_add(other.inline_links);
+    }
+
+    /// Inodes, as e2fsck counts them.
+    pub fn inodes_by_e2fsck(&self) -> u64 {
+        self.inodes.saturating_sub(self.inline_links)
     }
 }
 
@@ -64,6 +72,7 @@ impl QuotaUsage {
                 let sum = self.by_kind[kind].entry(id).or_default();
                 sum.space_bytes = sum.space_bytes.wrapping_sub(usage.space_bytes);
                 sum.inodes = sum.inodes.wrapping_sub(usage.inodes);
+                sum.inline_links = sum.inline_links.wrapping_sub(usage.inline_links);
                 // Every inode counts, also one without blocks.
                 if *sum == Usage::default() {
                     self.by_kind[kind].remove(&id);
@@ -101,8 +110,8 @@ impl Saved for QuotaUsage {
         let Self { by_kind, last: _ } = self;
         for kind in 0..by_kind.len() {
             to.put_rows(self.of_kind(kind).into_iter().map(|(id, usage)| {
-                let Usage { space_bytes, inodes } = usage;
-                [id.into(), space_bytes, inodes]
+                let Usage { space_bytes, inodes, inline_links } = usage;
+                [id.into(), space_bytes, inodes, inline_links]
             }));
         }
     }
@@ -110,8 +119,8 @@ impl Saved for QuotaUsage {
     fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
         let mut all = Self::default();
         for map in &mut all.by_kind {
-            let row = |[id, space_bytes, inodes]: [u64; 3]| {
-                Some((cell(id)?, Usage { space_bytes, inodes }))
+            let row = |[id, space_bytes, inodes, inline_links]: [u64; 4]| {
+                Some((cell(id)?, Usage { space_bytes, inodes, inline_links }))
             };
             map.extend(from.rows(row)?);
         }
@@ -125,7 +134,7 @@ mod tests {
 
     #[test]
     fn merging_loses_nothing() {
-        let usage = |inodes| Usage { space_bytes: 4096, inodes };
+        let usage = |inodes| Usage { space_bytes: 4096, inodes, inline_links: inodes / 2 };
         let (mut left, mut right) = (QuotaUsage::default(), QuotaUsage::default());
         left.add(0, 7, usage(1));
         left.add(0, 8, usage(2));
@@ -133,13 +142,14 @@ mod tests {
         right.add(0, 7, usage(10));
         right.add(2, 7, usage(1));
         left.merge(right);
-        assert_eq!(left.of_kind(0), [(7, Usage { space_bytes: 12288, inodes: 14 }), (8, usage(2))]);
+        let of_7 = Usage { space_bytes: 12288, inodes: 14, inline_links: 6 };
+        assert_eq!(left.of_kind(0), [(7, of_7), (8, usage(2))]);
         assert_eq!(left.of_kind(2), [(7, usage(1))]);
     }
 
     #[test]
     fn what_was_added_can_be_taken_back() {
-        let usage = |inodes| Usage { space_bytes: 4096, inodes };
+        let usage = |inodes| Usage { space_bytes: 4096, inodes, inline_links: inodes / 2 };
         let (mut all, mut part) = (QuotaUsage::default(), QuotaUsage::default());
         for (id, inodes) in [(7, 1), (8, 2), (7, 3), (9, 1)] {
             all.add(0, id, usage(inodes));
@@ -160,7 +170,11 @@ mod laws {
         QuotaUsage,
         (0usize..3, 0u32..4, 0u64..5),
         |all: &mut QuotaUsage, (kind, id, inodes): (usize, u32, u64)| {
-            all.add(kind, id, Usage { space_bytes: inodes * 512, inodes });
+            all.add(
+                kind,
+                id,
+                Usage { space_bytes: inodes * 512, inodes, inline_links: inodes / 2 },
+            );
         },
         |all: QuotaUsage| same(all, |all: QuotaUsage| { [0, 1, 2].map(|kind| all.of_kind(kind)) })
     );

@@ -26,17 +26,17 @@ pub(super) struct Clock<'p> {
 impl<'p> Clock<'p> {
     /// The time before `first`, a phase, is over.
     pub(super) fn start(first: &'static str, options: &'p CheckOptions<'p>) -> Self {
-        if let Some(progress) = options.progress {
+        if let Some(progress) = options.observer.progress {
             progress.begin_round(first);
             progress.begin(first);
         }
-        let read = options.reads.map(|reads| reads()).unwrap_or_default();
+        let read = options.observer.reads.map(|reads| reads()).unwrap_or_default();
         Self { phases: Vec::new(), pipeline: None, since: Instant::now(), read, options }
     }
 
     /// The descriptors say what a check that begins with nothing has to do.
     pub(super) fn plan(&self, volume: &Volume<'_>, overlap: bool) {
-        if let Some(progress) = self.options.progress {
+        if let Some(progress) = self.options.observer.progress {
             let estimates = PASSES.iter().filter_map(|pass| Some((pass.name, pass.estimate?)));
             work::plan(progress, volume, estimates, self.options.threads, overlap);
         }
@@ -44,14 +44,14 @@ impl<'p> Clock<'p> {
 
     /// Some parts of inode tables may have been read before.
     pub(super) fn resume(&self, volume: &Volume<'_>, session: Option<&Session<'_>>) {
-        if let (Some(progress), Some(session)) = (self.options.progress, session) {
+        if let (Some(progress), Some(session)) = (self.options.observer.progress, session) {
             work::plan_rest(progress, volume, session.parts_done(), self.options.threads);
         }
     }
 
     /// Passes overlapped in the phase of the inodes.
     pub(super) fn overlapped(&mut self, counts: Counts, blocks: EarlyCounts) {
-        self.pipeline = Some(PipelineUse { policy: self.options.schedule, counts, blocks });
+        self.pipeline = Some(PipelineUse { policy: self.options.tuning.schedule, counts, blocks });
     }
 
     /// The blocks of directories are known. Some of them may have been read before.
@@ -62,7 +62,7 @@ impl<'p> Clock<'p> {
         session: Option<&Session<'_>>,
     ) {
         let done = session.map_or(0, Session::runs_done);
-        if let Some(progress) = self.options.progress {
+        if let Some(progress) = self.options.observer.progress {
             let rest = dirs.runs.get(done..).unwrap_or(&[]);
             let blocks = |runs: &[DirRun], judged: bool| {
                 let runs = runs.iter().filter(|run| judged || !run.judged);
@@ -87,15 +87,15 @@ impl<'p> Clock<'p> {
     /// Ends the phase that began with the last call; `next` begins.
     pub(super) fn end_before(&mut self, name: &'static str, next: Option<&'static str>) {
         let now = Instant::now();
-        let read = self.options.reads.map(|reads| reads()).unwrap_or_default();
+        let read = self.options.observer.reads.map(|reads| reads()).unwrap_or_default();
         let reads = ReadCounts {
             reads: read.reads.saturating_sub(self.read.reads),
             bytes: read.bytes.saturating_sub(self.read.bytes),
         };
         self.phases.push(PhaseTime { name, time: now - self.since, reads });
         (self.since, self.read) = (now, read);
-        match (self.options.progress, next) {
-            // What follows the last phase of a round is not ours to time.
+        match (self.options.observer.progress, next) {
+            // The work behind the last phase of a round is not ours to time.
             (Some(progress), Some(next)) if name != LAST => progress.begin(next),
             (Some(progress), _) => progress.end(),
             (None, _) => {}

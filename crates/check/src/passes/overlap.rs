@@ -55,8 +55,8 @@ pub struct Overlapped {
 pub fn wanted(volume: &Volume<'_>, options: &CheckOptions<'_>) -> bool {
     let any_plain =
         volume.shortcuts && volume.has_incompat(floe_format::features::Incompat::FILETYPE);
-    let in_legs = options.checkpoint.is_some();
-    options.threads > 1 && options.schedule != Policy::Data && any_plain && !in_legs
+    let in_legs = options.checkpoints.keeper.is_some();
+    options.threads > 1 && options.tuning.schedule != Policy::Data && any_plain && !in_legs
 }
 
 /// Bytes of memory that overlapping takes besides, at most: places of published facts, proofs that are put
@@ -106,7 +106,7 @@ pub fn run(
     let nothing = Empty::default();
     let cx = nothing.cx(volume);
     let plain = PlainInodes::of(volume);
-    let phase = options.progress.and_then(Progress::running);
+    let phase = options.observer.progress.and_then(Progress::running);
     let common = inodes::claims_in_common(options.threads);
     let mut pipeline = Pipeline::<Share>::new();
     let limits = Limits {
@@ -140,7 +140,7 @@ pub fn run(
             }
         }
     });
-    let mut schedule = Schedule::new(options.threads, options.schedule);
+    let mut schedule = Schedule::new(options.threads, options.tuning.schedule);
     schedule.cores = share;
     let outcome = pipeline.run(&schedule);
     let (mut inodes, early) = outcome.all;

@@ -29,7 +29,7 @@ use crate::evidence::fingerprint::{PartialSums, Tables};
 use crate::evidence::inode_facts::InodeFacts;
 use crate::evidence::quota_usage::QuotaUsage;
 use crate::evidence::scope::Scope;
-use crate::options::CheckOptions;
+use crate::options::{CheckOptions, Checkpoints};
 use crate::passes::overlap::{self, EarlyDirs};
 use crate::passes::rescan::{Kept, Since};
 use crate::passes::{inodes, recovery};
@@ -69,14 +69,14 @@ pub(super) fn on_recovered<T>(
         Some(sweep) => sweep,
         None => device,
     };
-    let opened = open(device, options)?;
+    let opened = open(device, options.superblock)?;
     clock.end("open");
     let recovery = recovery::recover(device, &opened, options);
     clock.end("journal");
     match recovery.overlay {
         Some(overlay) => {
             // Recovery removes the earlier findings; those that it leaves are found again.
-            let opened = open(&overlay, options)?;
+            let opened = open(&overlay, options.superblock)?;
             let (state, found) = (recovery.state, recovery.found);
             let (held_bytes, _) = overlay.held_bytes();
             let start = start(held_bytes + swept_bytes);
@@ -149,7 +149,7 @@ pub fn examine_again<'d>(
     options: &CheckOptions<'_>,
     since: Option<Since>,
 ) -> Result<Examination<'d>, CheckError> {
-    let options = CheckOptions { checkpoint: None, parts: None, ..*options };
+    let options = CheckOptions { checkpoints: Checkpoints::default(), ..*options };
     let clock = Clock::start(work::FIRST_OF_ROUND, &options);
     let start = Start::Repair(since);
     let start = (start, None);
@@ -217,7 +217,7 @@ fn passes<'d, 'p>(
     let options = &options;
     let orphans = checks::system_files::orphans::find(device, &opened, options.journal, &mut found);
     let mut load = Load::of(&opened);
-    load.other_bytes = options.held_bytes;
+    load.other_bytes = options.memory.held_bytes;
     let plan = match &start {
         Start::Check(held_bytes) | Start::Shard(held_bytes, _) | Start::Refine(held_bytes, _) => {
             load.other_bytes += held_bytes;
@@ -228,30 +228,29 @@ fn passes<'d, 'p>(
             Plan::for_repair(&load, &opened.geometry, options.into())?
         }
     };
-    if let Some(told) = options.on_plan {
+    if let Some(told) = options.observer.on_plan {
         told(&plan);
     }
     let share = options
         .cores
         .map(|cores| CoreShare::new(cores.source, plan.way.threads, cores.minimum, LOOK_EVERY));
-    let pool = Pool::new(plan.way.threads).dealing(options.dealing);
-    let pool = pool.watched(options.progress).sharing(share.as_ref());
-    let budget = Budget { load, plan, groups_per_sweep: options.groups_per_sweep };
+    let pool = Pool::new(plan.way.threads).dealing(options.tuning.dealing);
+    let pool = pool.watched(options.observer.progress).sharing(share.as_ref());
+    let budget = Budget { load, plan, groups_per_sweep: options.tuning.groups_per_sweep };
     // A check that writes its evidence to a file keeps its accounting, so that the parts can be merged.
-    let settled = CheckOptions { accounting: plan.way.accounting(), ..*options };
-    let is_shard = matches!(start, Start::Shard(..));
-    let written = is_shard || options.checkpoint.is_some() || options.parts.is_some();
+    let settled = options.with_accounting(plan.way.accounting());
+    let written = matches!(start, Start::Shard(..)) || options.checkpoints.any();
     let mut header =
         written.then(|| Header::of(&opened, device.size_bytes(), &journal, &settled, key));
     let (mut volume, of_volume) = Volume::new(device, opened, options.now_seconds);
-    let mut session = match (options.checkpoint, &header) {
+    let mut session = match (options.checkpoints.keeper, &header) {
         (Some(keeper), Some(header)) => {
             Some(Session::begin(keeper, header.clone(), &volume, table_parts(&volume).len())?)
         }
         _ => None,
     };
     let (mut merged, mut closer) = (None, Closer::default());
-    if let (Some(parts), Some(header)) = (options.parts, &mut header) {
+    if let (Some(parts), Some(header)) = (options.checkpoints.parts, &mut header) {
         let (of_parts, all) = merge_parts(parts, header, &volume)?;
         (volume.now_seconds, key) = (of_parts.now_seconds, of_parts.key);
         *header = of_parts;
@@ -264,7 +263,7 @@ fn passes<'d, 'p>(
     choose(&mut volume, &plan, &load, options);
     swept::compare_names(&mut volume, &budget, !written && start.is_whole());
     // Shards and merges do only a part of the work that the descriptors predict.
-    if !matches!(start, Start::Shard(..)) && clock.options.parts.is_none() {
+    if !matches!(start, Start::Shard(..)) && clock.options.checkpoints.parts.is_none() {
         clock.plan(&volume, overlaps(&volume, clock.options, &budget).is_some());
     }
     found.merge(of_volume);
@@ -298,8 +297,8 @@ fn learn(volume: &mut Volume<'_>, orphans: Vec<InodeNr>, options: &CheckOptions<
 fn choose(volume: &mut Volume<'_>, plan: &Plan, load: &Load, options: &CheckOptions<'_>) {
     volume.links = plan.way.links;
     volume.keeps_whole_groups = load.edits;
-    volume.shortcuts = options.shortcuts;
-    volume.sums_together = options.accounting != Accounting::Exact && !load.edits;
+    volume.shortcuts = options.tuning.shortcuts;
+    volume.sums_together = options.tuning.accounting != Accounting::Exact && !load.edits;
     volume.check_encoding = options.check_encoding;
 }
 

@@ -1,12 +1,11 @@
 //! Journal recovery before the first pass: replays the journal into memory.
 
 use floe_blockdev::{Overlay, ReadBlocks, SpillOptions};
-use floe_format::ext::jbd2;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
-use floe_format::features::Incompat;
 use floe_format::native::is_locked;
 use floe_format::{BlockNr, InodeNr};
 
+use crate::checks::system_files::journal::check_mountable;
 use crate::estimate::work;
 use crate::options::CheckOptions;
 use crate::problem::{Findings, Problem, Sink};
@@ -47,8 +46,9 @@ pub fn recover<'d>(
     for event in &events {
         found.0.extend(problem_of(event, opened, found_journal.as_ref(), external));
     }
-    let too_old = found_journal.as_ref().and_then(|journal| version_too_old(journal, opened));
-    found.0.extend(too_old);
+    if let Some(journal) = &found_journal {
+        check_mountable(journal, superblock.features(), &mut found);
+    }
     let Some(mut journal) = found_journal else {
         let state = if events.is_empty() { JournalState::None } else { JournalState::Unusable };
         return Recovery { overlay: None, state, found, external: None };
@@ -62,12 +62,12 @@ pub fn recover<'d>(
         found.push(Problem::RecoveryPending { start, sequence });
         return Recovery { overlay: None, state: JournalState::Ignored, found, external: None };
     }
-    if let Some(progress) = options.progress {
+    if let Some(progress) = options.observer.progress {
         progress.begin("journal");
         work::plan_journal(progress, journal.blocks, geometry.block_size);
     }
-    let phase = options.progress.and_then(|progress| progress.named("journal"));
-    let overlay = match options.memory_bytes {
+    let phase = options.observer.progress.and_then(|progress| progress.named("journal"));
+    let overlay = match options.memory.limit_bytes {
         // The replayed blocks get an eighth of the budget; the rest goes to a temporary file.
         Some(budget) => {
             let spill = SpillOptions::in_temporary_folder(budget / REPLAY_SHARE);
@@ -82,7 +82,7 @@ pub fn recover<'d>(
     };
     // Last, because it computes the totals of the file system.
     let replay = journal::replay_onto(overlay, geometry, &journal, external, phase);
-    if let Some(progress) = options.progress {
+    if let Some(progress) = options.observer.progress {
         progress.end();
     }
     for event in &replay.events {
@@ -121,21 +121,6 @@ fn replay_cubes(
         found.0.extend(problems);
     }
     all
-}
-
-/// The finding about a journal of version 1 in a file system that Linux only mounts with features of
-/// the journal.
-fn version_too_old(journal: &Journal, opened: &Opened) -> Option<Problem> {
-    let features = opened.superblock.features();
-    let needs = features.metadata_csum() || features.incompat.contains(Incompat::BIT64);
-    match journal.place {
-        JournalPlace::Inode(inode) | JournalPlace::InodeBackup(inode)
-            if needs && journal.superblock.blocktype == jbd2::SUPERBLOCK_V1 =>
-        {
-            Some(Problem::JournalVersionTooOld { inode })
-        }
-        _ => None,
-    }
 }
 
 struct JournalSequence {

@@ -18,7 +18,7 @@ use crate::checks::system_files::bad_blocks;
 use crate::error::{CheckError, PartRefusal};
 use crate::evidence::fingerprint::GroupSums;
 use crate::evidence::ledger::Ledger;
-use crate::options::CheckOptions;
+use crate::options::{CheckOptions, Checkpoints};
 use crate::problem::Findings;
 use crate::scan::inode_tables::blocks_of;
 use crate::volume::Volume;
@@ -63,7 +63,7 @@ pub(super) struct Refinement {
 }
 
 /// Runs one shard of the next round of refinement of the file system on `device`. Nothing is written.
-/// `options.parts` has the parts of all earlier rounds, each of them complete; the number of shards may differ from
+/// `options.checkpoints.parts` has the parts of all earlier rounds, each of them complete; the number of shards may differ from
 /// that of other rounds.
 ///
 /// # Errors
@@ -73,7 +73,8 @@ pub fn refine_shard(
     options: &CheckOptions<'_>,
     share: Share,
 ) -> Result<Part, CheckError> {
-    let options = CheckOptions { checkpoint: None, ..*options };
+    let checkpoints = Checkpoints { keeper: None, ..options.checkpoints };
+    let options = CheckOptions { checkpoints, ..*options };
     let start = |held_bytes| Start::Refine(held_bytes, share);
     let part = on_recovered(device, &options, start, |made| {
         let Made { volume, scan, header, .. } = made;

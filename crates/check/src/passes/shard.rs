@@ -31,7 +31,7 @@ use crate::evidence::dir_index::DirIndex;
 use crate::evidence::dirs::{DirFlags, DirRun};
 use crate::evidence::inode_facts::{Facts, InodeFacts};
 use crate::evidence::policies::Policies;
-use crate::options::CheckOptions;
+use crate::options::{CheckOptions, Checkpoints};
 use crate::problem::Findings;
 use crate::scan::directory_blocks::{DirBlock, scan_runs_if};
 use crate::scan::inode_reader::InodeReader;
@@ -68,7 +68,7 @@ pub const PASSES: [Pass; 4] = [
 ];
 
 /// Runs one shard of a check of the file system on `device`. Nothing is written. The key of `options`, their time and
-/// all that changes what is found must be the same for all shards; `options.checkpoint` and `options.parts` are not
+/// all that changes what is found must be the same for all shards; `options.checkpoints.keeper` and `options.checkpoints.parts` are not
 /// regarded.
 ///
 /// # Errors
@@ -78,7 +78,7 @@ pub fn check_shard(
     options: &CheckOptions<'_>,
     share: Share,
 ) -> Result<Part, CheckError> {
-    let options = CheckOptions { checkpoint: None, parts: None, ..*options };
+    let options = CheckOptions { checkpoints: Checkpoints::default(), ..*options };
     let start = |held_bytes| Start::Shard(held_bytes, share);
     let part = on_recovered(device, &options, start, |made| {
         let Made { volume, scan, header, .. } = made;

@@ -16,11 +16,11 @@ pub(super) fn sweep_of<'d>(
     device: &'d dyn ReadBlocks,
     options: &CheckOptions<'_>,
 ) -> Option<Sweep<'d>> {
-    let is_whole = options.sweep
-        && options.checkpoint.is_none()
-        && options.parts.is_none()
-        && options.superblock.is_none();
-    is_whole.then(|| Sweep::over(device, options.memory_bytes)).flatten()
+    let is_whole = options.tuning.sweep
+        && options.checkpoints.keeper.is_none()
+        && options.checkpoints.parts.is_none()
+        && options.superblock.block.is_none();
+    is_whole.then(|| Sweep::over(device, options.memory.limit_bytes)).flatten()
 }
 
 /// Runs passes in order, that of lots only where they are swept.

@@ -2069,8 +2069,23 @@ problems! {
     0x070117 "journal-version-too-old" JournalVersionTooOld { inode: InodeNr }
         Metadata Damage preen Journal
         "the journal in {inode} has version 1, and the file system needs features of version 2"
-        means "With the features 64bit or metadata_csum, Linux refuses to mount the file system."
+        means "Linux refuses to mount a file system with such a journal if it has the features 64bit, \
+             metadata_csum or fast_commit, or if the journal lies on another device."
         repair "Make it a journal of version 2, without features: Linux adds those that it needs.";
+    0x070118 "fast-commit-area-too-large" FastCommitAreaTooLarge {
+        stored: u32, blocks: u32, expected: u32,
+    }
+        Metadata Damage preen Journal
+        "the journal of {blocks} blocks keeps {stored} of them for fast commits, and so fewer than 1024 \
+             for transactions"
+        means "The journal does not use them yet, but the file system has the feature, so Linux reserves \
+             them when it mounts, and refuses to mount where the rest is too short."
+        repair "Keep as many as a new journal would, or switch the feature off in a journal without room.";
+    0x070119 "external-journal-without-user" ExternalJournalWithoutUser
+        Metadata Damage preen Journal
+        "the external journal says that no file system uses it"
+        means "Linux refuses to mount the file system: it expects exactly one."
+        repair "Store one user, this file system.";
 
     0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }
         Metadata Damage preen Superblock

@@ -114,7 +114,7 @@ impl<'w> Encoder<'w> {
     /// Ends the record; comes back with its place in the chain.
     ///
     /// # Errors
-    /// What went wrong first.
+    /// The first error.
     pub fn finish(self) -> io::Result<u128> {
         self.frames.finish()
     }

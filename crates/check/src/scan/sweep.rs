@@ -69,7 +69,7 @@ pub fn expected(device: &dyn ReadBlocks) -> Option<Vec<BlockRun>> {
     Some(runs)
 }
 
-/// What a sweep holds.
+/// The blocks that a sweep holds.
 #[derive(Debug, Default)]
 struct Held {
     /// Runs of blocks by their first one. None overlaps another.
@@ -119,7 +119,7 @@ impl<'d> Sweep<'d> {
         }
         let lot_count = geometry.group_count.div_ceil(geometry.block_size / DESC_SIZE);
         let block_size = u64::from(geometry.block_size);
-        // What is in use by the superblock alone, with tables that are half empty. Damage makes it a wrong guess, no more.
+        // The use that the superblock alone tells, with tables that are half empty. Damage makes it a wrong guess, no more.
         let free = superblock.free_inodes_count;
         let used = u64::from(geometry.inodes_count.saturating_sub(free));
         let inode_bytes = used.saturating_mul(2 * u64::from(geometry.inode_size));

@@ -34,7 +34,7 @@ pub struct CubeMap {
     super_file: InodeNr,
 }
 
-/// What a check of one cube knows besides the blocks of the cube.
+/// Facts from outside a cube that a check of the cube needs.
 #[derive(Clone, Debug)]
 pub struct OneCube {
     /// The owners of all lots.

@@ -3,7 +3,7 @@
 
 use floe_check::open::open;
 use floe_check::problem::Findings;
-use floe_check::{Accounting, CheckOptions, JournalUse, Report, check, examine};
+use floe_check::{Accounting, CheckOptions, JournalUse, Report, Tuning, check, examine};
 use floe_format::{BlockNr, GroupNr};
 use floe_testkit::recipe::{Edit, Recipe, descriptor};
 use floe_testkit::{Profile, Subject, subjects, tool};
@@ -26,14 +26,14 @@ fn describe(outcome: Result<Report, String>) -> String {
 /// Compares both ways; comes back with how many groups the sums did not prove, where there were sums.
 fn agree(subject: &Subject, seed: u64) -> Option<u32> {
     let journal = JournalUse::Ignore;
-    let accounting = Accounting::Exact;
-    let exact = CheckOptions { accounting, journal, ..Default::default() };
-    let accounting = Accounting::Fingerprint;
+    let tuning = Tuning { accounting: Accounting::Exact, ..Tuning::default() };
+    let exact = CheckOptions { tuning, journal, ..Default::default() };
     let (threads, key) = (1 + seed as usize % 3, Some([seed as u8; 16]));
-    let summed = CheckOptions { accounting, threads, key, journal, ..Default::default() };
+    let tuning = Tuning { accounting: Accounting::Fingerprint, key, ..Tuning::default() };
+    let summed = CheckOptions { tuning, threads, journal, ..Default::default() };
     // In one sweep, and with the claims of a group or two at a time.
     let groups_per_sweep = Some(1 + seed as u32 % 2);
-    let swept = CheckOptions { groups_per_sweep, ..summed };
+    let swept = CheckOptions { tuning: Tuning { groups_per_sweep, ..tuning }, ..summed };
     let exact = describe(run(subject, &exact));
     let summed = run(subject, &summed);
     let rescanned = summed.as_ref().ok().and_then(|report| report.rescanned_groups);
@@ -58,13 +58,13 @@ fn each_run_draws_its_own_key() {
     }
     let image = floe_testkit::build::base(Profile::Ext4K1).unwrap();
     let tables = |key| {
-        let accounting = Accounting::Fingerprint;
-        let options = CheckOptions { accounting, key, ..Default::default() };
-        let opened = open(&image, &options).unwrap();
+        let tuning = Tuning { accounting: Accounting::Fingerprint, key, ..Tuning::default() };
+        let options = CheckOptions { tuning, ..Default::default() };
+        let opened = open(&image, options.superblock).unwrap();
         let examination = examine(&image, opened, Findings::default(), &options).unwrap();
         examination.volume.tables.clone().unwrap()
     };
-    assert!(CheckOptions::default().key.is_none());
+    assert!(CheckOptions::default().tuning.key.is_none());
     let (one, other) = (tables(None), tables(None));
     assert!(one != other, "two runs have one key");
     assert!(tables(Some([1; 16])) == tables(Some([1; 16])), "a given key is used");

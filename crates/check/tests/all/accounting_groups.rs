@@ -1,7 +1,7 @@
 //! Exact and fingerprint accounting give the same findings on a file system of many groups, where most of
 //! it is not looked at a second time.
 
-use floe_check::{Accounting, CheckOptions, Report, check};
+use floe_check::{Accounting, CheckOptions, Report, Tuning, check};
 use floe_format::{GroupNr, InodeNr};
 use floe_testkit::rng::Rng;
 use floe_testkit::volume::Volume;
@@ -19,7 +19,8 @@ fn describe(report: &Report) -> String {
 }
 
 fn run(image: &Image, accounting: Accounting, threads: usize) -> Report {
-    check(image, &CheckOptions { accounting, threads, ..Default::default() }).unwrap()
+    let tuning = Tuning { accounting, ..Tuning::default() };
+    check(image, &CheckOptions { tuning, threads, ..Default::default() }).unwrap()
 }
 
 /// An image, and what was in the places that were written over.

@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 
 use floe_blockdev::ReadBlocks;
 use floe_check::checkpoint::{Keeper, MAGIC, Notice, Refusal};
-use floe_check::{Accounting, CheckError, CheckOptions, JournalUse, check};
+use floe_check::{Accounting, CheckError, CheckOptions, Checkpoints, JournalUse, Tuning, check};
 use floe_exec::Interrupt;
 use floe_sync::Mutex;
 use floe_sync::atomic::{AtomicUsize, Ordering};
@@ -109,9 +109,12 @@ impl Subject<'_> {
     ) -> Result<String, CheckError> {
         let options = CheckOptions {
             threads,
-            accounting: self.accounting,
-            key: Some([key; 16]),
-            checkpoint: keeper.map(|keeper| keeper as &dyn Keeper),
+            tuning: Tuning {
+                accounting: self.accounting,
+                key: Some([key; 16]),
+                ..Tuning::default()
+            },
+            checkpoints: kept(keeper),
             ..CheckOptions::default()
         };
         check(self.device, &options).map(|report| outcome::describe(&report))
@@ -438,13 +441,17 @@ fn other_file_systems_and_options_are_refused() {
     let keeper = Memory::new(Some(bytes.clone()), usize::MAX);
     let options = CheckOptions {
         journal: JournalUse::Ignore,
-        accounting: Accounting::Exact,
-        checkpoint: Some(&keeper),
+        tuning: Tuning { accounting: Accounting::Exact, ..Tuning::default() },
+        checkpoints: kept(Some(&keeper)),
         ..CheckOptions::default()
     };
     let error = check(&image, &options).err().unwrap();
     let text = error.to_string();
     assert!(text.contains("with the journal") && text.contains("without the journal"), "{text}");
+}
+
+fn kept(keeper: Option<&Memory>) -> Checkpoints<'_> {
+    Checkpoints { keeper: keeper.map(|keeper| keeper as &dyn Keeper), parts: None }
 }
 
 /// The time of a resumed check is that of its beginning: so are its findings about times.
@@ -456,8 +463,8 @@ fn the_present_is_when_the_check_was_begun() {
         now.set(seconds);
         let options = CheckOptions {
             now_seconds: now.get(),
-            accounting: Accounting::Exact,
-            checkpoint: keeper.map(|keeper| keeper as &dyn Keeper),
+            tuning: Tuning { accounting: Accounting::Exact, ..Tuning::default() },
+            checkpoints: kept(keeper),
             ..CheckOptions::default()
         };
         check(&image, &options).map(|report| format!("{:?}", report.found))

@@ -2,7 +2,7 @@
 //! part of a file system again.
 
 use floe_blockdev::Counted;
-use floe_check::{CheckOptions, Report, check};
+use floe_check::{CheckOptions, Observer, Report, check};
 use floe_format::{BlockNr, InodeNr};
 use floe_testkit::{Image, tool};
 use floe_workload::fill::{Shape, fill, share_block};
@@ -11,7 +11,8 @@ use floe_workload::fill::{Shape, fill, share_block};
 fn run(image: &Image, threads: usize) -> Report {
     let device = Counted::new(image);
     let reads = || device.counts();
-    let options = CheckOptions { threads, reads: Some(&reads), ..Default::default() };
+    let observer = Observer { reads: Some(&reads), ..Observer::default() };
+    let options = CheckOptions { threads, observer, ..Default::default() };
     check(&device, &options).unwrap()
 }
 

@@ -16,7 +16,7 @@ fn descriptors_tell_what_the_scan_counts() {
         let image = build::base(profile).unwrap();
         let device = FileDevice::open(image.path()).unwrap();
         let options = CheckOptions::default();
-        let opened = open(&device, &options).unwrap();
+        let opened = open(&device, options.superblock).unwrap();
         let told = InodeUse::of_groups(&opened.geometry, &opened.groups);
         let totals = check(&device, &options).unwrap().totals;
         // Reserved inodes count as used, whether anything is in them or not.

@@ -4,15 +4,14 @@
 
 use floe_check::evidence::choice::{InodeUse, LinkChoice, LinkStructure};
 use floe_check::open::open;
-use floe_check::{Accounting, CheckOptions, JournalUse, check};
+use floe_check::{Accounting, CheckOptions, JournalUse, Tuning, check};
 use floe_testkit::{Subject, subjects, tool};
 
 /// Findings and counts of an image, as text.
 fn describe(subject: &Subject, links: LinkChoice, threads: usize) -> String {
     let options = CheckOptions {
-        links,
         threads,
-        accounting: Accounting::Exact,
+        tuning: Tuning { links, accounting: Accounting::Exact, ..Tuning::default() },
         journal: JournalUse::Ignore,
         ..Default::default()
     };
@@ -33,7 +32,7 @@ fn describe(subject: &Subject, links: LinkChoice, threads: usize) -> String {
 /// The choice by equations 1 to 3, from the descriptors alone. Inodes that an uninitialised table
 /// cannot hold are not in use, whatever the group's counts say.
 fn by_equations(subject: &Subject, options: &CheckOptions<'_>) -> LinkStructure {
-    let opened = open(&subject.device(), options).unwrap();
+    let opened = open(&subject.device(), options.superblock).unwrap();
     let geometry = &opened.geometry;
     let mut inodes = InodeUse::default();
     for desc in &opened.groups {

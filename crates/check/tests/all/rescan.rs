@@ -50,7 +50,7 @@ impl Subject {
     }
 
     fn whole(&self) -> Option<Examination<'_>> {
-        let opened = open(&self.overlay, &OPTIONS(2)).ok()?;
+        let opened = open(&self.overlay, OPTIONS(2).superblock).ok()?;
         examine(&self.overlay, opened, Findings::default(), &OPTIONS(2)).ok()
     }
 
@@ -113,7 +113,7 @@ fn change_and_compare(base: &Image, image: &Image, rng: &mut Rng, what: &str) ->
         let changed = subject.overlay.take_changed().unwrap();
         let earlier = before.and_then(|before| Earlier::new(last, before));
         let since = earlier.map(|earlier| Since { earlier, changed });
-        let Ok(opened) = open(&subject.overlay, &OPTIONS(2)) else { return short };
+        let Ok(opened) = open(&subject.overlay, OPTIONS(2).superblock) else { return short };
         let found = Findings::default();
         let again = examine_again(&subject.overlay, opened, found, &OPTIONS(2), since);
         let (again, whole) = match (again, subject.whole()) {

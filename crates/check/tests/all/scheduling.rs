@@ -6,7 +6,9 @@ use floe_blockdev::FileDevice;
 use floe_check::open::open;
 use floe_check::problem::Findings;
 use floe_check::report::PipelineUse;
-use floe_check::{Accounting, CheckOptions, JournalUse, Report, SharedCores, check, examine};
+use floe_check::{
+    Accounting, CheckOptions, JournalUse, MemoryLimit, Report, SharedCores, Tuning, check, examine,
+};
 use floe_exec::{CoreSample, CoreSource, Dealing, Policy};
 use floe_testkit::rng::Rng;
 use floe_testkit::{Image, Profile, Subject, build, subjects, tool};
@@ -44,7 +46,8 @@ fn describe(outcome: &Result<Report, String>) -> String {
 fn agree(subject: &Subject, policies: &[Policy], rng: &mut Rng) {
     let journal = JournalUse::Ignore;
     for accounting in [Accounting::Exact, Accounting::Fingerprint] {
-        let alone = CheckOptions { accounting, journal, threads: 1, ..Default::default() };
+        let tuning = Tuning { accounting, ..Tuning::default() };
+        let alone = CheckOptions { tuning, journal, threads: 1, ..Default::default() };
         let expected = describe(&run(subject, &alone));
         for &schedule in policies {
             let threads = 2 + rng.below(15) as usize;
@@ -52,7 +55,8 @@ fn agree(subject: &Subject, policies: &[Policy], rng: &mut Rng) {
             let minimum = rng.below(3) as usize;
             let cores = rng.chance(3).then_some(SharedCores { source: &source, minimum });
             let dealing = if rng.chance(2) { Dealing::Ranges } else { Dealing::InOrder };
-            let options = CheckOptions { threads, schedule, dealing, cores, ..alone };
+            let tuning = Tuning { schedule, dealing, ..tuning };
+            let options = CheckOptions { threads, tuning, cores, ..alone };
             let got = describe(&run(subject, &options));
             assert!(
                 got == expected,
@@ -113,8 +117,9 @@ fn leaves(
 ) -> (String, Option<PipelineUse>) {
     let device = FileDevice::open(image.path()).unwrap();
     let journal = JournalUse::Ignore;
-    let options = CheckOptions { threads, schedule, dealing, journal, ..Default::default() };
-    let opened = match open(&device, &options) {
+    let tuning = Tuning { schedule, dealing, ..Tuning::default() };
+    let options = CheckOptions { threads, tuning, journal, ..Default::default() };
+    let opened = match open(&device, options.superblock) {
         Ok(opened) => opened,
         Err(error) => return (error.to_string(), None),
     };
@@ -169,12 +174,12 @@ fn passes_overlap_within_a_budget_that_has_room() {
         let subject = subject.unwrap();
         let journal = JournalUse::Ignore;
         let accounting = Accounting::Exact;
-        let options = |memory_bytes| CheckOptions {
+        let tuning = Tuning { schedule: Policy::Dynamic, accounting, ..Tuning::default() };
+        let options = |limit_bytes| CheckOptions {
             threads: 2,
-            schedule: Policy::Dynamic,
-            accounting,
+            tuning,
             journal,
-            memory_bytes,
+            memory: MemoryLimit { limit_bytes, held_bytes: 0 },
             ..Default::default()
         };
         let free = run(&subject, &options(None)).unwrap();

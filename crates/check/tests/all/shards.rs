@@ -7,7 +7,9 @@ use std::io::{self, Read};
 
 use floe_blockdev::{Counted, ReadBlocks};
 use floe_check::checkpoint::{PartRefusal, Parts, Share};
-use floe_check::{Accounting, CheckError, CheckOptions, check, check_shard, refine_shard};
+use floe_check::{
+    Accounting, CheckError, CheckOptions, Checkpoints, Tuning, check, check_shard, refine_shard,
+};
 use floe_testkit::rng::Rng;
 use floe_testkit::{Image, Profile, build, damage, subjects, tool};
 
@@ -37,6 +39,10 @@ impl Memory {
 }
 
 /// An image and the way to check it.
+fn merging(parts: &Memory) -> Checkpoints<'_> {
+    Checkpoints { parts: Some(parts), keeper: None }
+}
+
 struct Subject<'a> {
     device: &'a dyn ReadBlocks,
     accounting: Accounting,
@@ -46,7 +52,8 @@ struct Subject<'a> {
 impl Subject<'_> {
     fn options(&self, threads: usize, key: u8) -> CheckOptions<'static> {
         let (accounting, key) = (self.accounting, Some([key; 16]));
-        CheckOptions { threads, accounting, key, ..CheckOptions::default() }
+        let tuning = Tuning { accounting, key, ..Tuning::default() };
+        CheckOptions { threads, tuning, ..CheckOptions::default() }
     }
 
     /// The result of a check, without anything that depends on the clock, or its error.
@@ -81,7 +88,7 @@ impl Subject<'_> {
     fn refine(&self, parts: &mut Memory, count: u32, rng: &mut Rng) -> Result<(), CheckError> {
         let part = |index| {
             let options = self.options(1 + rng.below(3) as usize, 99);
-            let options = CheckOptions { parts: Some(&*parts), ..options };
+            let options = CheckOptions { checkpoints: merging(parts), ..options };
             let part = refine_shard(self.device, &options, Share::new(index, count).unwrap())?;
             let mut bytes = Vec::new();
             part.write(&mut bytes).unwrap();
@@ -94,7 +101,7 @@ impl Subject<'_> {
 
     /// The report of the merge as text. Its options have another key, which must not matter.
     fn merged(&self, parts: &Memory, threads: usize) -> Result<String, CheckError> {
-        self.said(&CheckOptions { parts: Some(parts), ..self.options(threads, 99) })
+        self.said(&CheckOptions { checkpoints: merging(parts), ..self.options(threads, 99) })
     }
 
     /// Asserts that `count` shards report what one machine reports.
@@ -279,13 +286,14 @@ fn lost_repeated_and_foreign_parts_are_named() {
         bytes
     };
     let options = subject.options(1, 7);
+    let tuned = |tuning| CheckOptions { tuning, ..options };
     assert_eq!(
-        foreign(with_options(&CheckOptions { key: Some([8; 16]), ..options })),
+        foreign(with_options(&tuned(Tuning { key: Some([8; 16]), ..options.tuning }))),
         "its key is not that of a"
     );
     let later = CheckOptions { now_seconds: options.now_seconds + 1, ..options };
     assert!(foreign(with_options(&later)).contains("another time"));
-    let exact = CheckOptions { accounting: Accounting::Exact, ..options };
+    let exact = tuned(Tuning { accounting: Accounting::Exact, ..options.tuning });
     assert!(foreign(with_options(&exact)).contains("object by object, in 3 shards"));
     let other = Image::empty(64 << 20).unwrap();
     let uuid =

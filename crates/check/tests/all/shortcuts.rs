@@ -7,7 +7,7 @@ use floe_check::checks::inode::plain_inodes::PlainInodes;
 use floe_check::evidence::region::Region;
 use floe_check::open::open;
 use floe_check::problem::Findings;
-use floe_check::{CheckOptions, JournalUse, examine};
+use floe_check::{CheckOptions, JournalUse, Tuning, examine};
 use floe_format::ext::inode::write_checksum;
 use floe_format::ext::inode256::Inode256;
 use floe_format::features::RoCompat;
@@ -22,8 +22,9 @@ fn leaves(device: &dyn ReadBlocks, shortcuts: bool) -> String {
     // Small file systems are accounted for exactly by default, as users get it; two workers, each with
     // batches of its own.
     let journal = JournalUse::Ignore;
-    let options = CheckOptions { shortcuts, journal, threads: 2, ..Default::default() };
-    let opened = match open(device, &options) {
+    let tuning = Tuning { shortcuts, ..Tuning::default() };
+    let options = CheckOptions { tuning, journal, threads: 2, ..Default::default() };
+    let opened = match open(device, options.superblock) {
         Ok(opened) => opened,
         Err(error) => return error.to_string(),
     };
@@ -66,7 +67,7 @@ fn most_inodes_are_plain() {
     let image = build::base(Profile::by_name("ext4-1k").unwrap()).unwrap();
     let device = FileDevice::open(image.path()).unwrap();
     let options = CheckOptions { journal: JournalUse::Ignore, ..Default::default() };
-    let opened = open(&device, &options).unwrap();
+    let opened = open(&device, options.superblock).unwrap();
     let found = examine(&device, opened, Findings::default(), &options).unwrap();
     let rules = PlainInodes::of(&found.volume).unwrap();
     let disk = Volume::open(&image).unwrap();

@@ -174,7 +174,7 @@ fn native(reader: &Reader<'_>, identity: &Identity, sheet: &mut Listing) {
     }
 }
 
-/// What the metadata that a check sweeps take to read, as the descriptors tell, with models of devices.
+/// The time to read the metadata that a check sweeps, by the descriptors and models of devices.
 fn swept(reader: &Reader<'_>) -> Vec<(&'static str, String)> {
     let Some(runs) = sweep::expected(reader.device()) else { return Vec::new() };
     let block = u64::from(reader.geometry.block_size);

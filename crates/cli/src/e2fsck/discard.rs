@@ -6,7 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use floe_blockdev::WritableFile;
-use floe_check::{CheckOptions, Volume};
+use floe_check::Volume;
+use floe_check::open::WhichSuperblock;
 use floe_format::GroupNr;
 use floe_format::ext::bitmap;
 use floe_report::human::size;
@@ -19,7 +20,7 @@ use rustix::io::Errno;
 pub(crate) fn unused(path: &Path, name: &str, out: &mut impl Write) -> anyhow::Result<()> {
     // Others stay away until the last hole is punched.
     let device = WritableFile::open_exclusive(path)?;
-    let opened = floe_check::open::open(&device, &CheckOptions::default())?;
+    let opened = floe_check::open::open(&device, WhichSuperblock::default())?;
     let (volume, _) = Volume::new(&device, opened, 0);
     let geometry = &volume.geometry;
     let file =

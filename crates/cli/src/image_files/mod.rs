@@ -11,7 +11,6 @@ use std::fmt::Display;
 use floe_blockdev::{FileDevice, ReadBlocks};
 use floe_check::{CheckOptions, JournalUse, view};
 use floe_ext4::files::{FileFault, Files, Step, printable};
-use floe_format::BlockNr;
 
 use crate::exit::Outcome;
 use crate::input::device::{InUse, Source};
@@ -118,8 +117,7 @@ impl ImageArgs {
         let device = self.source.open()?;
         let journal = self.external_journal.as_deref().map(FileDevice::open).transpose()?;
         let options = CheckOptions {
-            superblock: self.source.superblock.map(BlockNr),
-            block_size: self.source.block_size,
+            superblock: self.source.which(),
             external_journal: journal.as_ref().map(|device| device as &dyn ReadBlocks),
             journal: if self.ignore_journal { JournalUse::Ignore } else { JournalUse::Replay },
             ..CheckOptions::default()

@@ -11,6 +11,8 @@ use floe_blockdev::{
     Access, Caching, Claim, FileDevice, NoHoles, PartitionTable, ReadBlocks, Use, Window,
     WritableFile, WriteBlocks, uses_of_part,
 };
+use floe_check::open::WhichSuperblock;
+use floe_format::BlockNr;
 
 use crate::input::files::InputPath;
 use crate::input::format_messages;
@@ -76,6 +78,11 @@ pub(crate) enum InUse {
 }
 
 impl Source {
+    /// The superblock that the user wants.
+    pub(crate) fn which(&self) -> WhichSuperblock {
+        WhichSuperblock { block: self.superblock.map(BlockNr), block_size: self.block_size }
+    }
+
     /// A device given on e2fsck's command line.
     pub(crate) fn whole(device: &Path) -> Self {
         Self {

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use floe_check::SharedCores;
+use floe_check::Tuning;
 use floe_exec::{Dealing, Policy, ProcCores, enter_idle_class, try_idle_class};
 
 /// Options of every command that checks.
@@ -72,6 +73,11 @@ impl Sharing {
     pub(crate) fn cores(&self) -> Option<SharedCores<'_>> {
         let (source, minimum) = self.cores.as_ref()?;
         Some(SharedCores { source, minimum: *minimum })
+    }
+
+    /// How passes are shared among workers.
+    pub(crate) fn tuning(&self) -> Tuning {
+        Tuning { schedule: self.policy, dealing: self.dealing, ..Tuning::default() }
     }
 }
 

@@ -13,8 +13,10 @@ use floe_check::memory::{Plan, Way};
 use floe_check::problem::{Row, Severity, Weight};
 use floe_check::reader::{Reader, paths};
 use floe_check::report::{Cost, Report, Verdict, inodes_of};
-use floe_check::{Accounting, CheckError, CheckOptions, JournalUse, Problem};
-use floe_format::BlockNr;
+use floe_check::{
+    Accounting, CheckError, CheckOptions, Checkpoints, JournalUse, MemoryLimit, Observer, Problem,
+    Tuning,
+};
 use floe_format::features::RoCompat;
 use floe_report::human::size;
 use floe_report::{html, human, json};
@@ -86,27 +88,36 @@ pub(crate) struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn options<'j>(&self, journal: Option<&'j FileDevice>) -> CheckOptions<'j> {
+    fn options<'r>(&'r self, journal: Option<&'r FileDevice>) -> CheckOptions<'r> {
         CheckOptions {
             threads: self.threads,
-            superblock: self.source.superblock.map(BlockNr),
-            block_size: self.source.block_size,
+            superblock: self.source.which(),
             journal: self.journal,
             external_journal: journal.map(|device| device as &dyn ReadBlocks),
             check_encoding: self.front.is_some_and(|front| front.check_encoding),
             now_seconds: now_seconds(),
-            schedule: self.sharing.policy,
-            dealing: self.sharing.dealing,
-            accounting: self.accounting,
-            links: self.links,
-            memory_bytes: self.memory_bytes,
-            held_bytes: self.source.caching.memory_bytes(),
-            on_plan: self
-                .memory_bytes
-                .filter(|_| front::tells_plan(self.front))
-                .map(|_| &tell_plan as _),
+            memory: MemoryLimit {
+                limit_bytes: self.memory_bytes,
+                held_bytes: self.source.caching.memory_bytes(),
+            },
+            cores: self.sharing.cores(),
+            tuning: Tuning {
+                accounting: self.accounting,
+                links: self.links,
+                ..self.sharing.tuning()
+            },
+            checkpoints: Checkpoints {
+                keeper: None,
+                parts: self.parts.map(|parts| parts as &dyn Parts),
+            },
             ..CheckOptions::default()
         }
+    }
+
+    fn observer<'r>(&'r self, reads: Option<&'r (dyn Fn() -> ReadCounts + Sync)>) -> Observer<'r> {
+        let is_told = self.memory_bytes.is_some() && front::tells_plan(self.front);
+        let on_plan = is_told.then_some(&tell_plan as _);
+        Observer { progress: self.watch.progress(), on_plan, reads }
     }
 
     /// Checks and writes the report to `out`.
@@ -130,14 +141,9 @@ impl Run<'_> {
         let device = Counted::new(device);
         let journal = self.external_journal.map(FileDevice::open).transpose()?;
         let reads = || device.counts();
-        let options = CheckOptions {
-            cores: self.sharing.cores(),
-            progress: self.watch.progress(),
-            checkpoint: self.checkpoint.map(|file| file as &dyn Keeper),
-            parts: self.parts.map(|parts| parts as &dyn Parts),
-            reads: Some(&reads),
-            ..self.options(journal.as_ref())
-        };
+        let mut options = self.options(journal.as_ref());
+        options.observer = self.observer(Some(&reads));
+        options.checkpoints.keeper = self.checkpoint.map(|file| file as &dyn Keeper);
         let checked = self.watch.during(&|| reads().bytes, || match self.cube {
             None => Ok(floe_check::check(&device, &options)?),
             Some(name) => check_cube(&device, &options, name).map(|(report, _)| report),
@@ -188,15 +194,11 @@ impl Run<'_> {
         let device = Counted::new(&opened);
         let journal = self.external_journal.map(FileDevice::open).transpose()?;
         shard.probe()?;
-        let mut options = CheckOptions {
-            cores: self.sharing.cores(),
-            progress: self.watch.progress(),
-            parts: self.parts.map(|parts| parts as &dyn Parts),
-            ..self.options(journal.as_ref())
-        };
+        let mut options = self.options(journal.as_ref());
+        options.observer = self.observer(None);
         let (refines, mut created) = match shard.common()? {
             Some((common, created)) => {
-                (options.key, options.now_seconds) = (Some(common.key), common.now_seconds);
+                (options.tuning.key, options.now_seconds) = (Some(common.key), common.now_seconds);
                 (false, created)
             }
             None => (true, None),

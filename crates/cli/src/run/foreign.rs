@@ -1,6 +1,6 @@
 //! Detects signatures of other formats in an ext file system, as left by an accidental mkfs.
 
-use floe_blockdev::{IDENTIFY_BYTES, ReadBlocks, identify};
+use floe_blockdev::{ReadBlocks, SIGNATURE_BYTES, identify};
 
 /// Formats that claim a whole device. Archives, disk images and partition tables do not.
 const CLAIMS: [&str; 8] =
@@ -9,7 +9,7 @@ const CLAIMS: [&str; 8] =
 /// The other format whose signature is at the start of a device with an ext file system: `mount`
 /// finds two formats, and refuses to choose.
 pub(crate) fn other_signature(device: &dyn ReadBlocks) -> Option<&'static str> {
-    let len = device.size_bytes().min(IDENTIFY_BYTES as u64) as usize;
+    let len = device.size_bytes().min(SIGNATURE_BYTES as u64) as usize;
     let mut head = vec![0; len];
     device.read_at(0, &mut head).ok()?;
     let name = identify(&head)?.name;

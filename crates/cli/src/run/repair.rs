@@ -9,9 +9,8 @@ use floe_blockdev::{Counted, FileDevice, Overlay, ReadBlocks, WritableFile, Writ
 use floe_check::cube::CubeName;
 use floe_check::memory::Plan;
 use floe_check::report::Cost;
-use floe_check::{CheckError, CheckOptions, JournalUse, Problem};
+use floe_check::{CheckError, CheckOptions, JournalUse, Observer, Problem};
 use floe_exec::Interrupt;
-use floe_format::BlockNr;
 use floe_repair::commit::{CommitError, CommitOptions, Committed, Seen, UndoTarget, commit};
 use floe_repair::failure::Failure;
 use floe_repair::identifiers;
@@ -215,20 +214,21 @@ impl RepairRun<'_> {
         Ok(RepairOptions {
             check: CheckOptions {
                 threads: self.threads,
-                schedule: self.sharing.policy,
-                dealing: self.sharing.dealing,
+                tuning: self.sharing.tuning(),
                 cores: self.sharing.cores(),
-                superblock: self.source.superblock.map(BlockNr),
-                block_size: self.source.block_size,
+                superblock: self.source.which(),
                 journal: JournalUse::Replay,
                 external_journal: journal,
                 check_encoding: self.front.is_some_and(|front| front.check_encoding),
                 now_seconds: clock::now().now_seconds,
-                progress: self.watch.progress(),
-                on_plan: self
-                    .memory_bytes
-                    .filter(|_| front::tells_plan(self.front))
-                    .map(|_| &tell_plan as _),
+                observer: Observer {
+                    progress: self.watch.progress(),
+                    on_plan: self
+                        .memory_bytes
+                        .filter(|_| front::tells_plan(self.front))
+                        .map(|_| &tell_plan as _),
+                    reads: None,
+                },
                 ..CheckOptions::default()
             },
             memory_bytes: self.memory_bytes,

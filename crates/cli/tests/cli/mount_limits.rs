@@ -63,7 +63,7 @@ fn a_full_disk_has_its_space_again_when_files_go() {
     assert!(oracle::e2fsck(&image).unwrap().clean());
 }
 
-/// What the kernel keeps is refused when it is written back: whoever closes, syncs or goes on writing is told.
+/// Data that the kernel keeps are refused when it writes them back: whoever closes, syncs or goes on writing is told.
 #[test]
 fn a_full_disk_is_told_to_writers_of_the_kernels_cache() {
     if !can_mount() {

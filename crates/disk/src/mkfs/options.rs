@@ -140,8 +140,11 @@ impl Options {
             'g' => self.blocks_per_group = Some(number()?),
             'G' => self.flex_groups = Some(number()?),
             'N' => self.inode_count = Some(number()?),
-            'i' => self.inode_ratio = Some(u64::from(number()?)),
-            'I' => self.inode_size = Some(number()?),
+            'i' => self.inode_ratio = Some(size(value).ok_or_else(|| wrong("not a size"))?),
+            'I' => {
+                let bytes = size(value).and_then(|bytes| u32::try_from(bytes).ok());
+                self.inode_size = Some(bytes.ok_or_else(|| wrong("not a size"))?);
+            }
             'm' => {
                 let percent = value.parse().map_err(|_| wrong("not a number"))?;
                 self.reserved_percent = Some(percent);
@@ -197,12 +200,12 @@ impl Options {
             match key {
                 "size" => {
                     self.journal_size_mib =
-                        Some(value.parse().map_err(|_| "size: must be a number of MiB")?);
+                        Some(in_units(value, 1 << 20).ok_or("size: must be a number of MiB")?);
                 }
                 "fast_commit_size" => {
-                    let kib =
-                        value.parse().map_err(|_| "fast_commit_size: must be a number of KiB")?;
-                    self.fast_commit_kib = Some(kib);
+                    let kib = in_units(value, 1 << 10);
+                    self.fast_commit_kib =
+                        Some(kib.ok_or("fast_commit_size: must be a number of KiB")?);
                 }
                 "location" => self.journal_location = Some(value.to_owned()),
                 "device" => return Err("Floe makes no external journals".into()),
@@ -484,12 +487,14 @@ pub fn size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
+/// A number of units, or of bytes if it has a suffix.
+fn in_units(text: &str, unit_bytes: u64) -> Option<u64> {
+    text.parse().ok().or_else(|| Some(size(text)? / unit_bytes))
+}
+
 /// A number of blocks, or of bytes if it has a suffix.
 fn blocks_or_size(text: &str, block_size: u32) -> Option<u64> {
-    match text.parse() {
-        Ok(blocks) => Some(blocks),
-        Err(_) => Some(size(text)? / u64::from(block_size.max(1))),
-    }
+    in_units(text, u64::from(block_size.max(1)))
 }
 
 /// Text in a field that is padded with NULs.

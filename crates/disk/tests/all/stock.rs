@@ -331,3 +331,22 @@ fn old_signatures_are_gone() {
         assert_eq!(judged.exit, Some(0), "{}", judged.text);
     }
 }
+
+/// Every size has units; without one it counts what mke2fs counts.
+#[test]
+fn sizes_with_units_are_those_in_numbers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = |name: &str, args: &[&str]| {
+        let path = folder.path().join(name);
+        floe(&path, 32 << 20, args).expect("a file system");
+        std::fs::read(path).expect("the image")
+    };
+    let numbers = ["-t", "ext4", "-O", "fast_commit", "-b", "1024", "-I", "1024", "-i", "16384"];
+    let units = ["-t", "ext4", "-O", "fast_commit", "-b", "1K", "-I", "1k", "-i", "16KiB"];
+    let journals = ["size=4,fast_commit_size=256", "size=4M,fast_commit_size=256K"];
+    let with = |args: &[&'static str], journal| [args, &["-J", journal]].concat();
+    let [numbers, units] = [with(&numbers, journals[0]), with(&units, journals[1])];
+    let by_numbers = made("numbers", &numbers);
+    assert!(by_numbers == made("units", &units));
+    assert!(by_numbers != made("default", &numbers[..8]));
+}

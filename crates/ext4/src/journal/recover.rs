@@ -105,7 +105,7 @@ pub fn replay_onto<D: ReadBlocks>(
     replay
 }
 
-/// What the replay of one of several journals did.
+/// The result of the replay of one of several journals.
 #[derive(Debug, Default)]
 pub struct Pass {
     /// The events, in order.

@@ -1,7 +1,8 @@
 //! Builds the superblock of an empty journal, and computes the size of a new journal.
 
 use floe_format::ext::jbd2::{
-    JournalSuperblock, MAGIC, MIN_JOURNAL_BLOCKS, SUPERBLOCK_V1, SUPERBLOCK_V2,
+    JournalSuperblock, LOG_PER_FAST_COMMIT_BLOCK, MAGIC, MIN_JOURNAL_BLOCKS, SUPERBLOCK_V1,
+    SUPERBLOCK_V2,
 };
 
 /// Blocks of a new journal.
@@ -12,9 +13,6 @@ pub struct JournalSize {
     /// Blocks of the fast-commit area at the end; 0 without the feature.
     pub fast_commit_blocks: u32,
 }
-
-/// Blocks of the log for each block of the fast-commit area (mke2fs).
-const LOG_PER_FAST_COMMIT_BLOCK: u32 = 64;
 
 /// The size that mke2fs gives the journal of a file system of `blocks` blocks; `None` if that is too
 /// small for a journal.

@@ -24,6 +24,8 @@ pub const REVOKE_BLOCK: u32 = 5;
 
 /// The fewest blocks of a journal (`JBD2_MIN_JOURNAL_BLOCKS`), the fast-commit area not counted.
 pub const MIN_JOURNAL_BLOCKS: u32 = 1024;
+/// Blocks of the log for each block of the fast-commit area (mke2fs).
+pub const LOG_PER_FAST_COMMIT_BLOCK: u32 = 64;
 /// Blocks of the fast-commit area where the superblock says 0.
 pub(crate) const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 /// `s_checksum_type` and `h_chksum_type`: crc32 (`crc32_be`), used by version 1.
@@ -172,6 +174,18 @@ layout! {
     }
 }
 
+/// Whether a fast-commit area of this size leaves a journal of `blocks` blocks enough for transactions.
+pub fn leaves_room(blocks: u32, area: u32) -> bool {
+    blocks.checked_sub(area).is_some_and(|rest| rest >= MIN_JOURNAL_BLOCKS)
+}
+
+/// Blocks of the fast-commit area in a journal of `blocks` blocks that has none: what mke2fs gives a
+/// journal of that length, or less if that leaves too few for transactions; `None` without room for one.
+pub fn fast_commit_area(blocks: u32) -> Option<u32> {
+    let room = blocks.checked_sub(MIN_JOURNAL_BLOCKS).filter(|&room| room > 0)?;
+    Some((blocks / (LOG_PER_FAST_COMMIT_BLOCK + 1)).clamp(1, room))
+}
+
 /// The checksums that the blocks of a journal carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksums {
@@ -214,11 +228,13 @@ impl JournalSuperblock {
 
     /// Blocks of the fast-commit area at the end; 0 without the feature.
     pub fn fast_commit_blocks(&self) -> u32 {
-        match (self.incompat().contains(JournalIncompat::FAST_COMMIT), self.num_fc_blks) {
-            (false, _) => 0,
-            (true, 0) => DEFAULT_FAST_COMMIT_BLOCKS,
-            (true, blocks) => blocks,
-        }
+        let in_use = self.incompat().contains(JournalIncompat::FAST_COMMIT);
+        if in_use { self.stored_fast_commit_blocks() } else { 0 }
+    }
+
+    /// Blocks of the fast-commit area that the journal has with the feature.
+    pub fn stored_fast_commit_blocks(&self) -> u32 {
+        if self.num_fc_blks == 0 { DEFAULT_FAST_COMMIT_BLOCKS } else { self.num_fc_blks }
     }
 
     /// The format of the other blocks. If both checksum features are set, version 3 wins.
@@ -414,6 +430,16 @@ mod tests {
         for (checksums, bit64, size) in sizes {
             assert_eq!(format(checksums, bit64).tag_size(), size);
         }
+    }
+
+    #[test]
+    fn a_fast_commit_area_is_that_of_mke2fs_where_it_fits() {
+        assert_eq!(fast_commit_area(4096 + 64), Some(64));
+        assert_eq!(fast_commit_area(1024 + 16), Some(16));
+        assert_eq!(fast_commit_area(1030), Some(6));
+        assert_eq!(fast_commit_area(1024), None);
+        assert_eq!(fast_commit_area(7), None);
+        assert!(leaves_room(1030, 6) && !leaves_room(1030, 7) && !leaves_room(5, u32::MAX));
     }
 
     #[test]

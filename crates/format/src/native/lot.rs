@@ -16,7 +16,7 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"Flot");
 pub const VERSION: u16 = 1;
 
 layout! {
-    /// What a lot is. All groups of the lot have the same record.
+    /// The record of a lot. All groups of the lot have the same record.
     pub struct LotRecord[64] little {
         /// [`MAGIC`].
         0x00 magic: u32,

@@ -6,7 +6,7 @@ use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_ext4::journal::{self, JournalPlace};
 use floe_format::ext::extent;
 use floe_format::ext::inode::InodeFlags;
-use floe_format::ext::jbd2::{self, Checksums, JournalSuperblock};
+use floe_format::ext::jbd2::{self, Checksums, JournalSuperblock, fast_commit_area};
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat};
 use floe_format::{InodeNr, LogicalBlock};
@@ -21,6 +21,10 @@ use floe_ext4::make::journal_superblock::{EmptyJournal, JournalSize, size_of_new
 const V2_FIELDS: usize = 0x24;
 
 pub(super) fn apply(stage: &mut Stage<'_>, edit: &JournalEdit) -> Result<(), Failure> {
+    // Only journals on other devices name their users.
+    let uuid = is_external(stage).then_some(stage.superblock().uuid);
+    let sb = stage.superblock().clone();
+    let area_of_new = |blocks| area_of(&sb, blocks);
     match edit {
         JournalEdit::Drop => restore_or_drop(stage),
         JournalEdit::Reset => reset(stage),
@@ -44,7 +48,19 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &JournalEdit) -> Result<(), Fai
         JournalEdit::Version2 => edit_superblock(stage, |bytes| {
             bytes[V2_FIELDS..].fill(0);
             let mut superblock = JournalSuperblock::decode(bytes);
-            (superblock.blocktype, superblock.nr_users) = (jbd2::SUPERBLOCK_V2, 1);
+            superblock.blocktype = jbd2::SUPERBLOCK_V2;
+            set_user(&mut superblock, uuid);
+            superblock.num_fc_blks = area_of_new(superblock.maxlen);
+            superblock.encode_into(bytes);
+        }),
+        JournalEdit::OneUser => edit_superblock(stage, |bytes| {
+            let mut superblock = JournalSuperblock::decode(bytes);
+            set_user(&mut superblock, uuid);
+            superblock.encode_into(bytes);
+        }),
+        JournalEdit::FastCommits(blocks) => edit_superblock(stage, |bytes| {
+            let mut superblock = JournalSuperblock::decode(bytes);
+            superblock.num_fc_blks = *blocks;
             superblock.encode_into(bytes);
         }),
         JournalEdit::Bounds { first, blocks } => edit_superblock(stage, |bytes| {
@@ -63,6 +79,20 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &JournalEdit) -> Result<(), Fai
         JournalEdit::ExternalChecksum => edit_device(stage, OFFSET_BYTES, |bytes| {
             Superblock::write_checksum(bytes);
         }),
+    }
+}
+
+/// Blocks of the fast-commit area of a journal of this length.
+fn area_of(sb: &Superblock, blocks: u32) -> u32 {
+    let fast_commits = sb.features().compat.contains(Compat::FAST_COMMIT);
+    fast_commit_area(blocks).filter(|_| fast_commits).unwrap_or(0)
+}
+
+/// Gives a journal one user, and its name, if it has any.
+fn set_user(superblock: &mut JournalSuperblock, uuid: Option<[u8; 16]>) {
+    superblock.nr_users = 1;
+    if let Some(uuid) = uuid {
+        superblock.users[..uuid.len()].copy_from_slice(&uuid);
     }
 }
 
@@ -186,10 +216,11 @@ fn reset(stage: &mut Stage<'_>) -> Result<(), Failure> {
         stage.random[3] & 0x7f,
     ]);
     let maxlen = u32::try_from(blocks).map_err(|_| Failure::NotNow("the journal is too long"))?;
+    let fast_commit_blocks = area_of(stage.superblock(), maxlen);
     edit_superblock(stage, |bytes| {
         let old = JournalSuperblock::decode(bytes);
         let keeps_version = old.magic == jbd2::MAGIC && old.blocktype == jbd2::SUPERBLOCK_V1;
-        let size = JournalSize { blocks: maxlen, fast_commit_blocks: 0 };
+        let size = JournalSize { blocks: maxlen, fast_commit_blocks };
         let uuid = (!keeps_version).then_some(old.uuid);
         *bytes = EmptyJournal { block_size, size, sequence, uuid }.superblock();
     })?;

@@ -30,7 +30,10 @@ pub(super) fn rewrite(stage: &mut Stage<'_>, name: &str) -> Result<(), Failure> 
         .quota
         .of_kind(index)
         .into_iter()
-        .map(|(id, used)| (id, Usage { space_bytes: used.space_bytes, inodes: used.inodes }))
+        .map(|(id, used)| {
+            // Linux takes e2fsck's count as well; e2fsck calls Linux's damage.
+            (id, Usage { space_bytes: used.space_bytes, inodes: used.inodes_by_e2fsck() })
+        })
         .collect();
     let file = quota_file::build(kind, &limits, &usage)
         .ok_or(Failure::NoSpace("number for a block of the quota file"))?;

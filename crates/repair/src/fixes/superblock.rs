@@ -90,6 +90,10 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
             stage.superblock_mut().feature_incompat &= !Incompat::FILETYPE.bits();
             stage.write_backups();
         }
+        SuperblockEdit::DropFastCommit => {
+            stage.superblock_mut().feature_compat &= !Compat::FAST_COMMIT.bits();
+            stage.write_backups();
+        }
         SuperblockEdit::DropMmp => {
             let sb = stage.superblock_mut();
             sb.feature_incompat &= !Incompat::MMP.bits();

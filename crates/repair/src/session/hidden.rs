@@ -4,7 +4,11 @@
 //! damage: no name, block or file is given up because its owner or content cannot be read. Damage
 //! that an inode, a map or a directory block shows by itself is repaired all the same.
 
-use floe_check::{Examination, Problem, Report};
+use floe_check::{Examination, Problem};
+use floe_ext4::inode_table::read_inode;
+use floe_ext4::map::runs::BlockMap;
+use floe_format::InodeNr;
+use floe_format::ext::inode::{FileType, Inode};
 
 use crate::edit::{
     AttributeBlockEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, SuperblockEdit,
@@ -40,9 +44,11 @@ enum Level {
 }
 
 impl Level {
-    fn of(report: &Report, guarded: bool) -> Self {
+    fn of(examination: &Examination<'_>, guarded: bool) -> Self {
+        let report = &examination.report;
         let hidden = |problem: &Problem| match *problem {
             Problem::FilesystemExceedsDevice { .. } => Self::Absent,
+            Problem::UnreadableBlock { inode, .. } if hides_no_map(examination, inode) => Self::No,
             Problem::UnreadableBlock { .. } => Self::Maps,
             Problem::UnreadableInodeTable { .. } => Self::Inodes,
             // With a backup in use its descriptors were readable, but the primary ones may not be
@@ -60,12 +66,29 @@ impl Level {
     }
 }
 
+/// Whether the blocks of an inode are known although a block of it cannot be read: a symlink's map is
+/// complete if only its target is hidden, and the geometry tells what the resize inode holds.
+fn hides_no_map(examination: &Examination<'_>, inode: InodeNr) -> bool {
+    let volume = &examination.volume;
+    let geometry = &volume.geometry;
+    if inode == InodeNr::RESIZE {
+        return true;
+    }
+    let raw = read_inode(inode, volume.device, geometry, &volume.groups);
+    let file = raw.as_deref().and_then(Inode::decode);
+    let Some(link) = file.filter(|file| file.file_type() == Some(FileType::Symlink)) else {
+        return false;
+    };
+    let limit = link.size_bytes().div_ceil(u64::from(geometry.block_size)).min(1);
+    BlockMap::of(&link, volume.device, geometry, limit).is_ok()
+}
+
 impl HiddenParts {
     /// The parts that an examination could not read. `unreadable`: device offsets of all blocks
     /// found unreadable so far, unless they may be overwritten.
     pub(super) fn of(examination: &Examination<'_>, unreadable: Option<&[u64]>) -> Self {
         let guard = unreadable.map(|offsets| Guard::of(examination, offsets));
-        let mut level = Level::of(&examination.report, guard.is_some());
+        let mut level = Level::of(examination, guard.is_some());
         if guard.as_ref().is_some_and(Guard::hides_superblock) {
             level = level.max(Level::Descriptors);
         }
@@ -117,6 +140,16 @@ impl HiddenParts {
             }
             _ => Some("part of the device cannot be read: copy it first (ddrescue)"),
         }
+    }
+}
+
+/// Whether a link count is too low for the names that were read: hidden names only add to them.
+fn raises_link_count(problem: &Problem) -> bool {
+    match *problem {
+        Problem::InodeLinkCountWrong { stored, counted, .. } => counted > u32::from(stored),
+        // No name leads to it.
+        Problem::QuotaInodeWithoutLinks { .. } => true,
+        _ => false,
     }
 }
 
@@ -195,6 +228,7 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
                 | SuperblockEdit::SetRoCompat(_)
         ),
         Edit::GroupMaps { .. } => is_used_after_all(problem),
+        Edit::LinkCount { .. } => raises_link_count(problem),
         // Names, links and parents may be in unreadable directories; counts and quotas may include
         // unreadable files.
         Edit::Journal(_)
@@ -206,7 +240,6 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
         | Edit::Tree(_)
         | Edit::Attach { .. }
         | Edit::Release { .. }
-        | Edit::LinkCount { .. }
         | Edit::Totals
         | Edit::QuotaFile { .. }
         | Edit::Backpointers

@@ -87,7 +87,7 @@ impl Session<'_> {
 
     /// Repairs an MMP block that stops every check at once, if the policy agrees.
     pub(super) fn mend_mmp(&mut self, problem: &Problem) -> Result<bool, RepairError> {
-        let opened = open(self.staged, &self.options.check)?;
+        let opened = open(self.staged, self.options.check.superblock)?;
         let Plan::Edits(edits) = plan(problem) else { return Ok(false) };
         if self.staged.protects() && !self.staged.unreadable_offsets().is_empty() {
             // An unreadable MMP block may hold the record of another active host.

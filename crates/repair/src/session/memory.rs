@@ -1,7 +1,7 @@
 //! Divides the memory limit of a repair: a part for staged blocks, the rest for examinations and
 //! findings. An estimate, like that of a check (`docs/memory.md`).
 
-use floe_check::{CheckError, CheckOptions, Examination};
+use floe_check::{CheckError, CheckOptions, Examination, MemoryLimit, Observer};
 
 use super::{RepairError, RepairOptions, Session};
 
@@ -51,8 +51,10 @@ impl<'s> Session<'s> {
         let findings = self.decisions.decided.len().max(self.attempts.tries.len()) as u64;
         let held_bytes = places * STAGED_BYTES + findings * FINDING_BYTES;
         // Later examinations need about as much.
-        let on_plan = self.options.check.on_plan.filter(|_| self.rounds == 1);
-        CheckOptions { held_bytes, on_plan, ..self.options.check }
+        let check = self.options.check;
+        let on_plan = check.observer.on_plan.filter(|_| self.rounds == 1);
+        let memory = MemoryLimit { held_bytes, ..check.memory };
+        CheckOptions { memory, observer: Observer { on_plan, ..check.observer }, ..check }
     }
 
     /// Bytes for findings that are new in this examination; the estimate covers the others.
@@ -68,7 +70,7 @@ impl<'s> Session<'s> {
         examination: &Examination<'_>,
     ) -> Result<(), RepairError> {
         let (Some(plan), Some(budget_bytes)) =
-            (&examination.report.plan, self.options.check.memory_bytes)
+            (&examination.report.plan, self.options.check.memory.limit_bytes)
         else {
             return Ok(());
         };
@@ -85,7 +87,7 @@ impl<'s> Session<'s> {
         let plan = examination.report.plan.as_ref();
         let exact_bytes = plan.map_or(0, |plan| plan.exact_bytes);
         let need_bytes = exact_bytes.saturating_add(self.of_new_findings(examination));
-        let budget_bytes = self.options.check.memory_bytes.unwrap_or(u64::MAX);
+        let budget_bytes = self.options.check.memory.limit_bytes.unwrap_or(u64::MAX);
         let phase = "recording everything in use";
         of_repair(CheckError::OverBudget { phase, need_bytes, budget_bytes })
     }

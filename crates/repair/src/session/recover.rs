@@ -21,7 +21,7 @@ impl Session<'_> {
     pub(super) fn recover(&mut self) -> Result<Opened, RepairError> {
         let mut options = self.options.check;
         options.journal = JournalUse::Replay;
-        let opened = open(self.staged, &options)?;
+        let opened = open(self.staged, options.superblock)?;
         let seen = self.staged.unreadable_offsets();
         let recovery = recovery::recover(self.staged, &opened, &options);
         if self.rounds == 1 {
@@ -35,7 +35,7 @@ impl Session<'_> {
         if let (Some(device), Some((offset, block))) = (self.journal_device, recovery.external) {
             device.write_at(offset, &block).map_err(Failure::Io)?;
         }
-        Ok(open(self.staged, &options)?)
+        Ok(open(self.staged, options.superblock)?)
     }
 
     /// Fails if part of the journal's data is unreadable, so that nothing is written. `seen` lists

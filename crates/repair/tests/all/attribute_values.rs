@@ -55,7 +55,7 @@ fn one_wrong_byte_of_an_attribute_block_is_put_right() {
             }
         }
     }
-    // What two wrong bytes leave is not taken for what one leaves.
+    // A block with two wrong bytes is not taken for one with a single wrong byte.
     let two = recipe::xattr_block("/ea-block").stale().raw(|raw| {
         raw[33] ^= 3;
         raw[50] ^= 1;

@@ -3,7 +3,7 @@
 //! file.
 
 use floe_blockdev::ReadBlocks;
-use floe_check::{Accounting, CheckOptions, JournalUse};
+use floe_check::{Accounting, CheckOptions, JournalUse, Tuning};
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, Inode};
 use floe_repair::policy::Yes;
@@ -16,7 +16,7 @@ use floe_workload::fill::{Shape, fill};
 fn options(accounting: Accounting, threads: usize) -> RepairOptions<'static> {
     let check = CheckOptions {
         threads,
-        accounting,
+        tuning: Tuning { accounting, ..Tuning::default() },
         journal: JournalUse::Replay,
         now_seconds: i64::from(NOW),
         ..CheckOptions::default()

@@ -1,6 +1,7 @@
 //! Edits that a person refuses are not written along with accepted ones.
 
 use floe_blockdev::ReadBlocks;
+use floe_check::open::WhichSuperblock;
 use floe_check::{CheckOptions, Problem, Report};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::{BlockNr, GroupNr};
@@ -84,7 +85,7 @@ fn a_refused_number_of_inodes_is_written_to_no_backup() {
     }
     recipe = recipe.edit(backup(3, |sb| sb.magic = 1)).edit(superblock(double));
     let image = recipe.build().unwrap();
-    let geometry = floe_check::open::open(&image, &CheckOptions::default()).unwrap().geometry;
+    let geometry = floe_check::open::open(&image, WhichSuperblock::default()).unwrap().geometry;
     let backups = groups.map(|group| {
         let block: BlockNr = geometry.superblock_of(GroupNr(group)).unwrap();
         geometry.offset_bytes(block)

@@ -8,8 +8,8 @@ use std::io;
 use std::sync::Mutex;
 
 use floe_blockdev::{Fault, Faulty, ReadBlocks};
-use floe_format::BlockNr;
 use floe_format::ext::inode::{FileType, Inode};
+use floe_format::{BlockNr, InodeNr};
 use floe_repair::policy::Yes;
 use floe_repair::{Repair, RepairError, RepairOptions, repair};
 use floe_testkit::compare::losses;
@@ -172,4 +172,49 @@ fn by_permission_a_directory_block_is_emptied() {
     let permitted = RepairOptions { overwrite_unreadable: true, ..options() };
     let emptied = repair(&device, &permitted, &mut Yes).unwrap();
     assert!(is_staged(&emptied, hidden) && emptied.is_clean(), "{:?}", emptied.left);
+}
+
+/// The first block of a file's content.
+fn first_block(volume: &Volume<'_>, inode: InodeNr) -> BlockNr {
+    *volume.map(inode).unwrap().data.values().next().unwrap()
+}
+
+/// Damage is repaired although a block is unreadable that has nothing to do with it.
+#[test]
+fn only_what_depends_on_a_block_is_left() {
+    if tool::missing() {
+        return;
+    }
+    // A wrong block count, a free block marked as used, one name more than counted.
+    let damage = "sif /fragmented blocks 9\nsetb 8189\nsif /hard-a links_count 1\n";
+    let all = ["inode-block-count-wrong", "block-bitmap-leaked-block", "inode-link-count-wrong"];
+    for profile in [Profile::Ext4K1, Profile::Ext3, Profile::Quota, Profile::EaInode] {
+        let image = build::base(profile).unwrap();
+        build::debugfs(&image, damage).unwrap();
+        let volume = Volume::open(&image).unwrap();
+        let at = |path: &str| volume.lookup(path).unwrap();
+        let raw = volume.inode_bytes(at("/ea-block")).unwrap();
+        let attributes = BlockNr(Inode::decode(&raw).unwrap().file_acl(true));
+        let resize = volume.map(InodeNr(7)).unwrap().nodes[0].block;
+        let hidden = [
+            ("target of a symlink", first_block(&volume, at("/long-link")), "unreadable-block"),
+            ("attributes", attributes, "xattr-block-unreadable"),
+            ("map of the resize inode", resize, "unreadable-block"),
+            ("names", first_block(&volume, at("/dir")), "dir-block-read-error"),
+        ];
+        for (what, block, finding) in hidden {
+            let device = Faulty::new(&image, 1024, [(block, Fault::Unreadable)]);
+            let blind = repair(&device, &options(), &mut Yes).unwrap();
+            let done = |id: &str| {
+                let mut problems = blind.deeds.iter().filter_map(|deed| deed.problem.as_ref());
+                problems.any(|problem| problem.row().id == id)
+            };
+            for id in all {
+                assert!(done(id), "{profile}, {what} hidden: {id} in {:?}", blind.left);
+            }
+            assert!(!is_staged(&blind, block), "{profile}: {what} overwritten");
+            let left = blind.left.iter().any(|(problem, _)| problem.row().id == finding);
+            assert!(left && !blind.is_clean(), "{profile}, {what} hidden: {:?}", blind.left);
+        }
+    }
 }

@@ -25,7 +25,8 @@ fn device(change: impl Fn(&mut Superblock), journal_words: &[(u64, u32)]) -> Ima
     change(&mut outer);
     outer.encode_into(&mut bytes);
     image.write(OFFSET_BYTES, &bytes).expect("written");
-    let words = [(0, 0xc03b_3998), (4, 4), (0x0c, 1024), (0x10, 2048), (0x14, 3), (0x18, 1)];
+    let words =
+        [(0, 0xc03b_3998), (4, 4), (0x0c, 1024), (0x10, 2048), (0x14, 3), (0x18, 1), (0x40, 1)];
     for &(at, word) in words.iter().chain(journal_words) {
         let word: u32 = word;
         image.write(2048 + at, &word.to_be_bytes()).expect("written");
@@ -63,6 +64,18 @@ pub(super) fn cases() -> Vec<Case> {
             &["external-journal-uuid-mismatch"],
         ),
         on("shared journal", device(|_| (), &[(0x40, 2)]), &["external-journal-multiple-users"]),
+        on(
+            "journal without a user",
+            device(|_| (), &[(0x40, 0)]),
+            &["external-journal-without-user"],
+        )
+        .unlike_e2fsck("Linux refuses it, and e2fsck does not look"),
+        on(
+            "journal device of version 1",
+            device(|_| (), &[(4, 3), (0x40, 0)]),
+            &["journal-version-too-old"],
+        )
+        .unlike_e2fsck("Linux refuses it, and e2fsck does not look"),
         on(
             "checksum of a journal device",
             device(

@@ -79,7 +79,8 @@ fn half_of_a_block() -> Edit {
 
 /// The recipes of this module.
 pub(super) fn cases() -> Vec<Case> {
-    let recipes = [roles(), deletion(), sizes(), flags()].into_iter().flatten();
+    let recipes =
+        [roles(), deletion(), reserved_like_orphans(), sizes(), flags()].into_iter().flatten();
     let mut cases: Vec<Case> = recipes.map(|recipe| Case::from(recipe).same_codes()).collect();
     cases.push(
         Case::from(
@@ -144,6 +145,18 @@ fn roles() -> Vec<Recipe> {
         k1("an extent directory called a socket", &["inode-is-really-directory"])
             .edit(inode("/dir/sub").mode(0o140_755)),
     ]
+}
+
+/// Reserved inodes whose deletion time looks like the next number of an orphan list, also those that
+/// nothing else is expected of.
+fn reserved_like_orphans() -> Vec<Recipe> {
+    ["<1>", "<5>", "<6>", "<7>", "<8>", "<9>", "<10>"]
+        .into_iter()
+        .map(|path| {
+            k1(&format!("{path} like an orphan"), &["inode-dtime-looks-like-orphan-link"])
+                .edit(dtime(path, 7))
+        })
+        .collect()
 }
 
 fn deletion() -> Vec<Recipe> {

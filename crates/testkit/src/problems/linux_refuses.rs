@@ -19,10 +19,17 @@ const LINUX_KNOWS: &str = "Linux refuses it, and e2fsck does not look";
 
 /// The recipes of this module.
 pub(super) fn cases() -> Vec<Case> {
-    [superblocks(), journal_bounds(), special_inodes(), orphan_files(), files()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        superblocks(),
+        journal_bounds(),
+        fast_commit_areas(),
+        special_inodes(),
+        orphan_files(),
+        files(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn stricter(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str]) -> Case {
@@ -73,6 +80,37 @@ fn journal_bounds() -> Vec<Case> {
         bound("log begins behind its end", 0x14, 0x7fff_ffff),
         bound("log begins at its superblock", 0x14, 0),
         bound("journal of one block", 0x10, 1),
+    ]
+}
+
+/// `s_num_fc_blks` (0x54) of the journal superblock in a file system with fast commits.
+fn fast_commit_areas() -> Vec<Case> {
+    let area = |name: &str, blocks: u32| {
+        let edit = journal_superblock().put(0x54, blocks.to_be_bytes());
+        stricter(name, Profile::FastCommit, edit, &["fast-commit-area-too-large"])
+    };
+    let switched_on = superblock(|sb| sb.feature_compat |= Compat::FAST_COMMIT.bits());
+    let version_1 = journal_superblock().raw(|raw| {
+        raw[0x04..0x08].copy_from_slice(&3u32.to_be_bytes());
+        raw[0x24..].fill(0);
+    });
+    vec![
+        area("area of fast commits leaves 1023 blocks", 17),
+        area("area of fast commits leaves nothing", 1040),
+        area("area of fast commits longer than the journal", u32::MAX),
+        // As `tune2fs -O fast_commit` leaves it.
+        stricter(
+            "fast commits in a short journal",
+            Profile::Ext4K1,
+            switched_on,
+            &["fast-commit-area-too-large"],
+        ),
+        stricter(
+            "fast commits in a journal of version 1",
+            Profile::FastCommit,
+            version_1,
+            &["journal-version-too-old"],
+        ),
     ]
 }
 

@@ -81,7 +81,7 @@ impl ReadBlocks for Traced<'_> {
     }
 }
 
-/// What `e2fsck -fn` reads of an image, by strace; `None` if one of the programs is missing.
+/// The reads of `e2fsck -fn` on an image, by strace; `None` if one of the programs is missing.
 pub(super) fn of_e2fsck(image: &Path) -> Result<Option<Vec<Request>>> {
     let mut command = Command::new("strace");
     command.args(["-qq", "-y", "-e", "trace=pread64,preadv,read,lseek,fadvise64,readahead"]);

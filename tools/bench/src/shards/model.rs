@@ -90,12 +90,12 @@ fn solve(mut rows: [[f64; 5]; 4]) -> Result<[f64; 4]> {
     Ok(std::array::from_fn(|at| rows[at][4] / rows[at][at]))
 }
 
-/// What all shards together do in two ways to share: from this follows what each of them does for everything.
+/// The work of all shards together in two ways to share: from it follows the work that each shard repeats.
 #[derive(Clone, Copy)]
 struct Shared {
-    /// What every shard does, whatever its share.
+    /// The work that every shard does, whatever its share.
     each: Costs,
-    /// What is shared.
+    /// The work that is shared.
     all: Costs,
 }
 

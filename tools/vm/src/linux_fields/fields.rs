@@ -51,6 +51,10 @@ const INODE: &[(&str, usize, usize)] = &[
     ("attribute size", 0xac, 4),
 ];
 const FLAGS: usize = 0x20;
+/// Offset of `s_maxlen` in the journal superblock.
+const JOURNAL_LENGTH: usize = 0x10;
+/// The fewest blocks of a journal.
+const SHORTEST_LOG: u32 = 1024;
 /// Inodes with a special role, and files of the base images.
 const OBJECTS: &[&str] = &[
     "/",
@@ -144,13 +148,21 @@ fn of_inode(profile: Profile, path: &str, raw: &[u8], all: &mut Vec<Change>) {
     }
 }
 
-/// Every used word of the superblock, except its checksum.
+/// Offsets of `s_feature_compat`, `s_feature_incompat` and `s_feature_ro_compat` in the superblock.
+const FEATURES: [usize; 3] = [0x5c, 0x60, 0x64];
+
+/// Every used word of the superblock, except its checksum; and every feature on its own, because one may
+/// need something that the file system lacks.
 fn of_superblock(profile: Profile, volume: &Volume<'_>, all: &mut Vec<Change>) -> Result<()> {
     let mut raw = [0; 1024];
     volume.image.read(OFFSET_BYTES, &mut raw)?;
     for at in (0..0x288).step_by(4) {
         let Some(old) = value_at(&raw, at, 4) else { continue };
-        for value in odd_values(old, 4) {
+        let mut values = odd_values(old, 4);
+        if FEATURES.contains(&at) {
+            values.extend((0..32).map(|bit| old ^ 1 << bit));
+        }
+        for value in values {
             let name = format!("superblock {at:#x}={value:#x}");
             let edit = Edit::new(move |volume: &Volume<'_>| {
                 let place = OFFSET_BYTES + at as u64;
@@ -204,16 +216,33 @@ fn of_descriptor(profile: Profile, volume: &Volume<'_>, all: &mut Vec<Change>) -
     Ok(())
 }
 
-/// Every used word of the journal superblock, except its checksum.
+/// Every used word of the journal superblock, except its checksum; also set to lengths that leave the log
+/// just enough blocks, or just too few.
 fn of_journal(profile: Profile, volume: &Volume<'_>, all: &mut Vec<Change>) -> Result<()> {
     let Some(block) = volume.map(InodeNr::JOURNAL)?.data.get(&LogicalBlock(0)).copied() else {
         return Ok(());
     };
     let raw = volume.block(block)?;
+    let word_at = |at: usize| {
+        let word = raw.get(at..at + 4)?;
+        Some(word.iter().fold(0, |value, &byte| value << 8 | u32::from(byte)))
+    };
+    let blocks: u32 = word_at(JOURNAL_LENGTH).unwrap_or(0);
+    let most = blocks.saturating_sub(SHORTEST_LOG);
     for at in (0..0x60).step_by(4) {
-        let Some(word) = raw.get(at..at + 4) else { continue };
-        let old = word.iter().fold(0, |value, &byte| value << 8 | u32::from(byte));
-        for value in odd_values(old, 4) {
+        let Some(old) = word_at(at) else { continue };
+        let mut values = odd_values(old, 4);
+        values.extend([
+            most,
+            most + 1,
+            most + 2,
+            SHORTEST_LOG - 1,
+            SHORTEST_LOG,
+            blocks,
+            blocks + 1,
+        ]);
+        values.retain(|&value| value != old);
+        for value in values {
             let name = format!("journal {at:#x}={value:#x}");
             let edit = journal_superblock().put(at, value.to_be_bytes());
             all.push(Change { recipe: Recipe::new(name.clone()).on(profile).edit(edit), name });

@@ -209,7 +209,7 @@ mod laws {
         all.dirs.infos.push(DirInfo { inode, size_blocks: value });
         let block = BlockNr(u64::from(value));
         all.attributes.block_uses.push(BlockUse { block, inode, wants_context: false });
-        all.quota.add(0, value, Usage { space_bytes: 1, inodes: 1 });
+        all.quota.add(0, value, Usage { space_bytes: 1, inodes: 1, inline_links: 0 });
         all.policies.add(inode, None);
         all.totals.inodes_used += 1;
     }

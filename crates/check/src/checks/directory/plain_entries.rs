@@ -52,7 +52,7 @@ impl Others for Settled<'_> {
     }
 }
 
-/// What is taken to be so before any inode is known.
+/// Facts that are assumed before any inode is known.
 struct Assumed<'a> {
     cx: &'a DirCx<'a>,
     assumed: &'a mut BTreeSet<(InodeNr, u8)>,

@@ -85,7 +85,7 @@ fn judge(files: &Files<'_>, cubes: &CubeMap, sub: &SubSuperblock, found: &mut Fi
     }
     let is_old = match files.lookup(&sub.path, Follow::NotLast) {
         Ok(node) => node.number != inode,
-        // What else stands in the way is a finding of another check.
+        // Anything else in the way is a finding of another check.
         Err(error) => matches!(error, FilesError::NoSuchName { .. }),
     };
     if is_old {

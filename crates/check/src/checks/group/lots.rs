@@ -92,7 +92,7 @@ fn identity_fault(
         .then_some("it names another inode than /.cubes/super")
 }
 
-/// What a record is judged by.
+/// The facts by which a record is judged.
 #[derive(Clone, Copy)]
 pub struct Rules<'v> {
     /// Where lots are.

@@ -44,6 +44,7 @@ pub fn check(cx: &InodeCx<'_>, table: TableContext<'_>, evidence: &mut InodeEvid
         Role::Ordinary | Role::Root => check_named(cx, role, evidence),
         Role::OrphanFile if deleted => check_named(cx, Role::Ordinary, evidence),
         Role::BadBlocks => {
+            check_dtime(cx, evidence);
             reserved_inodes::check_bad_blocks(cx, evidence);
             Facts::used(None)
         }
@@ -355,7 +356,11 @@ fn add_usage(cx: &InodeCx<'_>, clusters: u64, ea_inodes: u64, evidence: &mut Ino
     }
     let cluster_bytes =
         u64::from(volume.geometry.block_size) * u64::from(volume.geometry.cluster_blocks);
-    let usage = Usage { space_bytes: clusters * cluster_bytes, inodes: 1 + ea_inodes };
+    let inodes = 1 + ea_inodes;
+    let is_inline_link = cx.inode.flags().contains(InodeFlags::INLINE_DATA)
+        && cx.inode.file_type() == Some(FileType::Symlink);
+    let inline_links = if is_inline_link { inodes } else { 0 };
+    let usage = Usage { space_bytes: clusters * cluster_bytes, inodes, inline_links };
     let project = if volume.has_ro_compat(RoCompat::PROJECT) && cx.inode.has_extra(32) {
         cx.inode.extra.projid
     } else {

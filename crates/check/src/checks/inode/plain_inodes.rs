@@ -243,7 +243,9 @@ impl PlainInode<'_> {
             let counts_project = rules.with_projects && self.inode.extra_isize() >= 32;
             let project = if counts_project { self.inode.projid() } else { 0 };
             let space_bytes = self.blocks << rules.block_bits;
-            evidence.quota.add_to([user, group, project], Usage { space_bytes, inodes: 1 });
+            evidence
+                .quota
+                .add_to([user, group, project], Usage { space_bytes, inodes: 1, inline_links: 0 });
         }
         let Some(root) = ExtentNode::new(self.inode.block()) else { return };
         for at in 0..root.header().entries {

@@ -1,6 +1,7 @@
 //! Files of the file system itself.
 
 pub mod bad_blocks;
+pub mod journal;
 pub mod orphan_file;
 pub mod orphans;
 pub mod quota;

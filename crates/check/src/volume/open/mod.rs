@@ -65,11 +65,8 @@ pub struct Opened {
 /// [`CheckError::NoSuperblock`] if nothing usable was found (with the backups that look good),
 /// [`CheckError::UnknownFeatures`], [`CheckError::Fatal`] for an unknown revision or encoding, and
 /// [`CheckError::Read`] if the device does not even let the primary superblock be read.
-pub fn open(
-    device: &dyn ReadBlocks,
-    superblock: impl Into<WhichSuperblock>,
-) -> Result<Opened, CheckError> {
-    let WhichSuperblock { block, block_size } = superblock.into();
+pub fn open(device: &dyn ReadBlocks, which: WhichSuperblock) -> Result<Opened, CheckError> {
+    let WhichSuperblock { block, block_size } = which;
     let mut found = Findings::default();
     let opened = match block {
         Some(block) => {

@@ -195,7 +195,7 @@ pub struct Recovered {
 fn recovered(image: &Path) -> Recovered {
     let device = FileDevice::open(image).unwrap();
     let options = CheckOptions { journal: JournalUse::Replay, ..CheckOptions::default() };
-    let opened = floe_check::open::open(&device, &options).unwrap();
+    let opened = floe_check::open::open(&device, options.superblock).unwrap();
     let recovery = floe_check::recovery::recover(&device, &opened, &options);
     let overlay = recovery.overlay.expect("there is a journal to replay");
     let mut bytes = vec![0; usize::try_from(overlay.size_bytes()).unwrap()];

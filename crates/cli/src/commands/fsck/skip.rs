@@ -86,7 +86,9 @@ impl Fsck<'_> {
             now_seconds: clock.now_seconds,
             ..CheckOptions::default()
         };
-        let Ok(opened) = floe_check::open::open(&device, &options) else { return Ok(None) };
+        let Ok(opened) = floe_check::open::open(&device, options.superblock) else {
+            return Ok(None);
+        };
         if opened.found.0.iter().any(|problem| problem.row().weight > Weight::Remark) {
             return Ok(None);
         }

@@ -19,7 +19,7 @@ use floe_check::memory::mapped::Mapped;
 use floe_check::memory::{Load, Plan};
 use floe_check::reader::{Reader, ReaderError};
 use floe_check::volume::used_inodes_bound;
-use floe_check::{CheckError, CheckOptions};
+use floe_check::{CheckError, CheckOptions, MemoryLimit};
 use floe_format::{Geometry, GroupNr};
 
 /// Directory blocks assumed per directory: most have one, a few have very many.
@@ -69,7 +69,8 @@ impl Estimate {
     /// Peak memory with this number of threads, and the minimum for a check.
     pub(crate) fn memory_bytes(&self, geometry: &Geometry, threads: usize) -> (u64, u64) {
         let usual = CheckOptions { threads, ..CheckOptions::default() };
-        let tight = CheckOptions { memory_bytes: Some(0), ..usual };
+        let tight =
+            CheckOptions { memory: MemoryLimit { limit_bytes: Some(0), held_bytes: 0 }, ..usual };
         let total =
             |options: &CheckOptions<'_>| match Plan::new(&self.load, geometry, options.into()) {
                 Ok(plan) => plan.estimate.total(),

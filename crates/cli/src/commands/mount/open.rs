@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use floe_blockdev::image::{Format, format_of};
 use floe_blockdev::{FileDevice, OpenError as DeviceError, ReadBlocks, WriteBlocks};
+use floe_check::open::WhichSuperblock;
 use floe_check::{CheckOptions, JournalUse, view};
 use floe_disk::volume::{OpenError, ReadOnly, Volume};
 use floe_ext4::fs::FileSystem as Layout;
@@ -177,8 +178,10 @@ impl Args {
             None => self.source.superblock,
         };
         let check = CheckOptions {
-            superblock: superblock.map(BlockNr),
-            block_size: self.source.block_size,
+            superblock: WhichSuperblock {
+                block: superblock.map(BlockNr),
+                block_size: self.source.block_size,
+            },
             external_journal: journal.as_ref().map(|device| device as &dyn ReadBlocks),
             journal: if options.no_recovery { JournalUse::Ignore } else { JournalUse::Replay },
             ..CheckOptions::default()

@@ -40,7 +40,8 @@ impl RepairRun<'_> {
         let seen = Seen::of(&device);
         let counted = Counted::new(&*device as &dyn ReadBlocks);
         let options = self.options(&counted, None)?;
-        let opened = floe_check::open::open(&counted, &options.check).with_context(named)?;
+        let opened =
+            floe_check::open::open(&counted, options.check.superblock).with_context(named)?;
         if opened.geometry.features.incompat.contains(Incompat::RECOVER) {
             bail!(
                 "{}: its journal needs recovery first: mount it with `floe mount` and unmount it, or repair the whole \

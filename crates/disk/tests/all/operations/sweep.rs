@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
 use floe_check::scan::sweep;
-use floe_check::{CheckOptions, Problem, check};
+use floe_check::{CheckOptions, Problem, Tuning, check};
 use floe_disk::volume::seal;
 use floe_format::{BlockNr, BlockRun};
 use floe_testkit::{Profile, Rng, tool};
@@ -69,7 +69,8 @@ const KINDS: [&[(char, &str)]; 2] = [
 ];
 
 fn found(device: &dyn ReadBlocks, sweep: bool, threads: usize) -> Result<Vec<Problem>, String> {
-    let options = CheckOptions { sweep, threads, ..CheckOptions::default() };
+    let tuning = Tuning { sweep, ..Tuning::default() };
+    let options = CheckOptions { tuning, threads, ..CheckOptions::default() };
     let report = check(device, &options).map_err(|error| error.to_string())?;
     Ok(report.found)
 }

@@ -246,7 +246,7 @@ fn names_are_mended_and_nothing_else_is_lost() {
     area[4 + 24] = 12;
     let list = of(2, b"", b"1234");
     assert_eq!(mended(&area, 24), [one.clone(), list, last]);
-    // What cannot be followed behind it goes with it.
+    // Entries behind it that cannot be followed go with it.
     let mut area = with((1, b"\0bcd"));
     area[4 + 24 + 20] = 250;
     assert_eq!(mended(&area, 24), [one]);

@@ -9,6 +9,7 @@ use floe_ext4::inode_table::read_inode;
 use floe_ext4::map::runs::BlockMap;
 use floe_format::ext::inode::Inode;
 use floe_format::ext::superblock::OFFSET_BYTES as SUPERBLOCK_AT;
+use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr};
 
 use crate::edit::{DirectoryEdit, Edit, InodeEdit};
@@ -22,7 +23,7 @@ pub(in crate::session) struct Guard {
     owners: BTreeSet<InodeNr>,
     /// Directories with an unreadable block or map node.
     directories: BTreeSet<InodeNr>,
-    /// Attributes are hidden, which may refer to value inodes.
+    /// Attributes are hidden that may refer to value inodes.
     attributes: bool,
     /// A block may belong to the journal, a quota file, the orphan file, or be the MMP block.
     system: bool,
@@ -60,8 +61,9 @@ impl Guard {
                 self.directories.insert(dir);
             }
             Problem::XattrBlockUnreadable { inode, block } if self.blocks.contains(&block) => {
+                // Also because the values that they refer to count towards the owner's blocks.
                 self.owners.insert(inode);
-                self.attributes = true;
+                self.attributes |= examination.volume.has_incompat(Incompat::EA_INODE);
             }
             _ => {}
         }
@@ -85,14 +87,15 @@ impl Guard {
         match edit {
             // The hidden block may hold the names or parent of objects that seem to lack them.
             Edit::Attach { .. } | Edit::Release { .. } => names_are_hidden || self.attributes,
-            Edit::Tree(_) | Edit::LinkCount { .. } => names_are_hidden,
+            Edit::Tree(_) => names_are_hidden,
+            Edit::LinkCount { .. } => names_are_hidden && !super::raises_link_count(problem),
+            Edit::RecreateResizeInode => self.owners.contains(&InodeNr::RESIZE),
             Edit::RebuildDirectory { dir } => self.directories.contains(dir),
             Edit::Directory { dir, edit, .. } => {
                 self.directories.contains(dir) && !matches!(edit, DirectoryEdit::Checksum)
             }
             Edit::Inode { inode, edit } => match edit {
-                // Values that hidden attributes refer to count towards the blocks of their owners.
-                InodeEdit::EaReferences(_) | InodeEdit::Sectors(_) => self.attributes,
+                InodeEdit::EaReferences(_) => self.attributes,
                 InodeEdit::Clear | InodeEdit::Zero | InodeEdit::Size(_) => {
                     self.directories.contains(inode)
                 }

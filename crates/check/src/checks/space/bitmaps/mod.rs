@@ -170,7 +170,7 @@ impl Accumulator for Work {
     }
 }
 
-/// What the check of a group reads.
+/// The bytes that the check of a group reads.
 struct Cx<'a> {
     volume: &'a Volume<'a>,
     facts: &'a InodeFacts,
