@@ -20,8 +20,8 @@ use crate::{Directory, Timestamp};
 /// Stripes of a directory: a power of two.
 const STRIPES: usize = 16;
 /// Names of a chain, at which the directory is to be built anew, and of a new one.
-const MOST_IN_CHAIN: usize = 8;
-const FEW_IN_CHAIN: usize = 2;
+const MOST_IN_CHAIN: usize = 4;
+const FEW_IN_CHAIN: usize = 1;
 
 /// The names of a directory that compares them byte by byte and that is read whole.
 #[derive(Debug)]
@@ -232,7 +232,12 @@ impl Stripes {
 
     fn probe(&self, cookie: u64, name: &[u8]) -> Option<&Name> {
         let chain = self.stripes[stripe_of(cookie)].chain(cookie);
-        let same = |one: &&Name| *one.name == *name && one.target.load(Ordering::Acquire) != 0;
+        // The cookie first: the bytes of a name lie elsewhere.
+        let ties = cookie..cookie + (1 << TIE_BITS);
+        let same = |one: &&Name| {
+            let same = ties.contains(&one.cookie) && *one.name == *name;
+            same && one.target.load(Ordering::Acquire) != 0
+        };
         Stripe::names(chain).find(same)
     }
 
