@@ -13,6 +13,9 @@ use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, FsError, Handle};
 
 mod cubes;
+mod paths;
+
+pub use paths::{Follow, Stopped};
 
 /// Bytes of a name at most.
 const MOST_NAME_BYTES: usize = 255;
