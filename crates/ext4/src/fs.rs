@@ -14,6 +14,23 @@ use crate::group::Groups;
 use crate::inode_table::{inode_place, read_groups};
 use crate::tx::{Refusal, Tx, verify};
 
+/// Reads the primary superblock, and what follows from it.
+///
+/// # Errors
+/// [`Refusal::Io`], or [`Refusal::Damaged`] if there is no superblock, or one that contradicts itself.
+pub fn read_superblock(device: &dyn ReadBlocks) -> Result<(Superblock, Geometry), Refusal> {
+    let mut bytes = [0; 1024];
+    let read = device.read_at(OFFSET_BYTES, &mut bytes);
+    read.map_err(|source| Refusal::Io { block: BlockNr(0), source })?;
+    let superblock = Superblock::decode(&bytes);
+    if superblock.magic != MAGIC {
+        return Err(Refusal::Damaged("the superblock"));
+    }
+    let geometry = Geometry::new(&superblock, Strictness::Strict)
+        .map_err(|_| Refusal::Damaged("the superblock"))?;
+    Ok((superblock, geometry))
+}
+
 /// A file system open for changes. It is not checked: structures that cannot be followed are
 /// refused.
 #[derive(Clone, Debug)]
@@ -31,15 +48,7 @@ impl FileSystem {
     /// [`Refusal::Io`], or [`Refusal::Damaged`] if there is no superblock, or one that contradicts
     /// itself.
     pub fn open(device: &dyn ReadBlocks) -> Result<Self, Refusal> {
-        let mut bytes = [0; 1024];
-        let read = device.read_at(OFFSET_BYTES, &mut bytes);
-        read.map_err(|source| Refusal::Io { block: BlockNr(0), source })?;
-        let superblock = Superblock::decode(&bytes);
-        if superblock.magic != MAGIC {
-            return Err(Refusal::Damaged("the superblock"));
-        }
-        let geometry = Geometry::new(&superblock, Strictness::Strict)
-            .map_err(|_| Refusal::Damaged("the superblock"))?;
+        let (superblock, geometry) = read_superblock(device)?;
         Self::of(device, superblock, geometry)
     }
 

@@ -1,5 +1,7 @@
 //! The places of inodes and descriptors.
 
+use std::io;
+
 use floe_blockdev::ReadBlocks;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
@@ -45,15 +47,36 @@ pub fn desc_place(group: GroupNr, geo: &Geometry) -> (BlockNr, usize) {
     (block, (group.0 % per_block * geo.desc_size) as usize)
 }
 
+/// Blocks of descriptors that one read takes at most.
+const BLOCKS_PER_READ: usize = 256;
+
 /// All descriptors of the primary table; `None` if one cannot be read.
 pub fn read_groups(device: &dyn ReadBlocks, geo: &Geometry) -> Option<Vec<GroupDesc>> {
-    let mut groups = Vec::new();
-    let mut block = vec![0; geo.block_size as usize];
-    for index in 0..geo.desc_blocks {
-        let at = geo.primary_desc_block(index);
-        device.read_at(geo.offset_bytes(at), &mut block).ok()?;
-        groups.extend(block.chunks_exact(geo.desc_size as usize).map(GroupDesc::of));
-    }
-    groups.truncate(usize::try_from(geo.group_count).ok()?);
+    let mut groups = Vec::with_capacity(usize::try_from(geo.group_count).ok()?);
+    each_desc(device, geo, |_, raw| groups.push(GroupDesc::of(raw))).ok()?;
     Some(groups)
+}
+
+/// Hands all descriptors of the primary table to `take`, in order. Neighbouring blocks are read at once.
+///
+/// # Errors
+/// The first of the blocks that could not be read, which a backup may have.
+pub fn each_desc(
+    device: &dyn ReadBlocks,
+    geo: &Geometry,
+    mut take: impl FnMut(GroupNr, &[u8]),
+) -> Result<(), (BlockNr, io::Error)> {
+    let blocks: Vec<BlockNr> = (0..geo.desc_blocks).map(|at| geo.primary_desc_block(at)).collect();
+    let mut groups = (0..geo.group_count).map(GroupNr);
+    let mut bytes = Vec::new();
+    let runs = blocks.chunk_by(|one, next| one.0 + 1 == next.0);
+    for part in runs.flat_map(|run| run.chunks(BLOCKS_PER_READ)) {
+        let Some(&first) = part.first() else { continue };
+        bytes.resize(part.len() * geo.block_size as usize, 0);
+        device.read_at(geo.offset_bytes(first), &mut bytes).map_err(|error| (first, error))?;
+        for (raw, group) in bytes.chunks_exact(geo.desc_size as usize).zip(&mut groups) {
+            take(group, raw);
+        }
+    }
+    Ok(())
 }

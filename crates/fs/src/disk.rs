@@ -8,7 +8,7 @@ use floe_disk::ops::OpError;
 use floe_disk::recovery::recover;
 use floe_disk::volume::{OpenError, Volume, seal};
 use floe_ext4::files::Files;
-use floe_ext4::fs::FileSystem;
+use floe_ext4::fs::{FileSystem, read_superblock};
 use floe_ext4::tx::{DirectTx, Refusal, Tx};
 use floe_format::Geometry;
 use floe_format::features::Compat;
@@ -67,9 +67,9 @@ impl<D: WriteBlocks> Disk<D> {
     /// # Errors
     /// [`DiskError`].
     pub fn open(device: D) -> Result<(Self, Volume), DiskError> {
-        let fs = FileSystem::open(&device)?;
-        if !fs.geometry().features.compat.contains(Compat::HAS_JOURNAL) {
-            let (volume, geometry) = (Volume::open(&device)?, fs.geometry().clone());
+        let (_, geometry) = read_superblock(&device)?;
+        if !geometry.features.compat.contains(Compat::HAS_JOURNAL) {
+            let volume = Volume::open(&device)?;
             return Ok((Self::Direct { device, geometry }, volume));
         }
         recover(&device)?;
@@ -86,6 +86,15 @@ impl<D: WriteBlocks> Disk<D> {
         let fs = FileSystem::open(self)?;
         let (geometry, groups) = (fs.geometry().clone(), fs.space.groups.descs().to_vec());
         Ok(Files::new(self, fs.superblock, geometry, groups).without_damaged_names())
+    }
+
+    /// The same, with the descriptors that an open volume has read. Nobody may have changed anything yet.
+    ///
+    /// # Errors
+    /// The superblock cannot be read.
+    pub fn files_of(&self, volume: &Volume) -> Result<Files<'_>, DiskError> {
+        let ((superblock, geometry), groups) = (read_superblock(self)?, volume.groups().to_vec());
+        Ok(Files::new(self, superblock, geometry, groups).without_damaged_names())
     }
 
     /// Writes all that is left home and empties the journal. Seals a native file system.

@@ -73,7 +73,7 @@ impl<S: Store> FileSystem<S> {
     }
 
     /// Keeps those away who must be alone, until the guard is dropped.
-    fn reading(&self) -> Entered<'_, Held, Counted> {
+    pub(crate) fn reading(&self) -> Entered<'_, Held, Counted> {
         self.gate.enter()
     }
 

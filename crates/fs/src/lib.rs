@@ -114,6 +114,7 @@
 //! [`FsError::Ended`] nothing can be changed any more; what was durable stays, and the journal is recovered when the image is
 //! opened the next time.
 
+mod access_time;
 mod attributes;
 mod caller;
 mod cubes;
@@ -130,6 +131,7 @@ mod memory;
 mod op;
 mod store;
 
+pub use access_time::AccessTimes;
 pub use attributes::Attributes;
 pub use caller::{Caller, Want};
 pub use cubes::{CubeCall, Gates, Mode, Settings};
@@ -147,12 +149,12 @@ pub use memory::{Deed, Facts, Handle, Limits, Lower, MemFs, NullDisk, Quotas};
 pub use op::{Applied, Op, OpKind, Place};
 pub use store::{SeekFor, Space, Store};
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use rustix::time::{ClockId, clock_gettime};
 
-/// The time of the system.
+/// The time of the system, from the clock that ticks a few hundred times a second, as Linux's own file systems have it. The
+/// kernel stamps what it keeps of a mount's files with that one: a finer clock here would let a file that was written later have
+/// the earlier time.
 pub fn now() -> Timestamp {
-    // A clock before 1970 is taken for 1970.
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-    Timestamp { seconds, nanoseconds: since.subsec_nanos() }
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    Timestamp { seconds: now.tv_sec, nanoseconds: u32::try_from(now.tv_nsec).unwrap_or(0) }
 }

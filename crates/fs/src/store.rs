@@ -7,7 +7,7 @@ use floe_sync::Arc;
 use crate::cubes::{CubeCall, Gates};
 use crate::directory::{AFTER_DOT, AFTER_DOT_DOT, Entry};
 use crate::op::{Applied, Op};
-use crate::{Attributes, Directory, FsError, Handle, Listed};
+use crate::{Attributes, Directory, FsError, Handle, Listed, Timestamp};
 use floe_format::ext::inode::FileType;
 
 /// Which kind of stretch a seek looks for.
@@ -215,6 +215,14 @@ pub trait Store: Send + Sync {
     /// Checks and repairs cubes for which that was asked for; returns those that were changed.
     fn tend_cubes(&self) -> Vec<u32> {
         Vec::new()
+    }
+
+    /// Sets the time of the last access of an inode, and nothing else: the time of change stays.
+    ///
+    /// # Errors
+    /// As [`Store::apply`].
+    fn note_access(&self, _inode: InodeNr, _time: Timestamp) -> Result<(), FsError> {
+        Ok(())
     }
 
     /// Does some of the work that waits, so that callers need not; called several times a second.

@@ -11,9 +11,9 @@ use std::path::Path;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_fs::{
-    Applied, Attribute, Attributes, Change, Directory, FileSystem, FsError, Limits, Listed, MemFs,
-    NewInode, NewKind, NullDisk, Op, OpKind, Place, RenameMode, SeekFor, Space, Store, Timestamp,
-    now,
+    AFTER_DOT, AFTER_DOT_DOT, Applied, Attribute, Attributes, Change, Directory, FileSystem,
+    FsError, Limits, Listed, MemFs, NewInode, NewKind, NullDisk, Op, OpKind, Place, RenameMode,
+    SeekFor, Space, Store, Timestamp, now,
 };
 use floe_fuse::mount::{MountOptions, MountPoint, mount};
 use floe_fuse::{ServeOptions, Transport, serve};
@@ -114,7 +114,7 @@ impl Node {
             attributes,
             names: HashMap::new(),
             order: BTreeMap::new(),
-            next_cookie: floe_fs::AFTER_DOT_DOT + 1,
+            next_cookie: AFTER_DOT_DOT + 1,
             bytes,
             parent,
         }
@@ -252,7 +252,13 @@ impl Store for Tables {
     ) -> Result<(), FsError> {
         let node = self.node(directory)?;
         let node = lock(&node);
-        for (&cookie, name) in node.order.range(cookie + 1..) {
+        let kind = Some(FileType::Directory);
+        let dot = Listed { inode: directory, kind, name: b".", cookie: AFTER_DOT };
+        let dot_dot = Listed { inode: node.parent, kind, name: b"..", cookie: AFTER_DOT_DOT };
+        if !([dot, dot_dot].into_iter().filter(|dot| dot.cookie > cookie).all(&mut *take)) {
+            return Ok(());
+        }
+        for (&cookie, name) in node.order.range(cookie.max(AFTER_DOT_DOT) + 1..) {
             let Some(&(_, inode)) = node.names.get(name) else { continue };
             if !take(Listed { inode, kind: None, name, cookie }) {
                 break;

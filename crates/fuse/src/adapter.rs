@@ -123,7 +123,11 @@ impl<S: Store> Adapter<'_, S> {
                 let (file, keep) = self.shown(&fs.attributes(inode)?);
                 Answer::Bytes(abi::extended_stat(&file, fs.block_bytes(), keep))
             }
-            Operation::Readlink => Answer::Bytes(fs.target(inode)?),
+            Operation::Readlink => {
+                let target = fs.target(inode)?;
+                self.note_access(inode);
+                Answer::Bytes(target)
+            }
             Operation::Read { offset_bytes, len_bytes } => {
                 self.read(inode, offset_bytes, len_bytes, buffer)?
             }
@@ -200,8 +204,15 @@ impl<S: Store> Adapter<'_, S> {
             buffer.resize(most, 0);
         }
         let len = self.fs.read(inode, offset_bytes, &mut buffer[..most])?;
+        self.note_access(inode);
         self.metrics.add_read(len);
         Ok(Answer::Buffer(len))
+    }
+
+    /// A program reads an inode. What it reads counts more than the time, which may be unwritable.
+    fn note_access(&self, inode: InodeNr) {
+        let (times, of_directories) = self.options.access_times;
+        let _ = self.fs.note_access(inode, times, of_directories);
     }
 
     fn attribute_names(&self, inode: InodeNr, uid: u32) -> Result<Vec<u8>, FsError> {
@@ -320,6 +331,7 @@ impl<S: Store> Adapter<'_, S> {
                 }
             }
         }
+        self.note_access(inode);
         match listed {
             // What can be read comes first; the next call finds the damage again.
             Err(FsError::Damaged { .. }) if !reply.is_empty() => {}

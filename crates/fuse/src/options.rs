@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use floe_fs::AccessTimes;
+
 /// Threads that answer, at least: some may wait for the disk or for the kernel.
 const LEAST_THREADS: usize = 4;
 /// As Linux's `commit=`.
@@ -23,6 +25,8 @@ pub struct ServeOptions {
     /// Files are used without opening them: faster, but one that was immutable when it was opened can be written, and
     /// programs that close a file are told nothing of changes that are lost.
     pub open_fast: bool,
+    /// When reading changes the time of the last access, and whether it does for directories.
+    pub access_times: (AccessTimes, bool),
 }
 
 impl Default for ServeOptions {
@@ -36,6 +40,7 @@ impl Default for ServeOptions {
             debug: false,
             writeback: true,
             open_fast: false,
+            access_times: (AccessTimes::Never, true),
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use floe_check::{CheckOptions, view};
-use floe_fs::{FileSystem, Image, Limits, MemFs, NullDisk, Store};
+use floe_fs::{AccessTimes, FileSystem, Image, Limits, MemFs, NullDisk, Store};
 use floe_fuse::abi::Opcode;
 use floe_fuse::{MemoryCarrier, ServeOptions, serve};
 use floe_testkit::{Profile, build, tool};
@@ -261,6 +261,41 @@ fn bytes_are_copied_from_file_to_file() {
         assert!(read == bytes[2_000_005..], "the last part");
         assert_eq!(must(kernel, Opcode::CopyFileRange, from, &ask(1 << 40, 1)), words(&[0]));
     });
+}
+
+#[test]
+fn times_of_access_follow_the_mount() {
+    const ATIME: usize = 0x18;
+    const CTIME: usize = 0x28;
+    let time = |stat: &[u8], at: usize| {
+        let word = |at: usize| u32::from_le_bytes(stat[at..at + 4].try_into().unwrap());
+        // Seconds, and nanoseconds behind the three seconds.
+        (word(at), word(0x30 + (at - ATIME) / 2))
+    };
+    for (times, first, second) in [
+        (AccessTimes::Never, false, false),
+        (AccessTimes::Relative, true, false),
+        (AccessTimes::Always, true, true),
+    ] {
+        let options = ServeOptions { access_times: (times, false), ..ServeOptions::default() };
+        served(&in_memory(), &options, |kernel, _| {
+            let file = create(kernel, "file", 0o644);
+            write(kernel, file, 0, b"bytes", 0);
+            let mut before = stat(kernel, file);
+            for changes in [first, second] {
+                std::thread::sleep(Duration::from_millis(20));
+                must(kernel, Opcode::Read, file, &range(0, 4096));
+                let after = stat(kernel, file);
+                assert_eq!(time(&after, ATIME) != time(&before, ATIME), changes, "{times:?}");
+                assert_eq!(time(&after, CTIME), time(&before, CTIME), "{times:?}");
+                before = after;
+            }
+            // Not of directories, as the second option says.
+            let root = stat(kernel, 1);
+            must(kernel, Opcode::Readdir, 1, &range(0, 4096));
+            assert_eq!(stat(kernel, 1), root, "{times:?}");
+        });
+    }
 }
 
 /// Arguments of a read: a handle, an offset, a size, and what does not matter.

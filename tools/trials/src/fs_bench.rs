@@ -89,10 +89,46 @@ enum System {
     Floe(Mounted, Image),
     /// A server that runs until its mount ends.
     Server {
-        folder: TempDir,
-        server: Child,
+        server: Server,
         _image: Option<Image>,
     },
+}
+
+/// A server of another program. Dropped after a failure, it is detached and ends.
+struct Server {
+    folder: TempDir,
+    process: Child,
+    ended: bool,
+}
+
+impl Server {
+    const fn new(folder: TempDir, process: Child) -> Self {
+        Self { folder, process, ended: false }
+    }
+
+    fn end(mut self) -> Result<()> {
+        let mut unmount = Command::new("umount");
+        unmount.arg(self.folder.path()).stderr(Stdio::null());
+        for _ in 0..MOST_RETRIES {
+            if unmount.status()?.success() {
+                break;
+            }
+            std::thread::sleep(RETRY_AFTER);
+        }
+        self.process.wait()?;
+        self.ended = true;
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.ended {
+            let _ = Command::new("umount").arg("-l").arg(self.folder.path()).output();
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+    }
 }
 
 impl System {
@@ -120,8 +156,9 @@ impl System {
                 command.arg(image.path()).arg(folder.path()).args(["-f", "-o", options]);
                 let server = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
                 let server = server.context("starting fuse2fs (package fuse2fs)")?;
-                wait_for_mount(folder.path())?;
-                Ok(Self::Server { folder, server, _image: Some(image) })
+                let server = Server::new(folder, server);
+                wait_for_mount(server.folder.path())?;
+                Ok(Self::Server { server, _image: Some(image) })
             }
             "ceiling" | "memory" => Self::ceiling(args, name, options),
             _ => anyhow::bail!("there is no system {what}"),
@@ -137,17 +174,19 @@ impl System {
         command.arg(folder.path()).args((name == "memory").then_some("--memory"));
         command
             .args(options.split(',').filter(|word| *word != "rw").map(|word| format!("--{word}")));
-        let mut server = command.stdout(Stdio::piped()).spawn().context(
+        let process = command.stdout(Stdio::piped()).spawn().context(
             "starting the ceiling (cargo build --release -p floe-fuse --example ceiling)",
         )?;
-        let said = server.stdout.take().and_then(|out| BufReader::new(out).lines().next());
+        let mut server = Server::new(folder, process);
+        let said = server.process.stdout.take().and_then(|out| BufReader::new(out).lines().next());
         ensure!(said.is_some(), "the ceiling does not serve");
-        Ok(Self::Server { folder, server, _image: None })
+        Ok(Self::Server { server, _image: None })
     }
 
     fn path(&self) -> &Path {
         match self {
-            Self::Folder(folder) | Self::Server { folder, .. } => folder.path(),
+            Self::Folder(folder) => folder.path(),
+            Self::Server { server, .. } => server.folder.path(),
             Self::Linux { mounted, .. } => mounted.path(),
             Self::Floe(mounted, _) => mounted.path(),
         }
@@ -164,18 +203,7 @@ impl System {
                 ensure!(verdict.clean(), "e2fsck: {}", verdict.text);
                 Ok(())
             }
-            Self::Server { folder, mut server, _image } => {
-                let mut unmount = Command::new("umount");
-                unmount.arg(folder.path()).stderr(Stdio::null());
-                for _ in 0..MOST_RETRIES {
-                    if unmount.status()?.success() {
-                        break;
-                    }
-                    std::thread::sleep(RETRY_AFTER);
-                }
-                server.wait()?;
-                Ok(())
-            }
+            Self::Server { server, _image } => server.end(),
         }
     }
 }
@@ -215,7 +243,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         for (at, load) in args.loads.iter().enumerate() {
             for &threads in &args.threads {
                 for (number, system) in systems.iter().enumerate() {
-                    for (channel, rate) in measure(args, &program, system.path(), load, threads)? {
+                    let measured = measure(args, &program, system.path(), load, threads);
+                    let measured = measured.with_context(|| names[number].clone())?;
+                    for (channel, rate) in measured {
                         let all = rates.entry((at, channel, threads)).or_default();
                         all.resize_with(systems.len(), Vec::new);
                         all[number].push(rate);

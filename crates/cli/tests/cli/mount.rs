@@ -639,3 +639,52 @@ fn a_mount_counts_what_it_does() {
     assert!(shown.lines().any(|found| found == fsync), "{shown}");
     ours.unmount();
 }
+
+/// The time of access of what is read is stored, and no other time changes. Linux shows the same after the unmount.
+#[test]
+fn times_of_access_reach_the_disk() {
+    if !can_mount() {
+        return;
+    }
+    for options in ["relatime", "strictatime,nodelalloc", "noatime", "relatime,nodiratime"] {
+        let image = Image::empty(16 << 20).unwrap();
+        build::mke2fs(image.path(), &["-q", "-t", "ext4"]).unwrap();
+        let ours = Ours::new(image.path(), &[]);
+        let top = ours.path();
+        fs::write(top.join("file"), b"content").unwrap();
+        fs::create_dir(top.join("folder")).unwrap();
+        symlink("file", top.join("link")).unwrap();
+        ours.unmount();
+        let ours = Ours::new(image.path(), &["-o", options]);
+        let names = ["file", "folder", "link"];
+        let shown = |top: &Path| {
+            names.map(|name| {
+                let meta = fs::symlink_metadata(top.join(name)).unwrap();
+                let nanoseconds = |seconds, rest| seconds * 1_000_000_000 + rest;
+                let change = nanoseconds(meta.ctime(), meta.ctime_nsec());
+                let modified = nanoseconds(meta.mtime(), meta.mtime_nsec());
+                (nanoseconds(meta.atime(), meta.atime_nsec()), modified, change)
+            })
+        };
+        let before = shown(ours.path());
+        std::thread::sleep(Duration::from_millis(20));
+        fs::read(ours.path().join("file")).unwrap();
+        fs::read_dir(ours.path().join("folder")).unwrap().for_each(drop);
+        fs::read_link(ours.path().join("link")).unwrap();
+        let after = shown(ours.path());
+        for ((name, before), after) in names.iter().zip(before).zip(after) {
+            let kept =
+                options.contains("noatime") || options.contains("nodiratime") && *name == "folder";
+            assert_eq!(after.0 > before.0, !kept, "{options}: {name}");
+            assert_eq!((after.1, after.2), (before.1, before.2), "{options}: {name}");
+        }
+        ours.unmount();
+        assert!(oracle::e2fsck(&image).unwrap().clean(), "{options}");
+        if kernel::mount_available().is_ok() {
+            let theirs = kernel::Mounted::new(image.path(), "ro").unwrap();
+            let seen = shown(theirs.path());
+            theirs.unmount().unwrap();
+            assert_eq!(seen, after, "{options}");
+        }
+    }
+}

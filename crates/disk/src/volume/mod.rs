@@ -8,9 +8,9 @@ mod native;
 use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_ext4::alloc::Space;
 use floe_ext4::fs::FileSystem;
-use floe_ext4::inode_table::read_inode;
+use floe_ext4::inode_table::{each_desc, read_inode};
 use floe_ext4::map::runs::BlockMap;
-use floe_ext4::tx::{Refusal, Tx, read_block};
+use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
 use floe_format::ext::inode::{Inode, Timestamp};
 use floe_format::ext::quota::QuotaKind;
@@ -191,6 +191,11 @@ impl Volume {
         self.fs.geometry()
     }
 
+    /// The descriptors of all groups, with all changes.
+    pub fn groups(&self) -> &[GroupDesc] {
+        self.fs.space.groups().descs()
+    }
+
     /// The superblock, with totals as of the last [`Volume::settle`].
     pub const fn superblock(&self) -> &Superblock {
         &self.fs.superblock
@@ -311,17 +316,13 @@ fn verify(device: &dyn ReadBlocks, fs: &FileSystem) -> Result<(), Refusal> {
         }
     }
     let checksum = DescChecksum::of(&fs.superblock);
-    let mut groups = (0..geo.group_count).map(GroupNr);
-    for index in 0..geo.desc_blocks {
-        let bytes = read_block(device, geo, geo.primary_desc_block(index))?;
-        for (raw, group) in bytes.chunks_exact(geo.desc_size as usize).zip(&mut groups) {
-            let computed = checksum.compute(group, raw);
-            if computed.is_some_and(|sum| sum != GroupDesc::of(raw).checksum) {
-                return Err(Refusal::Checksum("a group descriptor"));
-            }
-        }
-    }
-    Ok(())
+    let mut sound = true;
+    let read = each_desc(device, geo, |group, raw| {
+        let computed = checksum.compute(group, raw);
+        sound &= computed.is_none_or(|sum| sum == GroupDesc::of(raw).checksum);
+    });
+    read.map_err(|(block, source)| Refusal::Io { block, source })?;
+    if sound { Ok(()) } else { Err(Refusal::Checksum("a group descriptor")) }
 }
 
 /// Blocks that an operation may change: a fifth of the journal's log, by the size of its inode.

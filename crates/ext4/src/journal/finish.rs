@@ -28,7 +28,8 @@ pub(crate) fn finish<D: ReadBlocks>(
     stop: Stop,
     external: Option<&dyn ReadBlocks>,
 ) -> Option<EmptiedBlock> {
-    let totals = free_totals(overlay, geo);
+    // All descriptors are read for these, so not where nothing was replayed.
+    let totals = if journal.needs_replay { free_totals(overlay, geo) } else { None };
     let no_orphans = journal.needs_replay && !stop.failed && is_orphan_file_empty(overlay, geo);
     let mut was_clean = false;
     edit_superblock(overlay, |sb| {

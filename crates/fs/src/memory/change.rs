@@ -55,7 +55,7 @@ impl<L: Lower> Attempt<'_, L> {
             let mut resized = node.content.lock();
             let gone = node.content.resize(&node.status.length, size, &mut resized);
             node.content.begin().touch(0, op.time);
-            self.own.pages_gone += gone;
+            self.own.pages -= gone.cast_signed();
             self.note_content(inode);
         }
         if *change == Change::default() {
@@ -127,7 +127,7 @@ impl<L: Lower> Attempt<'_, L> {
             }
         }
         node.content.begin().touch(offset_bytes / PAGE_BYTES, op.time);
-        self.own.pages += brought.dirty;
+        self.own.pages += brought.dirty.cast_signed();
         self.own.kept_pages += brought.kept;
         if let Some(room) = &mut self.own.room {
             room.pages += brought.dirty.cast_signed();

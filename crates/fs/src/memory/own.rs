@@ -33,9 +33,8 @@ pub(crate) struct Own {
     pub(crate) room: Option<Room>,
     /// Numbers that the disk has promised.
     pub(crate) numbers: Numbers,
-    /// Pages that came and went, of those for which space is reserved.
-    pub(crate) pages: u64,
-    pub(crate) pages_gone: u64,
+    /// Pages that came, less those that went, of those for which space is reserved.
+    pub(crate) pages: i64,
     /// What owners may use, where limits count.
     pub(crate) quota: Leases,
     /// Pages for which memory was taken.
@@ -173,11 +172,9 @@ impl<L: Lower> MemFs<L> {
         for own in slots {
             crowded.append(&mut own.crowded);
             (own.room, own.logged) = (None, 0);
-            let (came, gone) =
-                (std::mem::take(&mut own.pages), std::mem::take(&mut own.pages_gone));
             let pending = state.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
             pending.returned.extend(own.numbers.take_unused());
-            pending.room.pages += came.cast_signed() - gone.cast_signed();
+            pending.room.pages += std::mem::take(&mut own.pages);
             state.kept.pages += std::mem::take(&mut own.kept_pages);
             state.kept.names += std::mem::take(&mut own.names);
             state.nodes.count += std::mem::take(&mut own.born);

@@ -15,7 +15,7 @@ use super::record::{Action, Record};
 use super::stripes::Found;
 use super::{Changing, MemFs, State};
 use crate::op::{Applied, Op, OpKind, Place};
-use crate::{FsError, now};
+use crate::{Change, FsError, Timestamp, now};
 
 /// Blocks that a change may take besides its content: names, maps, attributes.
 const BLOCKS_PER_CHANGE: u64 = 64;
@@ -183,6 +183,32 @@ impl<L: Lower> MemFs<L> {
         drop(pending);
         state.drop_node(inode);
         Ok(())
+    }
+
+    /// Sets the time of the last access. Where changes wait, it does, too: the next flush finds that memory and disk differ in
+    /// it. An inode that memory does not have keeps its time.
+    pub(super) fn accessed(&self, inode: InodeNr, time: Timestamp) -> Result<(), FsError> {
+        if !self.is_immediate() {
+            let state = self.state();
+            state.judge()?;
+            let Some(node) = state.get(inode) else { return Ok(()) };
+            let guarded = node.lock();
+            let mut status = node.status.read();
+            status.atime = time;
+            node.status.write(&status);
+            drop(guarded);
+            state.pending().unsettled.insert(inode);
+            return Ok(());
+        }
+        let mut state = self.state_mut();
+        state.judge()?;
+        let _changing = self.changing_below();
+        let file = self.lower.attributes(inode)?;
+        let change = Change { accessed: Some(time), ..Change::default() };
+        let kind = OpKind::Change { inode, size_bytes: None, change };
+        let done = self.lower.apply(&Op { uid: 0, gid: 0, time: file.ctime, kind });
+        self.refresh(&mut state, inode);
+        done.map(|_| ())
     }
 
     /// Lets the disk have some of what waits, if too much does.

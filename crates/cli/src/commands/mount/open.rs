@@ -9,10 +9,12 @@ use floe_blockdev::image::{Format, format_of};
 use floe_blockdev::{FileDevice, OpenError as DeviceError, ReadBlocks, WriteBlocks};
 use floe_check::open::WhichSuperblock;
 use floe_check::{CheckOptions, JournalUse, view};
-use floe_disk::volume::{OpenError, ReadOnly, Volume};
-use floe_ext4::fs::FileSystem as Layout;
+use floe_disk::journal::JournalError;
+use floe_disk::volume::{ReadOnly, Volume, judge};
+use floe_ext4::fs::read_superblock;
 use floe_format::ext::inode::FileType;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID};
+use floe_format::native::is_locked;
 use floe_format::{BlockNr, InodeNr};
 use floe_fs::{Disk, DiskError, FileSystem, Image, Live, MemFs, OnError, Store, now};
 use floe_fuse::mount::{MountOptions, MountPoint, mount, unmount};
@@ -77,26 +79,34 @@ impl Args {
             },
         };
         // A device too damaged to be opened here may still be readable.
-        let Ok(layout) = Layout::open(&device) else {
-            return Ok(Access::Reading("its superblock or descriptors are damaged".to_owned()));
+        let damaged = || "its superblock or descriptors are damaged".to_owned();
+        let Ok((superblock, _)) = read_superblock(&device) else {
+            return Ok(Access::Reading(damaged()));
         };
-        if layout.superblock.state & STATE_ERROR != 0 {
+        if superblock.state & STATE_ERROR != 0 {
             let why = "errors were found in it before; `floe repair` mends them";
             return Ok(Access::Reading(why.to_owned()));
         }
         // Judged before the journal is replayed, because that writes.
-        match Volume::open(&device) {
-            Ok(_) | Err(OpenError::ReadOnly(ReadOnly::NeedsRecovery)) => {}
+        match judge(&superblock) {
+            Ok(()) | Err(ReadOnly::NeedsRecovery) => {}
             Err(error) => return Ok(Access::Reading(error.to_string())),
         }
-        if layout.superblock.state & STATE_VALID == 0 {
+        // Journals of cubes are recovered whether or not that of inode 8 holds something.
+        if is_locked(&superblock)
+            && let Err(error) = Volume::open(&device)
+        {
+            return Ok(Access::Reading(error.to_string()));
+        }
+        if superblock.state & STATE_VALID == 0 {
             let name = self.source.name();
             eprintln!("floe: {name}: it was not unmounted cleanly; check it with `floe check`");
         }
         match Disk::open(device) {
             Ok((disk, volume)) => Ok(Access::Writing(disk, Box::new(volume))),
-            // The journal held a superblock that says otherwise.
+            // The descriptors are damaged, or the journal held a superblock that says otherwise.
             Err(DiskError::Open(error)) => Ok(Access::Reading(error.to_string())),
+            Err(DiskError::Journal(JournalError::FileSystem(_))) => Ok(Access::Reading(damaged())),
             Err(error) => Err(error.into()),
         }
     }
@@ -146,7 +156,7 @@ impl Args {
         if options.colocate {
             volume.colocate();
         }
-        let files = disk.files()?;
+        let files = disk.files_of(&volume)?;
         let on_error = options.on_error.unwrap_or_else(|| OnError::of(volume.superblock()));
         let live = Live::new(disk, &files, volume, now())?.on_error(on_error);
         let live = match options.memory_bytes {
@@ -265,6 +275,7 @@ impl Args {
             debug: self.debug,
             writeback: !options.write_through,
             open_fast: options.open_fast,
+            access_times: (options.access_times.0, !options.access_times.1),
             // Nobody else changes the image.
             ..standard
         }

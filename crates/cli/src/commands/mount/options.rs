@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use floe_format::ext::quota::QuotaKind;
-use floe_fs::{Limits, OnError};
+use floe_fs::{AccessTimes, Limits, OnError};
 use floe_fuse::Transport;
 
 use crate::exit::{Ended, Outcome};
@@ -30,19 +30,12 @@ const WITHOUT_EFFECT: &[&str] = &[
     "_netdev",
     "loop",
     "comment",
-    "diratime",
-    "nodiratime",
-    "relatime",
-    "norelatime",
-    "strictatime",
-    "nostrictatime",
     "lazytime",
     "nolazytime",
     "iversion",
     "noiversion",
     "mand",
     "nomand",
-    "atime",
     "silent",
     "loud",
     "dev",
@@ -130,7 +123,10 @@ pub(super) struct Options {
     pub(super) no_suid: bool,
     pub(super) no_devices: bool,
     pub(super) no_exec: bool,
+    /// `noatime`, which the kernel shows.
     pub(super) no_atime: bool,
+    /// When reading changes the time of the last access; not of directories, if the second one is set.
+    pub(super) access_times: (AccessTimes, bool),
     /// Everybody may do everything, as root may.
     pub(super) everybody: bool,
     /// A file that is there as long as the image is in use.
@@ -200,7 +196,9 @@ impl Options {
             ("nosuid", None) => self.no_suid = true,
             ("nodev", None) => self.no_devices = true,
             ("noexec", None) => self.no_exec = true,
-            ("noatime", None) => self.no_atime = true,
+            ("uid" | "gid" | "umask" | "fmask" | "dmask", _) => {
+                return Err(bad(name, &OWNERS));
+            }
             ("fakeroot", None) => self.everybody = true,
             ("lockfile", Some(value)) => self.lock_file = Some(value.into()),
             ("fsname", Some(value)) => self.fsname = Some(value.to_owned()),
@@ -242,11 +240,37 @@ impl Options {
                 let count = value.parse().ok().filter(|count| (1..=64).contains(count));
                 self.threads = Some(count.ok_or_else(|| bad(name, &"must be from 1 to 64"))?);
             }
-            _ => return Ok(name.starts_with("x-") || WITHOUT_EFFECT.contains(&name)),
+            _ if value.is_none() && self.take_times(name) => {}
+            _ => {
+                let elsewhere = name.starts_with("x-") || name.starts_with("X-");
+                return Ok(elsewhere || WITHOUT_EFFECT.contains(&name));
+            }
         }
         Ok(true)
     }
 }
+
+impl Options {
+    /// Takes an option about times of access; `false` if it is none.
+    fn take_times(&mut self, name: &str) -> bool {
+        let times = match name {
+            "noatime" => AccessTimes::Never,
+            "atime" | "relatime" | "nostrictatime" => AccessTimes::Relative,
+            "strictatime" | "norelatime" => AccessTimes::Always,
+            "diratime" | "nodiratime" => {
+                self.access_times.1 = name == "nodiratime";
+                return true;
+            }
+            _ => return false,
+        };
+        (self.no_atime, self.access_times.0) = (times == AccessTimes::Never, times);
+        true
+    }
+}
+
+/// Why owners and modes are not options.
+const OWNERS: &str = "the image says who owns its files, and which modes they have; `fakeroot` lets everybody who may use the \
+                      mount do everything, and `floe mkfs --from` makes images with other owners";
 
 /// The transport of a name.
 pub(super) fn transport(name: &str) -> Option<Transport> {
@@ -296,6 +320,12 @@ mod tests {
         let quotas = |list| parse(list).unwrap().quotas;
         assert_eq!(quotas("usrquota,prjquota"), [QuotaKind::User, QuotaKind::Project]);
         assert!(quotas("quota,noquota").is_empty());
+        let times = |list| parse(list).unwrap().access_times;
+        assert_eq!(times("noatime,relatime,nodiratime"), (AccessTimes::Relative, true));
+        assert_eq!(times("strictatime"), (AccessTimes::Always, false));
+        assert_eq!(times("strictatime,noatime"), (AccessTimes::Never, false));
+        assert!(parse("X-mount.mkdir,x-systemd.automount").is_ok());
+        assert!(parse("uid=1000").unwrap_err().to_string().contains("fakeroot"));
         assert!(parse("threads=0").is_err() && parse("offset=x").is_err());
     }
 }

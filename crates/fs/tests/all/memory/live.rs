@@ -74,7 +74,7 @@ pub(crate) fn mounted_with_quotas<D: WriteBlocks, T>(
     let (disk, mut volume) = Disk::open(device)?;
     volume.enforce_limits(enforced.to_vec());
     let value = {
-        let files = disk.files()?;
+        let files = disk.files_of(&volume)?;
         let memory = MemFs::new(Live::new(&disk, &files, volume, NOW)?, limits);
         let value = work(&memory)?;
         let (live, lost) = memory.finish()?;

@@ -8,6 +8,7 @@ mod crash;
 mod limits;
 mod live;
 mod losses;
+mod opening;
 mod patterns;
 
 use std::collections::BTreeSet;
