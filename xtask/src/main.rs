@@ -3,6 +3,7 @@
 
 mod ci;
 mod crash;
+mod faults;
 mod fuzz;
 mod tidy;
 mod tools;
@@ -28,6 +29,8 @@ enum Chore {
     Ci,
     /// Fail the power at every write of journals and of their recovery
     Crash(crash::Args),
+    /// Let more than 300 faults happen in all structures of a cube: each stays there
+    Faults,
     /// Fuzz the decoders, or the checker with whole images (needs nightly and cargo-fuzz)
     Fuzz(fuzz::Args),
     #[command(external_subcommand)]
@@ -51,6 +54,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Tidy(args) => tidy::run(&args),
         Chore::Ci => ci::run(),
         Chore::Crash(args) => crash::run(&args),
+        Chore::Faults => faults::run(),
         Chore::Fuzz(args) => fuzz::run(&args, None),
         Chore::Tool(words) => tools::run(&words),
     }

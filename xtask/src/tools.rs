@@ -41,6 +41,7 @@ pub(crate) const TOOLS: [Tool; 3] = [
             "ageing",
             "bench",
             "conflicts",
+            "cubes",
             "engines",
             "eta",
             "fs-memory",

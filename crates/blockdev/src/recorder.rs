@@ -154,6 +154,11 @@ impl<D> Recorder<D> {
         self.locked().clone()
     }
 
+    /// Events so far.
+    pub fn count(&self) -> usize {
+        self.locked().events.len()
+    }
+
     /// The device below, and the trace.
     pub fn into_parts(self) -> (D, Trace) {
         (self.inner, self.trace.into_inner().unwrap_or_else(PoisonError::into_inner))

@@ -1,6 +1,6 @@
 //! A file system open for changes: its superblock, its groups, and access to inodes.
 
-use floe_blockdev::ReadBlocks;
+use floe_blockdev::{Noting, ReadBlocks};
 use floe_format::crc::Seed;
 use floe_format::ext::inode::{Inode, OwnedInode};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
@@ -56,13 +56,17 @@ impl FileSystem {
     /// validated.
     ///
     /// # Errors
-    /// [`Refusal::Damaged`] if a descriptor cannot be read.
+    /// [`Refusal::Io`], or [`Refusal::Damaged`] if a descriptor has no place on the device.
     pub fn of(
         device: &dyn ReadBlocks,
         superblock: Superblock,
         geometry: Geometry,
     ) -> Result<Self, Refusal> {
-        let descs = read_groups(device, &geometry).ok_or(Refusal::Damaged("the group table"))?;
+        let noting = Noting::new(device);
+        let descs = read_groups(&noting, &geometry);
+        let block = geometry.primary_desc_block(0);
+        noting.judge().map_err(|source| Refusal::Io { block, source })?;
+        let descs = descs.ok_or(Refusal::Damaged("the group table"))?;
         let groups = Groups::new(&superblock, geometry, descs);
         Ok(Self { superblock, space: FromBitmaps::new(groups) })
     }

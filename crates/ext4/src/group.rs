@@ -297,12 +297,7 @@ impl Groups {
         edit: impl FnOnce(&mut [u8]),
     ) -> Result<(), Refusal> {
         let desc = self.desc(group)?;
-        let (block, at) = desc_place(group, &self.geometry);
-        let size = self.geometry.desc_size as usize;
-        if let Some(raw) = tx.block_mut(block)?.get_mut(at..at + size) {
-            edit(raw);
-        }
-        self.put_desc(tx, group, desc)
+        self.change_desc(tx, group, desc, edit)
     }
 
     /// Writes a descriptor with its checksum.
@@ -310,11 +305,28 @@ impl Groups {
         &mut self,
         tx: &mut dyn Tx,
         group: GroupNr,
+        desc: GroupDesc,
+    ) -> Result<(), Refusal> {
+        self.change_desc(tx, group, desc, |_| ())
+    }
+
+    /// Writes a descriptor with its checksum, and edits the rest of its bytes. One whose stored checksum is wrong is refused by
+    /// a transaction that verifies: what is not changed in it would get a right one.
+    fn change_desc(
+        &mut self,
+        tx: &mut dyn Tx,
+        group: GroupNr,
         mut desc: GroupDesc,
+        edit: impl FnOnce(&mut [u8]),
     ) -> Result<(), Refusal> {
         let (block, at) = desc_place(group, &self.geometry);
-        let size = self.geometry.desc_size as usize;
+        let (size, verifies) = (self.geometry.desc_size as usize, tx.verifies());
         if let Some(raw) = tx.block_mut(block)?.get_mut(at..at + size) {
+            let expected = self.checksum.compute(group, raw).filter(|_| verifies);
+            if expected.is_some_and(|expected| GroupDesc::of(raw).checksum != expected) {
+                return Err(Refusal::Checksum("a group descriptor"));
+            }
+            edit(raw);
             desc.seal(raw, group, self.checksum);
         }
         if let Some(own) = self.descs.get_mut(group.0 as usize) {
@@ -323,6 +335,7 @@ impl Groups {
         Ok(())
     }
 }
+
 /// Blocks of the file system itself that belong to a group, wherever they lie: copies of the superblock, with what is before
 /// them, and of the descriptors, reserved descriptors, bitmaps, inode table. Runs may be empty.
 pub fn metadata_runs(geo: &Geometry, group: GroupNr, desc: &GroupDesc) -> [BlockRun; 6] {

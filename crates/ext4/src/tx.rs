@@ -61,6 +61,14 @@ pub trait Tx {
     /// [`Refusal::Outside`].
     fn zeroed(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal>;
 
+    /// Whether a block can be changed here: for a transaction over this one, which changes nothing here before its end.
+    ///
+    /// # Errors
+    /// As [`Tx::zeroed`].
+    fn may_change(&mut self, _block: BlockNr) -> Result<(), Refusal> {
+        Ok(())
+    }
+
     /// Frees metadata blocks: changes of them need not be written, and no older copy of them may be
     /// replayed over their new content.
     fn revoke(&mut self, run: BlockRun);
@@ -180,6 +188,10 @@ impl<S: Staging> Tx for S {
         bytes.clear();
         bytes.resize(size, 0);
         Ok(bytes)
+    }
+
+    fn may_change(&mut self, block: BlockNr) -> Result<(), Refusal> {
+        if self.changed().get_mut(block).is_some() { Ok(()) } else { self.admit(block) }
     }
 
     fn revoke(&mut self, run: BlockRun) {

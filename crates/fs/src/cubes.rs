@@ -8,16 +8,18 @@ use std::time::{Duration, Instant};
 use floe_format::native::cube::{MOST_CUBES, OnError, Policies, Recovery};
 use floe_format::{GroupNr, InodeNr};
 use floe_sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicUsize, Ordering};
-use floe_sync::{Mutex, MutexGuard, OnceLock, PoisonError, thread, thread_number};
+use floe_sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, thread, thread_number};
 
 use crate::FsError;
+use pins::Pins;
 
 mod call;
+pub(crate) mod pins;
 
 pub use call::{CubeCall, Settings};
 
 /// Counters of a gate: threads that run at the same time seldom share one.
-const COUNTERS: usize = 16;
+const COUNTERS: usize = 8;
 /// Gates of a leaf of their table.
 const LEAF: usize = 64;
 /// How long a cube that is to be taken away waits for the calls inside.
@@ -136,6 +138,8 @@ pub struct Gates {
     has_cubes: AtomicBool,
     /// Gates by number, in leaves that are made when they are needed.
     gates: Box<[OnceLock<Box<Leaf>>]>,
+    /// Directories above cubes.
+    pins: RwLock<Arc<Pins>>,
     jobs: Mutex<Vec<Job>>,
     /// Names whose inode or content changed although no program asked for that.
     stale: Mutex<Vec<(InodeNr, Vec<u8>)>>,
@@ -161,6 +165,7 @@ impl Gates {
             owners: (0..lots).map(|_| AtomicU32::new(0)).collect(),
             has_cubes: AtomicBool::new(false),
             gates: (0..leaves).map(|_| OnceLock::new()).collect(),
+            pins: RwLock::default(),
             jobs: Mutex::default(),
             stale: Mutex::default(),
             waiting: AtomicUsize::new(0),
@@ -179,6 +184,16 @@ impl Gates {
     /// Whether there is a cube besides the root cube.
     pub(crate) fn has_cubes(&self) -> bool {
         self.has_cubes.load(Ordering::Acquire)
+    }
+
+    /// Sets the directories above cubes.
+    pub(crate) fn set_pins(&self, pins: Pins) {
+        *self.pins.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(pins);
+    }
+
+    /// The directories above cubes.
+    pub(crate) fn pins(&self) -> Arc<Pins> {
+        Arc::clone(&self.pins.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// How many threads may wait until a cube is served again; all others are told that it is busy.
@@ -401,7 +416,6 @@ const fn mode_after_failure(policies: &Policies) -> Mode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use floe_sync::Arc;
 
     fn gates(on_error: OnError) -> Gates {
         let gates = Gates::new(4, 10, 20);

@@ -72,10 +72,10 @@ impl<D: WriteBlocks> Disk<D> {
             let volume = Volume::open(&device)?;
             return Ok((Self::Direct { device, geometry }, volume));
         }
-        recover(&device)?;
+        let recovered = recover(&device)?;
         // Judged before the journal marks the file system as in need of recovery.
         let volume = Volume::open(&device)?;
-        Ok((Self::Journaled(Box::new(Journal::open(device)?)), volume))
+        Ok((Self::Journaled(Box::new(Journal::open_recovered(device, &recovered)?)), volume))
     }
 
     /// The files, with all changes at any time. Names in directory blocks with a wrong checksum are not among them.
@@ -107,14 +107,6 @@ impl<D: WriteBlocks> Disk<D> {
             Self::Direct { device, .. } => device.flush()?,
         }
         Ok(())
-    }
-
-    /// The cubes whose own journals have ended, and why.
-    pub(crate) fn ended_cubes(&self) -> Vec<(u32, String)> {
-        match self {
-            Self::Journaled(journal) => journal.ended_cubes(),
-            Self::Direct { .. } => Vec::new(),
-        }
     }
 
     /// Runs a change as one transaction; says which, where there is a journal.

@@ -1,6 +1,5 @@
 //! The calls of programs.
 
-use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_sync::{Alone, Entered, Slots};
@@ -9,11 +8,12 @@ use crate::caller::{Caller, Want};
 use crate::faults::Fault;
 use crate::held::{Counted, Held};
 use crate::op::{Applied, Op, OpKind};
-use crate::store::{SeekFor, Space, Store};
+use crate::store::{Space, Store};
 use crate::{Attributes, FsError, Handle};
 
 mod cubes;
 mod paths;
+mod reads;
 
 pub use paths::{Follow, Stopped};
 
@@ -151,8 +151,24 @@ impl<S: Store> FileSystem<S> {
         self.find_with(caller, directory, name, &|inode| self.store.attributes(inode))
     }
 
-    /// The same, by a way to read the attributes of what is found.
+    /// The same, by a way to read the attributes of what is found. Where directories above a cube are destroyed, their path
+    /// leads to the cube.
     fn find_with(
+        &self,
+        caller: &Caller,
+        directory: InodeNr,
+        name: &[u8],
+        read: Read<'_>,
+    ) -> Result<(Option<Attributes>, bool), FsError> {
+        match self.find_stored(caller, directory, name, read) {
+            Err(error) => self
+                .find_pinned(directory, name, read)
+                .map_or(Err(error), |found| Ok((Some(found?), false))),
+            found => found,
+        }
+    }
+
+    fn find_stored(
         &self,
         caller: &Caller,
         directory: InodeNr,
@@ -373,6 +389,10 @@ impl<S: Store> FileSystem<S> {
     }
 
     fn attributes_inside(&self, inode: InodeNr) -> Result<Attributes, FsError> {
+        self.attributes_stored(inode).or_else(|error| self.above(inode).ok_or(error))
+    }
+
+    fn attributes_stored(&self, inode: InodeNr) -> Result<Attributes, FsError> {
         let reading = self.reading();
         let found = self.store.attributes(inode)?;
         if found.links > 0 || reading.contains(inode) || self.store.takes_many() {
@@ -392,96 +412,10 @@ impl<S: Store> FileSystem<S> {
     pub fn access(&self, caller: &Caller, inode: InodeNr, want: Want) -> Result<(), FsError> {
         self.guarded(inode, false, || {
             let _reading = self.reading();
-            self.judge(caller, want, &self.store.attributes(inode)?)
+            let found = self.store.attributes(inode);
+            let found = found.or_else(|error| self.above(inode).ok_or(error))?;
+            self.judge(caller, want, &found)
         })
-    }
-
-    /// Hands the names of a directory behind `cookie` to `take`, until that returns `false` or there are no
-    /// more; 0 is the start. Names that come and go meanwhile may be seen or not, all others are seen once.
-    ///
-    /// # Errors
-    /// [`FsError::NotADirectory`], [`FsError::AccessDenied`], of reading it. Names of a damaged directory
-    /// that can be read are handed over first.
-    pub fn list(
-        &self,
-        caller: &Caller,
-        inode: InodeNr,
-        cookie: u64,
-        mut take: impl FnMut(Listed<'_>) -> bool,
-    ) -> Result<(), FsError> {
-        self.guarded(inode, false, || {
-            let _reading = self.reading();
-            self.judge(caller, Want::READ, &self.store.permissions(inode)?)?;
-            self.store.list(inode, cookie, &mut take)
-        })
-    }
-
-    /// Fills `into` with the bytes of a regular file from `offset_bytes` on, as many as it has, and returns
-    /// their number. Permissions are judged when a file is opened ([`FileSystem::access`]), not here.
-    ///
-    /// # Errors
-    /// [`FsError::IsADirectory`], [`FsError::Invalid`], [`FsError::NoKey`], of reading.
-    pub fn read(
-        &self,
-        inode: InodeNr,
-        offset_bytes: u64,
-        into: &mut [u8],
-    ) -> Result<usize, FsError> {
-        self.guarded(inode, false, || {
-            let _reading = self.reading();
-            self.store.read(inode, offset_bytes, into)
-        })
-    }
-
-    /// The first byte from `offset_bytes` on that lies in data or in a hole, as `lseek` finds it.
-    ///
-    /// # Errors
-    /// [`FsError::PastEnd`], and as [`FileSystem::read`].
-    pub fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
-        self.guarded(inode, false, || {
-            let _reading = self.reading();
-            self.store.seek(inode, offset_bytes, what)
-        })
-    }
-
-    /// The target of a symbolic link.
-    ///
-    /// # Errors
-    /// [`FsError::Invalid`] for everything else, and of reading it.
-    pub fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
-        self.guarded(inode, false, || {
-            let _reading = self.reading();
-            self.store.target(inode)
-        })
-    }
-
-    /// The value of an extended attribute.
-    ///
-    /// # Errors
-    /// [`FsError::NoAttribute`], and of reading them.
-    pub fn extended_attribute(&self, inode: InodeNr, name: &[u8]) -> Result<Vec<u8>, FsError> {
-        self.guarded(inode, false, || {
-            let _reading = self.reading();
-            self.store.extended_attribute(inode, name)?.ok_or(FsError::NoAttribute)
-        })
-    }
-
-    fn all_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
-        self.guarded(inode, false, || {
-            let _reading = self.reading();
-            self.store.extended_attributes(inode)
-        })
-    }
-
-    /// The names of all extended attributes that have one for programs, sorted.
-    ///
-    /// # Errors
-    /// The attributes cannot be read.
-    pub fn extended_attribute_names(&self, inode: InodeNr) -> Result<Vec<Vec<u8>>, FsError> {
-        let all = self.all_attributes(inode)?;
-        // A number in front stands for a namespace that Linux does not know.
-        let known = |name: &Vec<u8>| !name.first().is_some_and(u8::is_ascii_digit);
-        Ok(all.into_iter().map(|attribute| attribute.name).filter(known).collect())
     }
 
     /// Bytes of a block.

@@ -1,6 +1,7 @@
 //! A file system on a disk that is read and written. Each operation is a transaction of its own.
 
 mod cubes;
+mod durable;
 mod lower;
 mod online;
 mod serve;
@@ -50,6 +51,7 @@ struct Work {
     owner_changes: usize,
     /// Why nothing is written any more.
     ended: Option<String>,
+    durable: durable::Waiting,
 }
 
 impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
@@ -68,12 +70,18 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         let space = image.space();
         let (geometry, lot_groups) = (volume.geometry(), volume.lot_groups());
         let gates = Gates::new(lot_groups, geometry.inodes_per_group, geometry.group_count);
-        let work = Mutex::new(Work { volume, damaged_groups: 0, owner_changes: 0, ended: None });
+        let work = Mutex::new(Work {
+            volume,
+            damaged_groups: 0,
+            owner_changes: 0,
+            ended: None,
+            durable: durable::Waiting::default(),
+        });
         let live = Self { disk, image, work, space, faults, gates };
         live.learn_cubes();
         live.run(InodeNr::ROOT, |volume, tx| volume.begin_writing(tx, now))?;
         live.finish_orphans(now)?;
-        live.sync()?;
+        live.make_durable()?;
         Ok(live)
     }
 
@@ -131,14 +139,14 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
     pub fn finish(self, now: Timestamp) -> Result<(), FsError> {
         if !self.is_read_only() {
             // Tells which cubes have failed before something of them is written.
-            self.sync()?;
+            self.make_durable()?;
             self.finish_orphans(now)?;
             // Lists of lots are hints.
             let _ = self.run_once(|volume, tx| cubes::renew(volume, tx, now));
             self.reserve_regions(now)?;
         }
         self.run(InodeNr::ROOT, |volume, tx| volume.end_writing(tx, now))?;
-        self.sync()
+        self.make_durable()
     }
 
     /// Gives the free blocks of regions to reservation files (native file systems).
@@ -148,7 +156,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             return Ok(());
         }
         // What was freed is free for good then.
-        self.sync()?;
+        self.make_durable()?;
         let lot_groups = self.work().volume.lot_groups();
         // Lots of a cube that has failed stay as they are, for its repair.
         let mut left = Vec::new();
@@ -164,7 +172,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             }
         }
         lots.retain(|lot| !left.contains(lot));
-        self.sync()?;
+        self.make_durable()?;
         let copied = self.work().volume.back_up_descriptors(self.disk, &lots);
         copied.map_err(|error| FsError::Ended(error.to_string()))
     }
@@ -263,7 +271,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
                     if again && work.volume.holds_back() =>
                 {
                     drop(work);
-                    self.sync()?;
+                    self.make_durable()?;
                     again = false;
                 }
                 Err(ChangeError::Refused(error)) => return Err(of_op(error)),
@@ -287,6 +295,8 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             let read = catch_unwind(AssertUnwindSafe(read)).map_err(|panic| panic_message(&*panic));
             read?.map(drop).map_err(|error| format!("{error:?}"))
         });
+        // Its spans of freeings begin anew.
+        work.durable = durable::Waiting::default();
         if let Err(why) = read {
             work.ended = Some(format!("{what}; {why}"));
             self.faults.end_writing();

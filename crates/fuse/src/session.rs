@@ -172,7 +172,11 @@ fn commit_now_and_then<S: Store>(
             log(&text);
         }
         last = text;
-        if !matches!(error, FsError::Lost { .. } | FsError::Panicked { .. }) {
+        let goes_on = matches!(
+            error,
+            FsError::Lost { .. } | FsError::Panicked { .. } | FsError::CubeFailed { .. }
+        );
+        if !goes_on {
             // Every change says so from now on.
             return;
         }

@@ -11,6 +11,8 @@ use floe_check::open::open;
 use floe_check::problem::{Findings, Weight};
 use floe_check::report::JournalState;
 use floe_check::{CheckError, Examination, Problem, Report, examine_again};
+use floe_disk::journal::take_over;
+use floe_disk::recovery::Recovered;
 use floe_format::features::RoCompat;
 use floe_format::native::is_locked;
 use floe_format::{GroupNr, InodeNr};
@@ -63,9 +65,6 @@ pub fn repair<'d>(
     options.check.memory.limit_bytes = options.memory_bytes.map(memory::examination_bytes);
     must_hold_descriptors(device, (&options.check).into(), true).map_err(memory::of_repair)?;
     let opened = open(device, options.check.superblock)?;
-    if is_locked(&opened.superblock) {
-        return Err(RepairError::Locked);
-    }
     let page_bytes = opened.geometry.block_size;
     let mut spill = SpillOptions::in_temporary_folder(memory::staging_bytes(&options));
     if let Some(folder) = options.scratch {
@@ -77,13 +76,22 @@ pub fn repair<'d>(
         Overlay::with_spill(journal, page_bytes, spill.clone()).protecting(overwrite)
     });
     let staged = Overlay::with_spill(device, page_bytes, spill).protecting(overwrite);
+    let taken = match is_locked(&opened.superblock) {
+        // First of all: a later recovery would write older images over what is repaired.
+        true => take_over(&staged).map_err(RepairError::Locked)?,
+        false => Recovered::default(),
+    };
     let mut session = Session::new(&staged, &options, policy);
     if let Some(journal) = &staged_journal {
         session.journal_device = Some(journal);
         session.options.check.external_journal = Some(journal);
     }
     let outcome = session.run()?;
-    let Outcome { before, after, deeds, left, halted, journal, rounds, rescans } = outcome;
+    let Outcome { before, after, deeds, left, halted, mut journal, rounds, rescans } = outcome;
+    if taken.transactions > 0 && halted.is_none() {
+        let (transactions, blocks) = (u64::from(taken.transactions), taken.blocks);
+        journal = JournalState::Replayed { transactions, blocks };
+    }
     if halted.is_some() {
         staged.clear();
         staged_journal.iter().for_each(Overlay::clear);

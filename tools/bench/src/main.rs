@@ -3,6 +3,7 @@
 mod ageing;
 mod bench;
 mod conflicts;
+mod cubes;
 mod engines;
 mod eta;
 mod fs_memory;
@@ -38,6 +39,8 @@ enum Chore {
     Bench(bench::Args),
     /// Count pairs of commutative calls that touch the same memory (needs cc and ar)
     Conflicts(conflicts::Args),
+    /// Make, mount and check many cubes on a sparse image (for root)
+    Cubes(cubes::Args),
     /// Replay the reads of a check by io_uring and by blocking threads, beside Floe (needs strace
     /// and fio)
     Engines(engines::Args),
@@ -90,6 +93,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Ageing(args) => ageing::run(&args),
         Chore::Bench(args) => bench::run(&args),
         Chore::Conflicts(args) => conflicts::run(&args),
+        Chore::Cubes(args) => cubes::run(&args),
         Chore::Engines(args) => engines::run(&args),
         Chore::Eta(args) => eta::run(&args),
         Chore::FsMemory(args) => fs_memory::run(&args),

@@ -7,7 +7,7 @@ use super::tree::Tree;
 use crate::tools::TOOLS;
 
 /// Commands of xtask itself.
-const OWN: [&str; 5] = ["tidy", "ci", "crash", "fuzz", "help"];
+const OWN: [&str; 6] = ["tidy", "ci", "crash", "faults", "fuzz", "help"];
 
 /// The folder of all tables of figures.
 const FIGURES: &str = "docs/measurements/";

@@ -69,7 +69,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     // Locates and changes structures; checks nothing.
     ("ext4", &["exec", "blockdev", "format", "sync"]),
     ("check", &["ext4", "exec", "blockdev", "format", "sync"]),
-    ("repair", &["check", "ext4", "exec", "blockdev", "format", "sync"]),
+    // Of disk, only the recovery of journals that no other program knows.
+    ("repair", &["disk", "check", "ext4", "exec", "blockdev", "format", "sync"]),
     // Rebuilds files in an overlay; never writes to its source.
     ("salvage", &["check", "ext4", "exec", "blockdev", "format", "sync"]),
     // Formats results; checks and changes nothing.

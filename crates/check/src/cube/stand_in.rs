@@ -14,6 +14,7 @@ use floe_format::ext::group_desc::{
 use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode};
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
+use floe_format::native::LOCK;
 use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr, LogicalBlock};
 
@@ -111,7 +112,8 @@ impl<'d> CubeDevice<'d> {
 fn superblock(of: &Superblock) -> Superblock {
     let mut sb = of.clone();
     sb.feature_compat &= !(Compat::HAS_JOURNAL | Compat::ORPHAN_FILE).bits();
-    sb.feature_incompat &= !Incompat::RECOVER.bits();
+    // The bit that keeps others out belongs to the identity.
+    sb.feature_incompat &= !(Incompat::RECOVER.bits() | LOCK);
     sb.feature_ro_compat &= !RoCompat::ORPHAN_PRESENT.bits();
     (sb.journal_inum, sb.last_orphan, sb.orphan_file_inum) = (0, 0, 0);
     sb.state = STATE_VALID;

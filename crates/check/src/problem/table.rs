@@ -2082,7 +2082,7 @@ problems! {
              them when it mounts, and refuses to mount where the rest is too short."
         repair "Keep as many as a new journal would, or switch the feature off in a journal without room.";
     0x070119 "external-journal-without-user" ExternalJournalWithoutUser
-        Metadata Damage preen Journal
+        Metadata Remark preen Journal
         "the external journal says that no file system uses it"
         means "Linux refuses to mount the file system: it expects exactly one."
         repair "Store one user, this file system.";

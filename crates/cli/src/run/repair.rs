@@ -448,7 +448,7 @@ impl RepairRun<'_> {
                 );
                 (text, Vec::new(), Outcome { damaged: true, ..Outcome::CLEAN })
             }
-            Stopped::Planning(error @ RepairError::Locked) => {
+            Stopped::Planning(error @ RepairError::Locked(_)) => {
                 (format!("{name}: {error}"), Vec::new(), Outcome::FAILED)
             }
             Stopped::Planning(RepairError::Stage(error)) => {

@@ -1,8 +1,10 @@
 //! Cubes of a mounted file system: made, changed, checked and repaired while others are used.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 
+use floe_sync::atomic::{AtomicBool, Ordering};
+use floe_sync::thread;
 use floe_testkit::Image;
 
 use super::cubes::{cube, damage_names, judge, native};
@@ -70,7 +72,7 @@ fn cubes_of_a_mount_are_made_changed_repaired_and_removed() {
         if !fs::exists(&web).unwrap() {
             break;
         }
-        floe_sync::thread::sleep(std::time::Duration::from_millis(50));
+        thread::sleep(std::time::Duration::from_millis(50));
     }
     assert!(!fs::exists(&web).unwrap());
     ours.unmount();
@@ -113,4 +115,71 @@ fn a_mounted_cube_that_fails_is_repaired_while_another_is_used() {
     fs::read_dir(place("web/dir3")).unwrap().count();
     ours.unmount();
     judge(&image, "unmounted");
+}
+
+/// Three harms by a tenant (the third scenario of `docs/cubes.md`): it calls fsync all the time, fills its cube, and meets damage.
+#[test]
+fn a_tenant_that_fills_hammers_and_fails_is_not_felt_by_another() {
+    if !can_mount() {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let image = native();
+    assert_eq!(cube(&image, "create", &["/noisy", "--max-size", "16m"]).0, 0);
+    assert_eq!(cube(&image, "create", &["/quiet"]).0, 0);
+    let ours = Ours::new(image.path(), &[]);
+    fs::create_dir(ours.path().join("noisy/dir")).unwrap();
+    for at in 0..20 {
+        fs::write(ours.path().join(format!("noisy/dir/file{at}")), "x").unwrap();
+    }
+    ours.unmount();
+    damage_names(&image, "/noisy/dir");
+    // So that the write that is too much says so.
+    let ours = Ours::new(image.path(), &["-o", "nowriteback_cache"]);
+    let (noisy, quiet) = (ours.path().join("noisy"), ours.path().join("quiet"));
+    let over = AtomicBool::new(false);
+    let (calls, full) = thread::scope(|scope| {
+        let hammer = scope.spawn(|| {
+            let mut calls = 0;
+            while !over.load(Ordering::SeqCst) {
+                // Fails once the cube is full or has failed.
+                let _ = fs::File::create(noisy.join("log")).and_then(|mut file| {
+                    file.write_all(&[1; 4096])?;
+                    file.sync_all()
+                });
+                calls += 1;
+            }
+            calls
+        });
+        let filler = scope.spawn(|| {
+            let mut all = fs::File::create(noisy.join("all"))?;
+            (0..64).try_for_each(|_| all.write_all(&[7; 1 << 20]))
+        });
+        let used = |turn: u8| {
+            for at in 0..5 {
+                let path = quiet.join(format!("{turn}.{at}"));
+                let mut file = fs::File::create(&path).unwrap();
+                file.write_all(&[turn; 20_000]).unwrap();
+                file.sync_all().unwrap();
+                assert_eq!(fs::read(&path).unwrap(), [turn; 20_000]);
+            }
+        };
+        used(1);
+        let full = filler.join().unwrap().unwrap_err();
+        used(2);
+        let listed = fs::read_dir(noisy.join("dir"));
+        assert!(listed.and_then(Iterator::collect::<Result<Vec<_>, _>>).is_err());
+        let refused = fs::write(noisy.join("late"), "x").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+        used(3);
+        over.store(true, Ordering::SeqCst);
+        (hammer.join().unwrap(), full)
+    });
+    assert!(calls > 0 && full.kind() == ErrorKind::StorageFull, "{calls} calls, {full}");
+    ours.unmount();
+    let path = image.path().to_str().unwrap();
+    let check = |cube: &str| floe(&["check", "--cube", cube, path]).code;
+    assert_eq!((check("/quiet"), check("/noisy")), (0, 4));
+    assert_eq!(floe(&["repair", "--yes", "--cube", "/noisy", path]).code, 1);
+    judge(&image, "repaired");
 }

@@ -1,6 +1,7 @@
 //! What is written, and in which order.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use floe_blockdev::WriteBlocks;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
@@ -37,9 +38,9 @@ impl<D: WriteBlocks> Drop for Turn<'_, D> {
         for &lane in self.lanes {
             let state = &mut shared.lanes[lane].state;
             (state.working, state.at_flush) = (false, false);
-            if let Err(why) = &self.result {
-                state.failed.get_or_insert_with(|| why.clone());
-            }
+        }
+        if let Err(why) = &self.result {
+            shared.end_lanes(self.lanes.iter().copied(), why);
         }
         drop(shared);
         self.journal.changed.notify_all();
@@ -205,7 +206,10 @@ impl<D: WriteBlocks> Journal<D> {
     ) -> Result<(), JournalError> {
         let mut at = 0;
         while let Some(one) = writing.get(at) {
-            let Err(error) = write(one) else {
+            // Whoever commits writes the logs of all: a panic over one of them is caught here, before it ends his call.
+            let written = catch_unwind(AssertUnwindSafe(|| write(one)));
+            let panicked = |_| Err(JournalError::Aborted { why: "a thread panicked".to_owned() });
+            let Err(error) = written.unwrap_or_else(panicked) else {
                 at += 1;
                 continue;
             };
@@ -214,9 +218,7 @@ impl<D: WriteBlocks> Journal<D> {
                 return Err(error);
             }
             let (why, mut shared) = (error.to_string(), self.lock());
-            for &lane in &lost {
-                shared.lanes[lane].state.failed.get_or_insert_with(|| why.clone());
-            }
+            shared.end_lanes(lost.iter().copied(), &why);
             drop(shared);
             at = writing[..at].iter().filter(|one| !lost.contains(&one.lane)).count();
             writing.retain(|one| !lost.contains(&one.lane));

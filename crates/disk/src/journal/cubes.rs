@@ -21,10 +21,33 @@ pub struct CubeState {
     pub failed: Option<String>,
 }
 
+/// What was finished at some time, in all logs. See [`Journal::finished`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finished(Vec<TransactionId>);
+
 impl<D: WriteBlocks> Journal<D> {
+    /// All changes that are finished by now: whatever they freed may be used again when [`Journal::has_settled`] says that they
+    /// are durable (rule R7). No handle is open.
+    pub fn finished(&self) -> Finished {
+        Finished(self.lock().lanes.iter().map(|lane| lane.state.last()).collect())
+    }
+
+    /// Whether all these changes are durable, those of cubes aside whose journal has ended: what such a cube freed lies in its
+    /// own lots, where nothing is written any more.
+    pub fn has_settled(&self, finished: &Finished) -> bool {
+        let shared = self.lock();
+        let mut known = shared.lanes.iter().zip(&finished.0).enumerate();
+        known.all(|(index, (lane, last))| {
+            lane.state.durable >= *last || index > 0 && lane.state.failed.is_some()
+        })
+    }
+
     /// The journal of a cube; 0: the root cube.
     pub fn cube_state(&self, cube: u32) -> CubeState {
         let shared = self.lock();
+        if let Some(why) = shared.lots.lost_cube(cube) {
+            return CubeState { has_own: true, failed: Some(why.to_owned()) };
+        }
         let own = shared.lane_of_cube(cube);
         let lane = &shared.lanes[own.unwrap_or(0)];
         CubeState { has_own: own.is_some(), failed: lane.state.failed.clone() }
@@ -46,13 +69,14 @@ impl<D: WriteBlocks> Journal<D> {
         if is_sound && has_ended { Ok(()) } else { Err(error) }
     }
 
-    /// Ends the journal of a cube: nothing of it is written any more, and what was not durable is lost. The others go on.
+    /// Ends the journal of a cube: nothing of it is written any more, and what was not durable is lost. The others go on, but
+    /// for those whose running transaction shares a change with it.
     /// Returns `false`, and does nothing, where the cube has none of its own.
     pub fn abort_cube(&self, cube: u32, why: &str) -> bool {
         let mut shared = self.lock();
         let own = shared.lane_of_cube(cube).filter(|lane| *lane > 0);
         if let Some(lane) = own {
-            shared.lanes[lane].state.failed.get_or_insert_with(|| why.to_owned());
+            shared.end_lanes([lane], why);
         }
         drop(shared);
         self.changed.notify_all();
@@ -118,7 +142,11 @@ impl<D: WriteBlocks> Journal<D> {
         // All of it is home by now.
         let fs = FileSystem::open(&self.device).map_err(JournalError::FileSystem)?;
         let groups = fs.space.groups.descs();
-        let found = find_cubes(&self.device, &fs.superblock, fs.geometry(), groups);
+        let found = find_cubes(&self.device, &fs.superblock, fs.geometry(), groups).whole();
+        let found = found.map_err(JournalError::io("looking for the journal of a cube"))?;
+        if found.unusable.iter().any(|own| own.inode.0 == inode && own.is_unread) {
+            return Err(JournalError::Unsupported("that of a cube cannot be read"));
+        }
         let Some(own) = found.usable.into_iter().find(|own| own.inode.0 == inode) else {
             return Ok(None);
         };

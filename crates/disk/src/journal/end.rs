@@ -10,7 +10,23 @@ use floe_sync::{Arc, PoisonError};
 
 use super::Journal;
 use super::error::JournalError;
-use super::shared::Lock;
+use super::shared::{Lane, Lock};
+
+/// The right to set the bit that keeps others out; lost without an end, the bit is not set.
+struct Setting<'a, D: WriteBlocks> {
+    journal: &'a Journal<D>,
+}
+
+impl<D: WriteBlocks> Drop for Setting<'_, D> {
+    fn drop(&mut self) {
+        let mut shared = self.journal.lock();
+        if shared.lock == Lock::Setting {
+            shared.lock = Lock::Open;
+        }
+        drop(shared);
+        self.journal.changed.notify_all();
+    }
+}
 
 impl<D: WriteBlocks> Journal<D> {
     /// Ends in order: everything durable and home, the logs empty, `needs_recovery` gone, and with it the bit that keeps others
@@ -33,7 +49,7 @@ impl<D: WriteBlocks> Journal<D> {
             shared.lanes[0].state.judge()?;
             let sound =
                 shared.lanes.iter().filter(|lane| lane.state.failed.is_none() && !lane.gone);
-            let end = |lane: &super::shared::Lane| {
+            let end = |lane: &Lane| {
                 (Arc::clone(&lane.log), lane.state.last().next().sequence(), lane.state.head)
             };
             sound.map(end).collect()
@@ -50,10 +66,11 @@ impl<D: WriteBlocks> Journal<D> {
         let doing = "marking the file system in its superblock";
         let (image, lock, failed) = {
             let shared = self.lock();
-            let failed = shared.lanes.iter().any(|lane| lane.state.failed.is_some() && !lane.gone);
+            let ended = |lane: &Lane| lane.state.failed.is_some() && !lane.gone;
+            let failed = shared.lanes.iter().any(ended) || shared.lots.has_lost();
             (shared.superblock.clone(), shared.lock, failed)
         };
-        let keeps_lock = failed || self.has_orphans_of_cubes()?;
+        let keeps_lock = failed || self.has_orphans_of_cubes();
         let mut bytes = [0; Superblock::SIZE];
         let (_, at) = self.superblock_place();
         match image.as_ref().and_then(|image| image.get(at..at + bytes.len())) {
@@ -77,8 +94,8 @@ impl<D: WriteBlocks> Journal<D> {
         self.flush_all(doing)
     }
 
-    /// Whether a cube has orphans that nobody but Floe would find.
-    fn has_orphans_of_cubes(&self) -> Result<bool, JournalError> {
+    /// Whether a cube has orphans that nobody but Floe would find, or may have.
+    fn has_orphans_of_cubes(&self) -> bool {
         let blocks: Vec<_> = {
             let shared = self.lock();
             let lanes = shared.lanes.iter().filter(|lane| !lane.gone);
@@ -87,12 +104,12 @@ impl<D: WriteBlocks> Journal<D> {
         let mut bytes = vec![0; self.geometry.block_size as usize];
         for block in blocks {
             let read = self.device.read_at(self.geometry.offset_bytes(block), &mut bytes);
-            read.map_err(JournalError::io("reading the orphans of a cube"))?;
-            if OrphanBlock::new(&bytes).is_none_or(|stored| stored.orphans().next().is_some()) {
-                return Ok(true);
+            let stored = OrphanBlock::new(&bytes).filter(|_| read.is_ok());
+            if stored.is_none_or(|stored| stored.orphans().next().is_some()) {
+                return true;
             }
         }
-        Ok(false)
+        false
     }
 
     /// Sets the bit that keeps others out, before anything is written to a journal that they do not know: in all backups, then
@@ -108,18 +125,20 @@ impl<D: WriteBlocks> Journal<D> {
         }
         shared.lock = Lock::Setting;
         drop(shared);
+        // Others wait for its end, also for that of a panic.
+        let setting = Setting { journal: self };
         let writes = self.superblock_writes.lock();
         let _writes = writes.unwrap_or_else(PoisonError::into_inner);
         let done = self.write_lock();
         let mut shared = self.lock();
-        shared.lock = if done.is_ok() { Lock::Set } else { Lock::Open };
-        if done.is_ok()
-            && let Some(image) = shared.superblock.take()
-        {
-            shared.superblock = Some(Arc::new(self.with_lock(image.to_vec())));
+        if done.is_ok() {
+            shared.lock = Lock::Set;
+            if let Some(image) = shared.superblock.take() {
+                shared.superblock = Some(Arc::new(self.with_lock(image.to_vec())));
+            }
         }
         drop(shared);
-        self.changed.notify_all();
+        drop(setting);
         done
     }
 
@@ -148,19 +167,21 @@ impl<D: WriteBlocks> Journal<D> {
     }
 }
 
-/// Sets or clears the bit in all backups of a superblock. What lies in the place of a backup and is none is left alone.
+/// Sets or clears the bit in all backups of a superblock. What lies in the place of a backup and is none is left alone, and so is
+/// one in a bad block: it lies in a lot of a cube, whose fault must not end the journals of others, and nobody can start from it.
 pub(super) fn mark_backups<D: WriteBlocks>(
     device: &D,
     geometry: &Geometry,
     primary: &Superblock,
     on: bool,
 ) -> Result<(), JournalError> {
-    let doing = "marking the backups of the superblock";
     for group in (1..geometry.group_count).map(GroupNr) {
         let Some(block) = geometry.superblock_of(group) else { continue };
         let offset = geometry.offset_bytes(block);
         let mut bytes = [0; Superblock::SIZE];
-        device.read_at(offset, &mut bytes).map_err(JournalError::io(doing))?;
+        if device.read_at(offset, &mut bytes).is_err() {
+            continue;
+        }
         let mut backup = Superblock::decode(&bytes);
         if backup.magic != primary.magic || backup.uuid != primary.uuid {
             continue;
@@ -169,7 +190,7 @@ pub(super) fn mark_backups<D: WriteBlocks>(
         backup.feature_incompat = if on { before | LOCK } else { before & !LOCK };
         if backup.feature_incompat != before {
             backup.encode_with_checksum(&mut bytes);
-            device.write_at(offset, &bytes).map_err(JournalError::io(doing))?;
+            let _ = device.write_at(offset, &bytes);
         }
     }
     Ok(())

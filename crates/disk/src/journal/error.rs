@@ -20,6 +20,14 @@ pub enum JournalError {
     /// The journal, or what it holds, is damaged. Nothing was written.
     #[error("the journal cannot be recovered: {0:?}; nothing was changed, floe repair may help")]
     Damaged(Vec<JournalEvent>),
+    /// The journal of a cube, without which its lots are not as they were left.
+    #[error("the journal of cube {cube} cannot be recovered: {why}")]
+    Cube {
+        /// Number of the cube.
+        cube: u32,
+        /// The fault.
+        why: String,
+    },
     /// More than a transaction may hold. Nothing was changed.
     #[error("{blocks} blocks of log are more than the {limit} of one transaction")]
     TooLong {

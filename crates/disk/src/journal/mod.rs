@@ -41,6 +41,7 @@ mod open;
 pub mod recovery;
 mod shared;
 mod state;
+mod takeover;
 mod tx;
 
 use std::collections::BTreeSet;
@@ -54,9 +55,10 @@ use floe_format::{BlockNr, Geometry};
 use floe_sync::atomic::{AtomicU64, Ordering};
 use floe_sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-pub use cubes::CubeState;
+pub use cubes::{CubeState, Finished};
 pub use error::JournalError;
 pub use state::TransactionId;
+pub use takeover::take_over;
 pub use tx::JournalTx;
 
 use handles::Handles;
@@ -229,6 +231,9 @@ impl<D: WriteBlocks> Journal<D> {
             let block = BlockNr(offset_bytes / u64::from(self.geometry.block_size));
             shared.lanes[0].state.judge()?;
             shared.lanes[shared.lane_of(&self.geometry, block)].state.judge()?;
+            if let Some(why) = shared.lots.lost(&self.geometry, block) {
+                return Err(JournalError::Aborted { why: why.to_owned() });
+            }
         }
         let written = self.device.write_at(offset_bytes, bytes);
         written.map_err(JournalError::io("writing data"))?;

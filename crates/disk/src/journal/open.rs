@@ -37,6 +37,19 @@ impl<D: WriteBlocks> Journal<D> {
     /// As [`Journal::open`].
     pub fn open_with(device: D, clock: Clock) -> Result<Self, JournalError> {
         let recovered = recover(&device)?;
+        Self::open_after(device, &recovered, clock)
+    }
+
+    /// As [`Journal::open`], behind a [`recover`] that said so. (A second recovery finds empty logs, and so not the numbers that
+    /// are still in them: rule R9.)
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub fn open_recovered(device: D, recovered: &Recovered) -> Result<Self, JournalError> {
+        Self::open_after(device, recovered, system_clock)
+    }
+
+    fn open_after(device: D, recovered: &Recovered, clock: Clock) -> Result<Self, JournalError> {
         let fs = FileSystem::open(&device).map_err(JournalError::FileSystem)?;
         let geometry = fs.geometry().clone();
         let place = recovery::find(&device, &fs)?;
@@ -54,7 +67,7 @@ impl<D: WriteBlocks> Journal<D> {
             Lane { cube: 0, inode: 0, orphan_block: None, gone: false, log: Arc::new(log), state };
         let mut lots = Lots::of(&fs.superblock);
         let mut lanes = vec![root];
-        let latest = open_cubes(&device, &fs, &recovered, &mut lanes, &mut lots)?;
+        let latest = open_cubes(&device, &fs, recovered, &mut lanes, &mut lots)?;
         commit_time = commit_time.max(latest);
         set_needs_recovery(&device)?;
         let lock = if is_locked(&fs.superblock) { Lock::Set } else { Lock::Open };
@@ -85,7 +98,7 @@ impl<D: WriteBlocks> Journal<D> {
 
 /// The last number to be left behind (as Linux: what an empty log expects next may have been begun before a crash), and the
 /// latest time of a commit.
-fn behind(sequence: u32, seen: Option<Seen>) -> (u32, (u64, u32)) {
+pub(super) fn behind(sequence: u32, seen: Option<Seen>) -> (u32, (u64, u32)) {
     match seen {
         Some(seen) if is_after(seen.sequence, sequence) => (seen.sequence, seen.commit_time),
         Some(seen) => (sequence, seen.commit_time),
@@ -102,7 +115,14 @@ fn open_cubes<D: WriteBlocks>(
     lots: &mut Lots,
 ) -> Result<(u64, u32), JournalError> {
     let (geometry, groups) = (fs.geometry(), fs.space.groups.descs());
-    let found = find_cubes(device, &fs.superblock, geometry, groups);
+    let found = find_cubes(device, &fs.superblock, geometry, groups).whole();
+    let found = found.map_err(JournalError::io("looking for the journals of cubes"))?;
+    // Without the bit that keeps others out, a damaged one holds nothing that counts, and inode 8 logs what it would.
+    let locked = is_locked(&fs.superblock);
+    for lost in found.unusable.into_iter().filter(|lost| locked || lost.is_unread) {
+        let why = format!("the journal of cube {} cannot be used: {}", lost.cube, lost.why);
+        lots.lose(lost.cube, &lost.lots, &why);
+    }
     let by_inode: BTreeMap<u32, &Option<String>> =
         recovered.cubes.iter().map(|cube| (cube.inode.0, &cube.failed)).collect();
     let mut latest = (0, 0);

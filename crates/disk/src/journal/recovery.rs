@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::Range;
 
-use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
+use floe_blockdev::{Noting, Overlay, ReadBlocks, WriteBlocks};
 use floe_ext4::fs::FileSystem;
 use floe_ext4::inode_table::desc_place;
 use floe_ext4::journal::{self, Journal, JournalEvent, Seen};
@@ -49,7 +49,9 @@ pub(crate) fn find(device: &dyn ReadBlocks, fs: &FileSystem) -> Result<Journal, 
     if !geometry.features.compat.contains(Compat::HAS_JOURNAL) {
         return Err(JournalError::Absent);
     }
-    let (journal, events) = journal::find(device, &fs.superblock, geometry, groups, None);
+    let noting = Noting::new(device);
+    let (journal, events) = journal::find(&noting, &fs.superblock, geometry, groups, None);
+    noting.judge().map_err(JournalError::io("looking for the journal"))?;
     let external = |event: &JournalEvent| matches!(event, JournalEvent::ExternalNotFound { .. });
     match journal {
         Some(journal) => Ok(journal),
@@ -74,10 +76,12 @@ pub fn recover<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> {
     if is_locked(&fs.superblock) {
         recover_cubes(device, &fs, &mut journal, &mut recovered)?;
     }
-    let replay = journal::replay(device, geometry, &journal, None);
+    let noting = Noting::new(device);
+    let replay = journal::replay(&noting, geometry, &journal, None);
     let failed = |event: &JournalEvent| {
         matches!(event, JournalEvent::RecoveryFailed(_) | JournalEvent::TransactionCorrupt { .. })
     };
+    noting.judge().map_err(JournalError::io("reading the log"))?;
     if replay.events.iter().any(failed) {
         return Err(JournalError::Damaged(replay.events));
     }
@@ -108,7 +112,9 @@ fn recover_cubes<D: WriteBlocks>(
 ) -> Result<(), JournalError> {
     let geometry = fs.geometry();
     let groups = fs.space.groups.descs();
-    let mut found = journal::find_cubes(device, &fs.superblock, geometry, groups).usable;
+    let found = journal::find_cubes(device, &fs.superblock, geometry, groups).whole();
+    let found = found.map_err(JournalError::io("looking for the journals of cubes"))?;
+    let mut found = found.usable;
     let seen = |journal: &Journal| {
         let seen = journal::seen(device, geometry, journal, journal.superblock.sequence);
         seen.map_err(JournalError::io("reading the journal of a cube"))
@@ -131,8 +137,9 @@ fn recover_cubes<D: WriteBlocks>(
         flushed.map_err(JournalError::io("erasing transactions that do not count"))?;
     }
     for (own, seen) in found.into_iter().zip(numbers) {
-        let staged = Overlay::new(device, geometry.block_size);
+        let staged = Overlay::new(Noting::new(device), geometry.block_size);
         let pass = journal::replay_into(&staged, geometry, &own.journal, None);
+        staged.base().judge().map_err(JournalError::io("reading the journal of a cube"))?;
         let failed = pass.failed.then(|| format!("it cannot be recovered: {:?}", pass.events));
         if failed.is_none() && !staged.is_empty() {
             recovered.transactions += pass.transactions;
@@ -149,7 +156,7 @@ fn recover_cubes<D: WriteBlocks>(
 /// Writes what the journal of a cube held: all but the records of lots, by which recovery finds it; those; the emptied log.
 fn write_cube<D: WriteBlocks>(
     device: &D,
-    staged: &Overlay<&D>,
+    staged: &Overlay<Noting<&D>>,
     geometry: &Geometry,
     superblock: &Superblock,
     own: &Journal,
@@ -183,7 +190,11 @@ fn write_cube<D: WriteBlocks>(
 }
 
 /// Writes what recovery staged: all but the two superblocks' last word, the emptied log, the recovered superblock.
-fn write<D: WriteBlocks>(device: &D, staged: &Overlay<&D>, log_superblock: u64) -> io::Result<()> {
+fn write<D: WriteBlocks>(
+    device: &D,
+    staged: &Overlay<impl ReadBlocks>,
+    log_superblock: u64,
+) -> io::Result<()> {
     let ranges = staged.staged_ranges();
     // Pages that read from the log keep their bytes, should a damaged log name its own blocks.
     staged.settle(|read| {

@@ -76,6 +76,8 @@ pub(super) struct Lots {
     lanes: BTreeMap<u32, usize>,
     /// Lots whose record names another journal than the one that still logs them: its inode.
     pub(super) moves: BTreeMap<u32, u32>,
+    /// Lots whose journal cannot be used, with their cube and the reason: nothing in them is changed.
+    lost: BTreeMap<u32, (u32, String)>,
 }
 
 impl Lots {
@@ -92,6 +94,31 @@ impl Lots {
 
     fn lot_of(&self, geo: &Geometry, block: BlockNr) -> Option<u32> {
         geo.group_of(block)?.0.checked_div(self.groups)
+    }
+
+    /// Takes lots of a cube out of use.
+    pub(super) fn lose(&mut self, cube: u32, lots: &[u32], why: &str) {
+        self.lost.extend(lots.iter().map(|lot| (*lot, (cube, why.to_owned()))));
+    }
+
+    /// Why a block cannot be changed whoever logs it.
+    pub(super) fn lost(&self, geo: &Geometry, block: BlockNr) -> Option<&str> {
+        if self.lost.is_empty() {
+            return None;
+        }
+        let lost = self.lost.get(&self.lot_of(geo, block)?);
+        lost.map(|(_, why)| why.as_str())
+    }
+
+    /// Why a cube cannot be changed.
+    pub(super) fn lost_cube(&self, cube: u32) -> Option<&str> {
+        let mut lost = self.lost.values();
+        lost.find(|(own, _)| *own == cube).map(|(_, why)| why.as_str())
+    }
+
+    /// Whether a cube has a journal that cannot be used.
+    pub(super) fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
     }
 
     /// The log of a block.
@@ -239,6 +266,20 @@ impl Shared {
             newest.insert(BlockNr(0), Arc::clone(image));
         }
         newest
+    }
+
+    /// Ends logs. With each, those end whose running transactions share a change with its own: a part of that change can never
+    /// become durable, so the rest must not.
+    pub(super) fn end_lanes(&mut self, lanes: impl IntoIterator<Item = usize>, why: &str) {
+        let mut open: Vec<usize> = lanes.into_iter().collect();
+        let mut ended = BTreeSet::new();
+        while let Some(lane) = open.pop() {
+            if ended.insert(lane) {
+                let state = &mut self.lanes[lane].state;
+                state.failed.get_or_insert_with(|| why.to_owned());
+                open.extend(&state.running.partners);
+            }
+        }
     }
 
     /// These logs and all whose running transactions share changes with theirs, directly or by others.

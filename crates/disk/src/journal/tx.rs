@@ -108,8 +108,10 @@ impl<'j, D: WriteBlocks> JournalTx<'j, D> {
 
     /// The log of a block; `Err` if it has ended.
     fn judge_lane(&self, shared: &Shared, block: BlockNr) -> Result<usize, Refusal> {
-        let lane = shared.lane_of(&self.journal.geometry, block);
-        let Some(why) = &shared.lanes[lane].state.failed else { return Ok(lane) };
+        let geo = &self.journal.geometry;
+        let lane = shared.lane_of(geo, block);
+        let ended = shared.lots.lost(geo, block).or(shared.lanes[lane].state.failed.as_deref());
+        let Some(why) = ended else { return Ok(lane) };
         let why = format!("the journal ended after an error: {why}");
         Err(Refusal::Io { block, source: io::Error::other(why) })
     }

@@ -1,6 +1,6 @@
 //! Cubes: made, changed and removed, each in one transaction (`docs/cubes.md`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use floe_ext4::alloc::Allocate;
 use floe_ext4::cubes::{self, Copies};
@@ -130,8 +130,9 @@ impl Op<'_> {
             known => self.inode(known)?,
         };
         let known = self.copies(&file)?;
-        let owned = |cube: &u32| !self.volume.fs.space.lots_of(*cube).is_empty();
-        let cube = (1..=MOST_CUBES).find(|cube| !known.contains_key(cube) && !owned(cube));
+        let owners: BTreeSet<u32> = self.volume.fs.space.lot_owners().into_values().collect();
+        let is_free = |cube: &u32| !known.contains_key(cube) && !owners.contains(cube);
+        let cube = (1..=MOST_CUBES).find(is_free);
         let cube = cube.ok_or(OpError::Invalid("there are 32767 cubes already"))?;
         let space = &mut self.volume.fs.space;
         space.limit_cube(cube, new.policies.limit_blocks);
@@ -302,12 +303,12 @@ impl Op<'_> {
                 None if at == 0 => self.map_one(file, logical, None)?,
                 None => self.map_one(file, logical, Some(own))?,
             };
-            match self.tx.zeroed(block) {
-                Ok(place) => place.copy_from_slice(&bytes[..]),
-                // The journal of the cube has ended: the first copy is the newer one then, and counts.
-                Err(Refusal::Io { .. }) if at == 1 => {}
-                Err(refusal) => return Err(refusal.into()),
+            // Where the journal of the cube has ended, which every read of its blocks says, the first copy is the newer one and
+            // counts. A write would be refused too late: when the change joins its transaction.
+            if at == 1 && matches!(self.tx.block(block), Err(Refusal::Io { .. })) {
+                continue;
             }
+            self.tx.zeroed(block)?.copy_from_slice(&bytes[..]);
         }
         self.put(file)
     }

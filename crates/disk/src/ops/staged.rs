@@ -58,7 +58,9 @@ impl Staging for Staged<'_> {
     }
 
     fn admit(&mut self, block: BlockNr) -> Result<(), Refusal> {
-        judge_inside(&self.geometry, block)
+        judge_inside(&self.geometry, block)?;
+        // Refused now, an operation fails; at its end, it would stop the volume.
+        self.outer.may_change(block)
     }
 
     fn note_freed(&mut self, run: BlockRun) {

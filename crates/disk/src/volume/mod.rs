@@ -5,7 +5,7 @@ mod errors;
 mod features;
 mod native;
 
-use floe_blockdev::{ReadBlocks, WriteBlocks};
+use floe_blockdev::{Noting, ReadBlocks, WriteBlocks};
 use floe_ext4::alloc::Space;
 use floe_ext4::fs::FileSystem;
 use floe_ext4::inode_table::{each_desc, read_inode};
@@ -20,6 +20,7 @@ use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 
 use crate::caller::Caller;
 use crate::journal::Journal;
@@ -70,6 +71,9 @@ pub enum OpenError {
     /// It cannot be read.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The device failed.
+    #[error("a part of the file system cannot be read: {0}")]
+    Device(#[source] io::Error),
 }
 
 /// Room of a volume, for `statfs`.
@@ -144,6 +148,18 @@ impl Volume {
     }
 
     fn of(device: &dyn ReadBlocks, fs: FileSystem) -> Result<Self, OpenError> {
+        let noting = Noting::new(device);
+        let volume = Self::taken_up(&noting, device, fs);
+        // A cube that is overlooked would lose its lots to others.
+        noting.judge().map_err(OpenError::Device)?;
+        volume
+    }
+
+    fn taken_up(
+        device: &dyn ReadBlocks,
+        optional: &dyn ReadBlocks,
+        fs: FileSystem,
+    ) -> Result<Self, OpenError> {
         verify(device, &fs)?;
         let reserved = fs.superblock.reserved_blocks_count() >> fs.geometry().cluster_bits;
         let journal = journal_inode(device, &fs)?;
@@ -153,11 +169,11 @@ impl Volume {
             space.add_system(journal_runs(device, space.groups().geometry(), raw));
         }
         space.refuse_overlaps()?;
-        native::use_lots(device, &fs.superblock, &mut space);
+        native::use_lots(device, optional, &fs.superblock, &mut space);
         let was_sealed = Identity::is_sealed(&fs.superblock);
         let random = RandomState::new();
         let was_clean = fs.superblock.state & STATE_VALID != 0;
-        let superblock = native::with_super_inode(device, fs.superblock, &space);
+        let superblock = native::with_super_inode(optional, fs.superblock, &space);
         let fs = FileSystem { superblock, space };
         Ok(Self {
             fs,

@@ -2,26 +2,32 @@
 
 use std::io;
 
-use floe_blockdev::{ReadBlocks, WriteBlocks};
+use floe_blockdev::{Noting, ReadBlocks, WriteBlocks};
 use floe_ext4::alloc::Space;
 use floe_ext4::inode_table::desc_place;
 use floe_ext4::journal::find_cubes;
 use floe_ext4::tx::Tx;
-use floe_format::GroupNr;
 use floe_format::ext::inode::Timestamp;
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::Incompat;
 use floe_format::native::identity::{FLAG_RESERVED, Identity};
 use floe_format::native::is_locked;
 use floe_format::native::lot::LotRecord;
+use floe_format::{GroupNr, InodeNr};
 
 use super::{Volume, cubes};
 use crate::caller::Caller;
 use crate::op_error::OpError;
 use crate::space::Pool;
 
-/// Lets a pool use the regions and cubes of a native file system. Sub-superblocks that cannot be read set no limits.
-pub(super) fn use_lots(device: &dyn ReadBlocks, superblock: &Superblock, space: &mut Pool) {
+/// Lets a pool use the regions and cubes of a native file system. Sub-superblocks that cannot be read set no limits; they and
+/// journals are read from `optional`, the owners of lots from `device`.
+pub(super) fn use_lots(
+    device: &dyn ReadBlocks,
+    optional: &dyn ReadBlocks,
+    superblock: &Superblock,
+    space: &mut Pool,
+) {
     if Identity::of(superblock).is_some() {
         let seed = superblock.features().metadata_csum().then(|| superblock.seed());
         // Shifts of 32 and more are no file system that can be opened; then there are no lots.
@@ -29,9 +35,9 @@ pub(super) fn use_lots(device: &dyn ReadBlocks, superblock: &Superblock, space: 
         space.use_regions(groups, seed);
         let (geo, descs) = (space.groups().geometry().clone(), space.groups().descs().to_vec());
         let owners = cubes::owners(device, superblock, &geo);
-        let subs = cubes::sub_superblocks(device, superblock, &geo, &descs);
+        let subs = cubes::sub_superblocks(optional, superblock, &geo, &descs);
         space.use_cubes(owners);
-        for own in find_cubes(device, superblock, &geo, &descs).usable {
+        for own in find_cubes(optional, superblock, &geo, &descs).usable {
             space.note_journal(own.cube, own.inode, own.journal.blocks);
         }
         for (cube, sub) in subs {
@@ -58,7 +64,11 @@ pub(super) fn with_super_inode(
 ) -> Superblock {
     let Some(identity) = Identity::of(&superblock) else { return superblock };
     let (geo, descs) = (space.groups().geometry(), space.groups().descs());
-    let named = cubes::super_inode(device, &superblock, geo, descs);
+    let noting = Noting::new(device);
+    let named = cubes::super_inode(&noting, &superblock, geo, descs);
+    if noting.judge().is_err() {
+        return superblock;
+    }
     let super_inode = named.map_or(0, |inode| inode.0);
     if super_inode != identity.super_inode {
         Identity { super_inode, ..identity }.put(&mut superblock);
@@ -79,6 +89,12 @@ impl Volume {
     /// can be sealed: those that were written, or all if others wrote since it was sealed. None in a stock file system.
     pub fn lots_to_reserve(&self) -> Vec<u32> {
         if self.was_sealed { self.fs.space.open_lots() } else { self.fs.space.lots().collect() }
+    }
+
+    /// The cube to whose lots an inode belongs; 0: the root cube. The journal of that cube has each change of the inode, and of
+    /// its names (a change that others have a part of is in theirs, too).
+    pub fn cube_of(&self, inode: InodeNr) -> u32 {
+        self.fs.space.cube_of(inode)
     }
 
     /// Whether the file system has cubes besides the root's.

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use floe_blockdev::ReadBlocks;
+use floe_blockdev::{Noting, ReadBlocks};
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::{FileType, Inode, InodeFlags};
 use floe_format::ext::jbd2::{
@@ -52,17 +52,37 @@ pub struct Unusable {
     pub cube: u32,
     /// Inode that the record names.
     pub inode: InodeNr,
+    /// Lots whose blocks it logs.
+    pub lots: Vec<u32>,
     /// The fault.
     pub why: &'static str,
+    /// The device failed; the journal may be sound.
+    pub is_unread: bool,
 }
 
 /// The journals of all cubes.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct CubeJournals {
     /// Those that can be used, by cube.
     pub usable: Vec<CubeJournal>,
     /// The others.
     pub unusable: Vec<Unusable>,
+    /// The records of a lot could not be read: then journals may be missing here.
+    pub unread: Option<io::Error>,
+}
+
+impl CubeJournals {
+    /// All journals, for those who write: a journal that is overlooked would be replayed by the next mount over what is written
+    /// in between.
+    ///
+    /// # Errors
+    /// A read that failed.
+    pub fn whole(self) -> io::Result<Self> {
+        match self.unread {
+            Some(error) => Err(error),
+            None => Ok(self),
+        }
+    }
 }
 
 /// Finds the journals that the records of lots name; none in a file system that is not native.
@@ -76,29 +96,34 @@ pub fn find_cubes(
     if Identity::of(sb).is_none() {
         return found;
     }
+    let noting = Noting::new(device);
     let lot_groups = 1u32.checked_shl(u32::from(sb.log_groups_per_flex)).unwrap_or(0);
     let lots =
         geo.group_count.checked_div(lot_groups).map_or(0, |_| geo.group_count.div_ceil(lot_groups));
     let mut named: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
     for lot in 0..lots {
         let (block, at) = desc_place(GroupNr(lot * lot_groups), geo);
-        let bytes = read_block(device, geo, block).unwrap_or_default();
+        let bytes = read_block(&noting, geo, block).unwrap_or_default();
         let record = bytes.get(at..at + geo.desc_size as usize).and_then(LotRecord::of);
         let record = record.filter(|record| record.lot == lot && record.journal_inode > 0);
         if let Some(record) = record {
             named.entry((record.cube, record.journal_inode)).or_default().push(lot);
         }
     }
+    found.unread = noting.judge().err();
     for ((cube, inode), lots) in named {
         let inode = InodeNr(inode);
         let inside = |run: BlockRun| lies_in(geo, run, &lots, lot_groups);
-        match judge(device, sb, geo, groups, inode, &inside) {
+        match judge(&noting, sb, geo, groups, inode, &inside) {
             Ok((journal, orphan_block, seed)) => {
                 let seed = geo.features.metadata_csum().then_some(seed);
                 let own = CubeJournal { cube, inode, lots, orphan_block, seed, journal };
                 found.usable.push(own);
             }
-            Err(why) => found.unusable.push(Unusable { cube, inode, why }),
+            Err(why) => {
+                let is_unread = noting.judge().is_err();
+                found.unusable.push(Unusable { cube, inode, lots, why, is_unread });
+            }
         }
     }
     found

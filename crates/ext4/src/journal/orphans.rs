@@ -95,7 +95,8 @@ impl Finder<'_> {
 
     /// The blocks behind the journals of cubes. They are empty while a file system is sealed.
     fn cubes(&mut self) -> Result<(), OrphanFault> {
-        let cubes = find_cubes(self.device, self.sb, self.geo, self.groups).usable;
+        let cubes = find_cubes(self.device, self.sb, self.geo, self.groups).whole();
+        let cubes = cubes.map_err(|_| OrphanFault::Unreadable(InodeNr(0)))?.usable;
         let mut bytes = vec![0; self.geo.block_size as usize];
         for own in cubes {
             let read = self.device.read_at(self.geo.offset_bytes(own.orphan_block), &mut bytes);

@@ -6,9 +6,9 @@ use floe_disk::ops::panic_message;
 use floe_format::InodeNr;
 
 use super::FileSystem;
-use crate::FsError;
-use crate::cubes::CubeCall;
+use crate::cubes::{CubeCall, pins};
 use crate::store::{Space, Store};
+use crate::{Attributes, FsError, Listed};
 
 impl<S: Store> FileSystem<S> {
     /// Runs a call in the cube of an inode, if that lets it in. A panic is caught here: it fails that cube, and no other.
@@ -26,6 +26,39 @@ impl<S: Store> FileSystem<S> {
             self.store.note_panic(cube, &what);
             Err(FsError::Panicked { what })
         })
+    }
+
+    /// The attributes of a directory above a cube that cannot be read itself.
+    pub(super) fn above(&self, inode: InodeNr) -> Option<Attributes> {
+        let gates = self.store.gates().filter(|gates| gates.has_cubes())?;
+        gates.pins().is_above(inode).then(|| pins::stand_in(inode))
+    }
+
+    /// What a name in a directory above a cube leads to, if it is on the way to the cube.
+    pub(super) fn find_pinned(
+        &self,
+        directory: InodeNr,
+        name: &[u8],
+        read: &dyn Fn(InodeNr) -> Result<Attributes, FsError>,
+    ) -> Option<Result<Attributes, FsError>> {
+        let gates = self.store.gates().filter(|gates| gates.has_cubes())?;
+        let inode = gates.pins().find(directory, name)?;
+        if pins::is_stand_in(inode) {
+            return Some(Ok(pins::stand_in(inode)));
+        }
+        Some(read(inode).or_else(|error| self.above(inode).ok_or(error)))
+    }
+
+    /// Lists the way to cubes in a directory above them that cannot be read itself.
+    pub(super) fn list_pinned(
+        &self,
+        directory: InodeNr,
+        cookie: u64,
+        take: &mut dyn FnMut(Listed<'_>) -> bool,
+    ) -> Option<()> {
+        let gates = self.store.gates().filter(|gates| gates.has_cubes())?;
+        let pins = gates.pins();
+        pins.is_above(directory).then(|| pins.list(directory, cookie, take))
     }
 
     /// Names whose inode or content changed although no program asked for that, since the last call: whoever keeps what they

@@ -5,12 +5,14 @@ use floe_disk::ops::{Caller, NewCube};
 use floe_disk::volume::{Volume, cubes};
 use floe_ext4::files::{Follow, printable};
 use floe_format::InodeNr;
+use floe_format::ext::inode::FileType;
 use floe_format::native::cube::{Policies, Recovery, State, SubSuperblock};
 use floe_format::native::identity::Identity;
 
 use super::{Live, Work};
+use crate::cubes::pins::Pins;
 use crate::cubes::{CubeCall, Gates, Job, Settings};
-use crate::store::{Space, Store};
+use crate::store::{Space, Store, find_in};
 use crate::{FsError, now};
 
 impl<D: WriteBlocks> Live<'_, '_, D> {
@@ -22,6 +24,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         let cube = self.run(new.parent, |volume, tx| volume.create_cube(tx, caller, new))?;
         self.sync_all()?;
         self.gates.know(cube, new.policies, false);
+        self.pin(&self.subs(None));
         Ok(cube)
     }
 
@@ -54,20 +57,38 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
             self.finish_orphans(caller.time)?;
         }
         self.gates.forget(cube);
+        self.pin(&self.subs(None));
         self.sync_all()
     }
 
     fn sync_all(&self) -> Result<(), FsError> {
-        Store::sync(self)
+        self.make_durable()
     }
 
     /// Lets the gates know all cubes.
     pub(super) fn learn_cubes(&self) {
         self.tell_owners(&self.work());
-        for sub in self.subs(None) {
+        let subs = self.subs(None);
+        for sub in &subs {
             self.gates.know(sub.cube, sub.policies, sub.state == State::Failed);
             self.queue_recovery(sub.cube);
         }
+        self.pin(&subs);
+    }
+
+    /// Keeps the ways to cubes.
+    fn pin(&self, subs: &[SubSuperblock]) {
+        let find = |directory, name: &[u8]| {
+            let listing = self.image.read_directory(directory).ok()?;
+            let inode = find_in(&listing, directory, name).ok()??;
+            let found = self.image.attributes(inode).ok()?;
+            (found.kind == FileType::Directory && found.links > 0).then_some(inode)
+        };
+        let mut pins = Pins::default();
+        for sub in subs {
+            pins.add(&sub.path, InodeNr(sub.top_inode), &find);
+        }
+        self.gates.set_pins(pins);
     }
 
     /// Tells the gates who owns lots.

@@ -79,7 +79,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     /// Checks a cube that nobody uses, and repairs it if that is wanted.
     fn look(&self, job: &Job, has_changed: &mut bool) -> Result<Done, String> {
         let text = |error: &dyn std::error::Error| error.to_string();
-        <Self as crate::Store>::sync(self).map_err(|error| text(&error))?;
+        self.make_durable().map_err(|error| text(&error))?;
         let options = CheckOptions { now_seconds: crate::now().seconds, ..CheckOptions::default() };
         let cubes = Cubes::of(self.disk, &options).map_err(|error| text(&error))?;
         let scope = cubes.find(&CubeName::Number(job.cube)).map_err(|error| text(&error))?;
@@ -181,7 +181,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
             }
             Ok(())
         })?;
-        <Self as crate::Store>::sync(self)?;
+        self.make_durable()?;
         let disk = self.disk;
         self.run_once(|volume, tx| volume.reopen(disk, tx))
     }

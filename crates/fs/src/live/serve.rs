@@ -116,31 +116,11 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     }
 
     fn sync(&self) -> Result<(), FsError> {
-        self.faults.judge()?;
-        let epoch = {
-            let mut work = self.work();
-            if let Some(why) = &work.ended {
-                return Err(FsError::Ended(why.clone()));
-            }
-            work.volume.end_epoch()
-        };
-        if let Err(error) = self.disk.flush() {
-            let why = error.to_string();
-            self.work().ended = Some(why.clone());
-            self.faults.end_writing();
-            return Err(FsError::Ended(why));
-        }
-        self.work().volume.durable(epoch);
-        for (cube, why) in self.disk.ended_cubes() {
-            self.fail_cube(cube, format!("its journal ended: {why}"));
-        }
-        Ok(())
+        self.make_durable()?;
+        self.tell_lost_cubes()
     }
 
     fn sync_inode(&self, inode: InodeNr) -> Result<(), FsError> {
-        self.sync()?;
-        let cube = self.gates.of_inode(inode);
-        let has_ended = cube > 0 && self.disk.ended_cubes().iter().any(|(ended, _)| *ended == cube);
-        if has_ended { Err(FsError::CubeFailed { cube }) } else { Ok(()) }
+        self.make_inode_durable(inode)
     }
 }

@@ -2,71 +2,28 @@
 //! unchanged results; a cube is checked and repaired while the others are served.
 
 use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
-use floe_check::cube::{CubeName, CubeScope, Cubes, check_cube};
+use floe_check::cube::{CubeName, CubeScope, Cubes};
 use floe_check::problem::Weight;
 use floe_check::{CheckOptions, check};
-use floe_disk::recovery::recover;
 use floe_ext4::alloc::Space as _;
 use floe_ext4::fs::FileSystem as Layout;
 use floe_ext4::inode_table::{inode_place, read_inode};
-use floe_format::ext::inode::{Inode, InodeFlags, OwnedInode};
-use floe_format::native::cube::{OnError, Policies, Recovery, State, SubSuperblock};
-use floe_format::native::identity::Identity;
-use floe_format::{BlockNr, GroupNr, InodeNr};
+use floe_format::ext::inode::{Inode, OwnedInode};
+use floe_format::native::cube::{OnError, Policies, Recovery, State};
+use floe_format::{BlockNr, InodeNr};
 use floe_fs::{
     Caller, CubeCall, FileSystem, FsError, Mode, NewInode, OpKind, Place, Settings, Store,
 };
 use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::thread;
 
+mod above;
+mod faults;
+mod states;
 mod struck;
 
-use struck::{BLOCK, MIB, Strike, Struck, find, image, load, make, op, read, used, write};
-
-/// The blocks of cube `/a` by the structure that they hold.
-fn structures(device: &dyn ReadBlocks) -> Vec<(&'static str, u64)> {
-    let layout = Layout::open(device).unwrap();
-    let geo = layout.geometry();
-    let descs = layout.space.groups().descs();
-    let scope = scope(device);
-    let mut all: Vec<(&str, u64)> = Vec::new();
-    let file = InodeNr(Identity::of(&layout.superblock).unwrap().super_inode);
-    all.extend(blocks(device, file).into_iter().filter_map(|(logical, block)| {
-        SubSuperblock::places(1).contains(&logical).then_some(("sub-superblock", block))
-    }));
-    let groups: Vec<GroupNr> = scope.groups().collect();
-    all.push(("descriptors", geo.primary_desc_block(groups[0].0 / 4).0));
-    for group in groups {
-        let desc = descs[group.0 as usize];
-        all.push(("block bitmap", desc.block_bitmap.0));
-        all.push(("inode bitmap", desc.inode_bitmap.0));
-        all.extend(
-            (0..u64::from(geo.inode_table_blocks))
-                .map(|at| ("inode table", desc.inode_table.0 + at)),
-        );
-        all.extend(geo.superblock_of(group).map(|block| ("superblock copy", block.0)));
-        for index in 0..geo.inodes_per_group {
-            let number = geo.inode_at(group, index);
-            let Some(raw) = read_inode(number, device, geo, descs) else { continue };
-            let inode = Inode::decode(&raw).unwrap();
-            if inode.base.links_count == 0 || inode.flags().contains(InodeFlags::IMMUTABLE) {
-                continue;
-            }
-            let is_dir = inode.base.mode & 0o170_000 == 0o040_000;
-            let what = if is_dir { "directory block" } else { "data" };
-            all.extend(blocks(device, number).into_iter().take(40).map(|(_, block)| (what, block)));
-            if inode.base.file_acl_lo > 0 {
-                all.push(("attribute block", u64::from(inode.base.file_acl_lo)));
-            }
-            // The root of a tree names its node.
-            if inode.base.block[6] > 0 {
-                let node = u32::from_le_bytes(*inode.base.block[16..20].first_chunk().unwrap());
-                all.push(("extent node", u64::from(node)));
-            }
-        }
-    }
-    all
-}
+use faults::structures;
+use struck::{BLOCK, MIB, Tenants, find, image, load, make, op, read, used, write};
 
 fn blocks(device: &dyn ReadBlocks, inode: InodeNr) -> Vec<(u64, u64)> {
     let layout = Layout::open(device).unwrap();
@@ -83,107 +40,6 @@ fn blocks(device: &dyn ReadBlocks, inode: InodeNr) -> Vec<(u64, u64)> {
 fn scope(device: &dyn ReadBlocks) -> CubeScope {
     let cubes = Cubes::of(device, &CheckOptions::default()).unwrap();
     cubes.find(&CubeName::of(b"/a")).unwrap()
-}
-
-/// What one fault did.
-#[derive(Debug, Default)]
-struct Outcome {
-    is_hit: bool,
-    /// The cube said so: a call failed, or it is not served as before.
-    is_noticed: bool,
-}
-
-/// Lets a fault happen in cube `/a` while `/a`, `/b` and the root are used in turns.
-fn strike(bytes: &[u8], what: &str, block: u64, strike: Strike) -> Outcome {
-    let device = Struck::new(bytes.to_vec(), strike);
-    let context = format!("{strike:?} of {what} in block {block}");
-    let (outcome, closed) = used(&device, |fs| {
-        let top = |name| find(fs, InodeNr::ROOT, name).unwrap();
-        let (a, b) = (top("a"), top("b"));
-        device.arm(block);
-        let mut errors = Vec::new();
-        for turn in 0..3 {
-            errors.extend(load(fs, a, turn));
-            for (name, other) in [("b", b), ("root", InodeNr::ROOT)] {
-                let failed = load(fs, other, turn);
-                assert!(failed.is_empty(), "{context}: {name} failed, too: {failed:?}");
-            }
-        }
-        assert_eq!(fs.store().gates().unwrap().state(2).0, Mode::Serving, "{context}");
-        assert!(!fs.is_read_only(), "{context}: all is read-only");
-        let mode = fs.store().gates().unwrap().state(1).0;
-        let is_noticed = !errors.is_empty() || mode != Mode::Serving;
-        let synced = fs.sync();
-        // Blocks go home from the journal, which belongs to all, when it is closed.
-        assert!(synced.is_ok() || strike == Strike::WriteError, "{context}: {synced:?}");
-        if strike == Strike::Panic {
-            // A bug that is met again when the mount ends leaves a journal to recover, as a crash does.
-            device.disarm();
-        }
-        Outcome { is_hit: device.hits.load(Ordering::SeqCst) > 0, is_noticed }
-    });
-    assert!(closed.is_ok() || strike != Strike::Panic, "{context}: {closed:?}");
-    // On a sound medium everything of the others is there.
-    recover(&device.base).unwrap();
-    let options = CheckOptions::default();
-    let (report, _) = check_cube(&device.base, &options, &CubeName::of(b"/b")).unwrap();
-    assert!(report.found.is_empty(), "{context}: {:?}", report.found);
-    Outcome { is_hit: outcome.is_hit || device.hits.load(Ordering::SeqCst) > 0, ..outcome }
-}
-
-/// One of each kind.
-#[test]
-fn faults_stay_in_their_cube() {
-    let (faults, hit, noticed) = strike_all(1);
-    assert!(faults >= 45 && hit >= 35 && noticed >= 20, "{faults}, {hit} met, {noticed} noticed");
-}
-
-/// Lets faults of all kinds happen in all structures, at most so many of each kind: how many there were, how many were met, and
-/// how many were noticed.
-fn strike_all(most: u32) -> (u32, u32, u32) {
-    let _quiet = quiet();
-    let ro = image(Policies::default());
-    let crash = image(Policies { on_error: OnError::Crash, ..Policies::default() });
-    let mut by_kind = std::collections::BTreeMap::new();
-    let (mut faults, mut noticed, mut hit) = (0, 0, 0);
-    for (number, (what, block)) in structures(&MemDevice::new(ro.clone())).into_iter().enumerate() {
-        for kind in
-            [Strike::ReadError, Strike::WriteError, Strike::Flipped, Strike::Zeroed, Strike::Panic]
-        {
-            // Data have no checksums: nobody can notice other bytes.
-            if what == "data" && matches!(kind, Strike::Flipped | Strike::Zeroed) {
-                continue;
-            }
-            let count = by_kind.entry((what, format!("{kind:?}"))).or_insert(0);
-            *count += 1;
-            if *count > most {
-                continue;
-            }
-            let outcome = strike(if number % 2 == 0 { &ro } else { &crash }, what, block, kind);
-            faults += 1;
-            hit += u32::from(outcome.is_hit);
-            noticed += u32::from(outcome.is_noticed);
-        }
-    }
-    (faults, hit, noticed)
-}
-
-/// Messages of panics that are wanted are left out.
-fn quiet() -> impl Drop {
-    struct Loud;
-    impl Drop for Loud {
-        fn drop(&mut self) {
-            if !thread::panicking() {
-                let _ = std::panic::take_hook();
-            }
-        }
-    }
-    std::panic::set_hook(Box::new(|info| {
-        if info.payload().downcast_ref::<&str>() != Some(&"a bug, as wanted") {
-            eprintln!("{info}");
-        }
-    }));
-    Loud
 }
 
 /// Changes an inode of a device with the right checksum.
@@ -275,7 +131,11 @@ fn a_cube_is_checked_and_repaired_while_the_others_are_served() {
 fn a_failure_is_recorded_and_the_next_mount_knows_it() {
     let device =
         MemDevice::new(image(Policies { on_error: OnError::Crash, ..Policies::default() }));
-    let block = structures(&device).iter().find(|(what, _)| *what == "attribute block").unwrap().1;
+    let block = structures(&device, Tenants::Shared)
+        .iter()
+        .find(|(what, _)| *what == "attribute block")
+        .unwrap()
+        .1;
     let mut kept = vec![0; BLOCK as usize];
     device.read_at(block * BLOCK, &mut kept).unwrap();
     device.write_at(block * BLOCK + 40, b"damage").unwrap();

@@ -4,10 +4,11 @@ use floe_check::checks::group::reservations::OwnFiles;
 use floe_check::volume::cubes::CubeMap;
 use floe_ext4::cubes::find_stray;
 use floe_ext4::files::Files;
+use floe_ext4::journal::find_cubes;
 use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::native::cube::{
-    MOST_LOTS, MOST_PATH_BYTES, SUPER_BYTES, SUPER_NAME, State, SubSuperblock,
+    MOST_LOTS, MOST_PATH_BYTES, OwnJournal, SUPER_BYTES, SUPER_NAME, State, SubSuperblock,
 };
 use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr, LogicalBlock};
@@ -46,17 +47,28 @@ fn rebuild(stage: &mut Stage<'_>, map: &CubeMap, cube: u32) -> Result<(), Failur
     };
     let before = map.current(cube).or_else(|| stray(stage, map, cube));
     let path = path_of(stage, top).or_else(|| before.as_ref().map(|sub| sub.path.clone()));
+    let journal = before.as_ref().map(|sub| sub.journal);
     let sub = SubSuperblock {
         cube,
         top_inode: top.0,
         epoch: before.as_ref().map_or(1, |sub| sub.epoch.saturating_add(1)),
         path: path.unwrap_or_else(|| format!("/#{}", top.0).into_bytes()),
         lots: map.lots_of(cube).take(MOST_LOTS).collect(),
-        journal: before.as_ref().map(|sub| sub.journal).unwrap_or_default(),
+        journal: own_journal(stage, cube).or(journal).unwrap_or_default(),
         policies: before.map(|sub| sub.policies).unwrap_or_default(),
         state: State::Sound,
     };
     put(stage, &sub)
+}
+
+/// The journal of a cube, which the records of its lots name; its file and its superblock have the rest.
+fn own_journal(stage: &Stage<'_>, cube: u32) -> Option<OwnJournal> {
+    let volume = &stage.evidence.volume;
+    let (superblock, geometry) = (&volume.superblock, &volume.geometry);
+    let found = find_cubes(stage.overlay, superblock, geometry, &volume.groups);
+    let own = found.usable.into_iter().find(|own| own.cube == cube)?;
+    let (inode, journal) = (own.inode.0, own.journal);
+    Some(OwnJournal { inode, blocks: journal.blocks, uuid: journal.superblock.uuid })
 }
 
 /// Gives the lots in the list of a cube to it again, unless its directory does not lie in them.

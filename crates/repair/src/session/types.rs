@@ -6,6 +6,7 @@ use floe_blockdev::{Overlay, ReadBlocks, UnreadablePage};
 use floe_check::cube::CubeScope;
 use floe_check::report::JournalState;
 use floe_check::{CheckError, CheckOptions, Problem, Report};
+use floe_disk::journal::JournalError;
 use floe_format::{BlockNr, GroupNr};
 
 use crate::deed::{Deed, Reason};
@@ -145,13 +146,10 @@ pub enum RepairError {
         /// The block.
         block: UnreadablePage,
     },
-    /// Journals of cubes are in use (`docs/journal.md`). A repair does not empty them, so a later recovery could write older
-    /// images over what it repaired.
-    #[error(
-        "the journals of its cubes may hold changes; nothing was written.\n  Mount it read-write \
-         with floe mount and unmount it, which recovers them; then repair"
-    )]
-    Locked,
+    /// Journals of cubes hold changes (`docs/journal.md`), and cannot be recovered: a later recovery could write older images
+    /// over what is repaired.
+    #[error("the journals of its cubes hold changes: {0}; nothing was written")]
+    Locked(#[source] JournalError),
     /// The user ended it; nothing is staged.
     #[error("ended on request; nothing was written")]
     Quit,

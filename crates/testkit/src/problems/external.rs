@@ -68,8 +68,7 @@ pub(super) fn cases() -> Vec<Case> {
             "journal without a user",
             device(|_| (), &[(0x40, 0)]),
             &["external-journal-without-user"],
-        )
-        .unlike_e2fsck("Linux refuses it, and e2fsck does not look"),
+        ),
         on(
             "journal device of version 1",
             device(|_| (), &[(4, 3), (0x40, 0)]),

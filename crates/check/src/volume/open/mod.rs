@@ -25,6 +25,7 @@ mod candidate;
 mod contradicted;
 mod desc_size;
 mod inodes_per_group;
+mod lots;
 pub mod orphan_inode;
 pub mod quota_inode;
 
@@ -268,6 +269,10 @@ fn open_primary(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findi
         found.0.append(&mut own.0);
         return opened;
     };
+    if let Some(mended) = lots::mended(device, &opened) {
+        found.0.append(&mut own.0);
+        return mended;
+    }
     found.push(Problem::GroupDescriptorsInsane { group, reason });
     let geometry = &opened.geometry;
     let known = (geometry.block_size, geometry.blocks_per_group);

@@ -18,12 +18,22 @@ pub(crate) const BLOCK: u64 = 4096;
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
 pub(crate) const FILES: u32 = 24;
+/// The message of panics that are wanted.
+pub(crate) const WANTED: &str = "a bug, as wanted";
 
 /// What a device does to one of its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strike {
     ReadError,
     WriteError,
+    /// The device answers a read with this error.
+    Answer(io::ErrorKind),
+    /// Other bytes come from the medium.
+    Garbage,
+    /// An operation asks for more memory than there is while it reads the block.
+    NoMemory,
+    /// A bug ends the thread that writes the block.
+    WritePanic,
     /// Bits flip on the way from the medium.
     Flipped,
     /// Zeroes come from the medium.
@@ -71,7 +81,8 @@ impl ReadBlocks for Struck {
 
     fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
         self.base.read_at(offset_bytes, into)?;
-        if !self.meets(offset_bytes, into.len()) || self.strike == Strike::WriteError {
+        let on_write = matches!(self.strike, Strike::WriteError | Strike::WritePanic);
+        if !self.meets(offset_bytes, into.len()) || on_write {
             return Ok(());
         }
         self.hits.fetch_add(1, Ordering::SeqCst);
@@ -81,10 +92,13 @@ impl ReadBlocks for Struck {
             let byte = &mut into[(place - offset_bytes) as usize];
             match self.strike {
                 Strike::ReadError => return Err(io::Error::from(io::ErrorKind::Other)),
+                Strike::Answer(kind) => return Err(io::Error::from(kind)),
                 Strike::Flipped => *byte ^= 0x10,
                 Strike::Zeroed => *byte = 0,
-                Strike::Panic => panic!("a bug, as wanted"),
-                Strike::WriteError => {}
+                Strike::Garbage => *byte = (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8,
+                Strike::Panic => panic!("{WANTED}"),
+                Strike::NoMemory => drop(Vec::<u8>::with_capacity(usize::MAX)),
+                Strike::WriteError | Strike::WritePanic => {}
             }
         }
         Ok(())
@@ -93,8 +107,10 @@ impl ReadBlocks for Struck {
 
 impl WriteBlocks for Struck {
     fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
-        if self.strike == Strike::WriteError && self.meets(offset_bytes, from.len()) {
+        let on_write = matches!(self.strike, Strike::WriteError | Strike::WritePanic);
+        if on_write && self.meets(offset_bytes, from.len()) {
             self.hits.fetch_add(1, Ordering::SeqCst);
+            assert!(self.strike != Strike::WritePanic, "{WANTED}");
             return Err(io::Error::from(io::ErrorKind::Other));
         }
         self.base.write_at(offset_bytes, from)
@@ -178,8 +194,47 @@ pub(crate) fn used<D: WriteBlocks, T>(
     (ran, finished.and(disk.close().map_err(|error| error.to_string())))
 }
 
+/// Where two tenants are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tenants {
+    /// Each in a cube, which share the journal of the file system: `/a` and `/b`.
+    Shared,
+    /// Each in a cube with a journal of its own.
+    Apart,
+    /// Both in one cube, `/c`, as directories, for contrast.
+    Together,
+}
+
+impl Tenants {
+    /// The paths of both.
+    pub(crate) const fn paths(self) -> [&'static str; 2] {
+        match self {
+            Self::Shared | Self::Apart => ["/a", "/b"],
+            Self::Together => ["/c/a", "/c/b"],
+        }
+    }
+
+    const fn cubes(self) -> &'static [&'static str] {
+        match self {
+            Self::Shared | Self::Apart => &["/a", "/b"],
+            Self::Together => &["/c"],
+        }
+    }
+}
+
+/// The inode of a path.
+pub(crate) fn at<S: Store>(fs: &FileSystem<S>, path: &str) -> Result<InodeNr, FsError> {
+    let names = path.split('/').filter(|name| !name.is_empty());
+    names.into_iter().try_fold(InodeNr::ROOT, |directory, name| find(fs, directory, name))
+}
+
 /// Two cubes, `/a` and `/b`, and files outside; all with names, attribute blocks and maps with nodes.
 pub(crate) fn image(policies: Policies) -> Vec<u8> {
+    laid_out(Tenants::Shared, policies)
+}
+
+/// The same with another layout.
+pub(crate) fn laid_out(layout: Tenants, policies: Policies) -> Vec<u8> {
     let mut options = Options::of_type(FsType::Native);
     for (letter, value) in [('E', "lot_size=4m"), ('J', "size=4"), ('N', "1000")] {
         options.set(letter, value).unwrap();
@@ -192,14 +247,14 @@ pub(crate) fn image(policies: Policies) -> Vec<u8> {
     {
         let files = disk.files().unwrap();
         let live = Live::new(&disk, &files, volume, now()).unwrap();
-        for name in ["/a", "/b"] {
+        for name in layout.cubes() {
             let path = name.as_bytes();
             let new = NewCube {
                 parent: InodeNr::ROOT,
                 name: &path[1..],
                 path,
                 permissions: 0o755,
-                journal_blocks: 0,
+                journal_blocks: if layout == Tenants::Apart { 256 } else { 0 },
                 policies,
             };
             live.create_cube(&floe_disk::ops::Caller::system(now()), &new).unwrap();
@@ -208,12 +263,14 @@ pub(crate) fn image(policies: Policies) -> Vec<u8> {
     }
     disk.close().unwrap();
     let ((), closed) = used(&device, |fs| {
-        for top in [
-            find(fs, InodeNr::ROOT, "a").unwrap(),
-            find(fs, InodeNr::ROOT, "b").unwrap(),
-            InodeNr::ROOT,
-        ] {
-            fill(fs, top);
+        if layout == Tenants::Together {
+            let top = find(fs, InodeNr::ROOT, "c").unwrap();
+            for name in ["a", "b"] {
+                make(fs, top, name, NewInode::directory(0o755)).unwrap();
+            }
+        }
+        for path in layout.paths().into_iter().chain(["/"]) {
+            fill(fs, at(fs, path).unwrap());
         }
     });
     closed.unwrap();
@@ -249,9 +306,15 @@ pub(crate) fn load<S: Store>(fs: &FileSystem<S>, top: InodeNr, turn: u32) -> Vec
         keep((|| {
             let file = find(fs, top, &name)?;
             let bytes = read(fs, file, 9000)?;
-            assert!(bytes.iter().all(|byte| *byte == at as u8), "file {at}: other bytes");
+            if bytes.iter().any(|byte| *byte != at as u8) {
+                let source = io::Error::other("other bytes");
+                return Err(FsError::Io { inode: file, source });
+            }
             let value = fs.extended_attribute(file, b"user.long")?;
-            assert_eq!(value.len(), 900, "file {at}");
+            if value != [at as u8; 900] {
+                let source = io::Error::other("another attribute");
+                return Err(FsError::Io { inode: file, source });
+            }
             if at % 4 == turn % 4 {
                 write(fs, file, 2500, &vec![at as u8; 600 + turn as usize % 30 * 100])?;
                 set(fs, file, &[at as u8; 900])?;
@@ -261,7 +324,10 @@ pub(crate) fn load<S: Store>(fs: &FileSystem<S>, top: InodeNr, turn: u32) -> Vec
     }
     keep((|| {
         let spread = find(fs, top, "spread")?;
-        assert_eq!(read(fs, spread, 100)?, [7; 100]);
+        if read(fs, spread, 100)? != [7; 100] {
+            let source = io::Error::other("other bytes");
+            return Err(FsError::Io { inode: spread, source });
+        }
         write(fs, spread, u64::from(20 + turn) * 3 * BLOCK, &[7; 100])
     })());
     for number in 0..3 {

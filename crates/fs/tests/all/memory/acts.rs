@@ -196,7 +196,8 @@ pub(crate) fn tree<S: Store>(store: &S) -> BTreeMap<String, Seen> {
             assert_eq!(names.damage(), None, "{path}");
             for (_, entry) in names.behind(0) {
                 let name = String::from_utf8_lossy(&entry.name);
-                if path.is_empty() && name == "lost+found" {
+                // The file system's own files are none of programs.
+                if path.is_empty() && ["lost+found", ".cubes"].contains(&&*name) {
                     continue;
                 }
                 due.push((format!("{path}/{name}"), entry.inode));

@@ -14,23 +14,24 @@ use floe_testkit::crash::{Effort, each_state, tears};
 use super::acts::{Act, Seen, run, tree};
 use super::live::{Base, base_of, judge, mounted};
 
-type Tree = BTreeMap<String, Seen>;
+pub(crate) type Tree = BTreeMap<String, Seen>;
 
 /// A call that was made: events that had ended when it began and when it returned, and what programs saw then.
-struct Call {
-    began: usize,
-    ended: usize,
-    act: Act,
-    done: bool,
-    before: Tree,
-    after: Tree,
+#[derive(Clone)]
+pub(crate) struct Call {
+    pub(crate) began: usize,
+    pub(crate) ended: usize,
+    pub(crate) act: Act,
+    pub(crate) done: bool,
+    pub(crate) before: Tree,
+    pub(crate) after: Tree,
 }
 
 /// A story that was told, and the writes of the device under it.
 pub(crate) struct Run {
-    trace: Trace,
-    base: Vec<u8>,
-    calls: Vec<Call>,
+    pub(crate) trace: Trace,
+    pub(crate) base: Vec<u8>,
+    pub(crate) calls: Vec<Call>,
 }
 
 /// Lets a program make calls, and records what reaches the device. With `careless`, an fsync does nothing: the canary.
@@ -64,9 +65,9 @@ pub(crate) fn record_on<D: WriteBlocks>(
         let mut calls = Vec::new();
         let mut before = tree(memory);
         for (turn, act) in (0..).zip(acts) {
-            let began = recorder.trace().events.len();
+            let began = recorder.count();
             let done = run(memory, turn, act);
-            let (ended, after) = (recorder.trace().events.len(), tree(memory));
+            let (ended, after) = (recorder.count(), tree(memory));
             let (act, done) = (act.clone(), done.is_ok());
             let call = Call { began, ended, act, done, before, after: after.clone() };
             before = after;
@@ -128,7 +129,7 @@ impl Run {
     }
 
     /// Judges what a crash left.
-    fn judge(&self, found: &Tree, issued: usize) -> Result<()> {
+    pub(crate) fn judge(&self, found: &Tree, issued: usize) -> Result<()> {
         for (at, call) in self.calls.iter().enumerate() {
             if call.began > issued {
                 break;
@@ -229,7 +230,7 @@ impl Run {
     }
 }
 
-fn tree_of(device: &MemDevice) -> Result<Tree> {
+pub(crate) fn tree_of(device: &MemDevice) -> Result<Tree> {
     let layout = Layout::open(device)?;
     let groups = layout.space.groups.descs().to_vec();
     let files = Files::new(device, layout.superblock.clone(), layout.geometry().clone(), groups);
@@ -237,7 +238,7 @@ fn tree_of(device: &MemDevice) -> Result<Tree> {
 }
 
 /// Whether a crash tore a sector, or the superblock: neither is expected of devices (docs/journal.md).
-fn cannot_be(trace: &Trace, crash: &Crash) -> bool {
+pub(crate) fn cannot_be(trace: &Trace, crash: &Crash) -> bool {
     let torn_sector = crash.torn_bytes.is_some_and(|bytes| !bytes.is_multiple_of(SECTOR_BYTES));
     torn_sector || tears(trace, crash, 1024..2048)
 }

@@ -5,6 +5,8 @@ mod acts;
 mod beside;
 mod budget;
 mod crash;
+mod cubes;
+mod device_faults;
 mod limits;
 mod live;
 mod losses;

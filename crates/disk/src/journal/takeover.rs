@@ -1,0 +1,98 @@
+//! The end of the journals of cubes for programs that know one journal: recovered, empty, and their orphans in the list that
+//! everybody knows.
+
+use floe_blockdev::WriteBlocks;
+use floe_ext4::fs::FileSystem;
+use floe_ext4::journal::{CubeJournal, Seen, find_cubes};
+use floe_ext4::tx::DirectTx;
+use floe_format::ext::orphan_file::{MAGIC, OrphanBlock, encode_clean};
+use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::native::LOCK;
+use floe_format::{Geometry, InodeNr};
+
+use super::JournalError;
+use super::end::mark_backups;
+use super::log::Log;
+use super::open::behind;
+use super::recovery::{Recovered, find, recover};
+
+/// Recovers all journals of a native file system as a mount does, moves the orphans of cubes to the list of the superblock
+/// (`s_last_orphan`), and takes the bit away that keeps others out. From then on only inode 8 counts, and a repair may change
+/// any block.
+///
+/// For an overlay: a crash while a device itself is changed here would leave orphans in both lists.
+///
+/// # Errors
+/// As [`recover`], and [`JournalError::Cube`]: part of it may be written then.
+pub fn take_over<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> {
+    let recovered = recover(device)?;
+    for cube in &recovered.cubes {
+        if let Some(why) = &cube.failed {
+            return Err(JournalError::Cube { cube: cube.cube, why: why.clone() });
+        }
+    }
+    let mut fs = FileSystem::open(device).map_err(JournalError::FileSystem)?;
+    let geometry = fs.geometry().clone();
+    let found = find_cubes(device, &fs.superblock, &geometry, fs.space.groups.descs()).whole();
+    let found = found.map_err(JournalError::io("looking for the journals of cubes"))?;
+    if let Some(lost) = found.unusable.first() {
+        return Err(JournalError::Cube { cube: lost.cube, why: lost.why.to_owned() });
+    }
+    for own in &found.usable {
+        move_orphans(device, &mut fs, own)?;
+        let seen = recovered.cubes.iter().find(|cube| cube.inode == own.inode);
+        go_past(device, own.journal.clone(), seen.and_then(|cube| cube.seen), &geometry)?;
+    }
+    go_past(device, find(device, &fs)?, recovered.seen, &geometry)?;
+    let doing = "writing the superblock";
+    fs.superblock.feature_incompat &= !LOCK;
+    mark_backups(device, &geometry, &fs.superblock, false)?;
+    let mut bytes = [0; Superblock::SIZE];
+    device.read_at(OFFSET_BYTES, &mut bytes).map_err(JournalError::io(doing))?;
+    fs.superblock.encode_with_checksum(&mut bytes);
+    device.write_at(OFFSET_BYTES, &bytes).map_err(JournalError::io(doing))?;
+    device.flush().map_err(JournalError::io(doing))?;
+    Ok(recovered)
+}
+
+/// Lets an empty log begin behind all numbers that are still in it (rule R9): transactions that did not count were erased at
+/// their first block alone.
+fn go_past<D: WriteBlocks>(
+    device: &D,
+    journal: floe_ext4::journal::Journal,
+    seen: Option<Seen>,
+    geometry: &Geometry,
+) -> Result<(), JournalError> {
+    let (last, _) = behind(journal.superblock.sequence, seen);
+    let log = Log::of(journal, &geometry.features)?;
+    log.write_superblock(device, last.wrapping_add(1), 0, 0)
+}
+
+/// Moves the orphans of a cube to the list that begins in the superblock and goes on in the inodes.
+fn move_orphans<D: WriteBlocks>(
+    device: &D,
+    fs: &mut FileSystem,
+    own: &CubeJournal,
+) -> Result<(), JournalError> {
+    let geometry = fs.geometry().clone();
+    let (doing, offset) = ("moving the orphans of a cube", geometry.offset_bytes(own.orphan_block));
+    let mut bytes = vec![0; geometry.block_size as usize];
+    device.read_at(offset, &mut bytes).map_err(JournalError::io(doing))?;
+    let stored = OrphanBlock::new(&bytes).filter(|stored| {
+        let sum = own.seed.map(|seed| stored.compute_checksum(seed, own.orphan_block));
+        stored.magic() == MAGIC && sum.is_none_or(|sum| sum == stored.stored_checksum())
+    });
+    let why = || "the list of its orphans is damaged".to_owned();
+    let stored = stored.ok_or_else(|| JournalError::Cube { cube: own.cube, why: why() })?;
+    let orphans: Vec<InodeNr> = stored.orphans().collect();
+    let mut tx = DirectTx::new(device, geometry);
+    for orphan in orphans {
+        let mut inode = fs.inode(&mut tx, orphan).map_err(JournalError::FileSystem)?;
+        inode.base.dtime = fs.superblock.last_orphan;
+        fs.put_inode(&mut tx, &mut inode).map_err(JournalError::FileSystem)?;
+        fs.superblock.last_orphan = orphan.0;
+    }
+    tx.commit().map_err(JournalError::FileSystem)?;
+    encode_clean(&mut bytes, own.seed, own.orphan_block);
+    device.write_at(offset, &bytes).map_err(JournalError::io(doing))
+}

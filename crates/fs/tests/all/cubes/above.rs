@@ -1,0 +1,89 @@
+//! Every directory above a cube is destroyed: the cube is read and written all the same.
+
+use floe_blockdev::{MemDevice, WriteBlocks};
+use floe_check::CheckOptions;
+use floe_check::cube::{CubeName, check_cube};
+use floe_check::problem::Weight;
+use floe_ext4::alloc::Space as _;
+use floe_ext4::fs::FileSystem as Volume;
+use floe_ext4::inode_table::inode_place;
+use floe_format::InodeNr;
+use floe_fs::{Caller, CubeCall, NewInode, Settings};
+
+use super::struck::{BLOCK, at, find, image, make, read, used, write};
+use super::{blocks, names};
+use floe_format::native::cube::Policies;
+
+/// An image with cubes at `/home/bob/one` and `/home/bob/two`, and the inodes of the directories above them.
+fn deep() -> (Vec<u8>, [InodeNr; 3]) {
+    let device = MemDevice::new(image(Policies::default()));
+    let (above, closed) = used(&device, |fs| {
+        let home = make(fs, InodeNr::ROOT, "home", NewInode::directory(0o755)).unwrap();
+        let bob = make(fs, home, "bob", NewInode::directory(0o755)).unwrap();
+        for name in [&b"one"[..], b"two"] {
+            let call = CubeCall::Create { parent: bob, name, settings: Settings::default() };
+            fs.cube_call(&call).unwrap();
+            let top = find(fs, bob, std::str::from_utf8(name).unwrap()).unwrap();
+            let file = make(fs, top, "file", NewInode::regular(0o644)).unwrap();
+            write(fs, file, 0, &[5; 9000]).unwrap();
+        }
+        [InodeNr::ROOT, home, bob]
+    });
+    closed.unwrap();
+    (device.to_vec(), above)
+}
+
+/// Writes garbage over an inode, or over the blocks of a directory.
+fn destroy(device: &dyn WriteBlocks, directory: InodeNr, whole: bool) {
+    let content = blocks(device, directory);
+    if whole {
+        let volume = Volume::open(device).unwrap();
+        let descs = volume.space.groups().descs();
+        let (block, at) = inode_place(directory, volume.geometry(), descs).unwrap();
+        device.write_at(block.0 * BLOCK + at as u64, &[0xa5; 128]).unwrap();
+    }
+    for (_, block) in content {
+        device.write_at(block * BLOCK, &[0x5a; BLOCK as usize]).unwrap();
+    }
+}
+
+#[test]
+fn a_cube_is_used_although_every_directory_above_it_is_destroyed() {
+    let (bytes, above) = deep();
+    for (destroyed, whole) in
+        [(0..3, true), (0..3, false), (0..1, true), (1..2, true), (2..3, true)]
+    {
+        let device = MemDevice::new(bytes.clone());
+        for directory in &above[destroyed.clone()] {
+            destroy(&device, *directory, whole);
+        }
+        let ((), closed) = used(&device, |fs| {
+            for cube in ["one", "two"] {
+                let top = at(fs, &format!("/home/bob/{cube}")).unwrap();
+                assert!(names(fs, top).contains(&"file".to_owned()));
+                let file = find(fs, top, "file").unwrap();
+                assert_eq!(read(fs, file, 9999).unwrap(), [5; 9000]);
+                let new = make(fs, top, "new", NewInode::regular(0o644)).unwrap();
+                write(fs, new, 0, &[6; 5000]).unwrap();
+                fs.sync_inode(new, None).unwrap();
+            }
+            let bob = at(fs, "/home/bob").unwrap();
+            assert!(fs.attributes(bob).is_ok() && fs.attributes(InodeNr::ROOT).is_ok());
+            assert!(names(fs, bob).contains(&"two".to_owned()), "{:?}", names(fs, bob));
+            let other = fs.look_up(&Caller::Judged, bob, b"other");
+            assert!(other.is_err(), "only cubes are found");
+        });
+        closed.unwrap_or_else(|error| panic!("{destroyed:?}: {error}"));
+        for number in [3, 4] {
+            let options = CheckOptions::default();
+            let (report, _) = check_cube(&device, &options, &CubeName::Number(number)).unwrap();
+            // The path in its sub-superblock leads nowhere any more.
+            let damage = report.found.iter().filter(|one| one.row().weight > Weight::Remark);
+            assert_eq!(damage.count(), 0, "{destroyed:?}: {:?}", report.found);
+        }
+        let ((), _) = used(&device, |fs| {
+            let new = at(fs, "/home/bob/one/new").unwrap();
+            assert_eq!(read(fs, new, 9999).unwrap(), [6; 5000]);
+        });
+    }
+}
