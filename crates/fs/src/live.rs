@@ -91,12 +91,6 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         Self { faults: Faults::new(on_error), ..self }
     }
 
-    /// Keeps about so many bytes of maps of files, 1 MiB at least.
-    #[must_use]
-    pub fn within(self, memory_bytes: u64) -> Self {
-        Self { image: self.image.within(memory_bytes), ..self }
-    }
-
     /// Reads something of an inode. A fault is recorded for its cube; one of the root cube in the superblock.
     fn watch<T>(
         &self,
