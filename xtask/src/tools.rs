@@ -44,6 +44,8 @@ pub(crate) const TOOLS: [Tool; 3] = [
             "cubes",
             "engines",
             "eta",
+            "fs-memory",
+            "fs-speed",
             "image-bench",
             "link-memory",
             "memory",

@@ -7,12 +7,13 @@ use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{Directory, FsError};
 
-/// Names of all directories that are kept. All directories are dropped when there are more.
-const MOST_NAMES: usize = 1 << 20;
-
 /// Directories that nobody changes.
-#[derive(Debug, Default)]
-pub(crate) struct Directories(Mutex<Kept>);
+#[derive(Debug)]
+pub(crate) struct Directories {
+    kept: Mutex<Kept>,
+    /// Names of all directories that are kept. All directories are dropped when there are more.
+    most_names: usize,
+}
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -21,9 +22,13 @@ struct Kept {
 }
 
 impl Directories {
+    pub(crate) fn new(most_names: usize) -> Self {
+        Self { kept: Mutex::default(), most_names }
+    }
+
     fn kept(&self) -> MutexGuard<'_, Kept> {
         // What a panic of another thread leaves behind is a table of copies, at worst with too small a count.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A directory, which `read` reads if it is not kept.
@@ -38,7 +43,7 @@ impl Directories {
         // Not under the lock: it may wait for the disk.
         let directory = Arc::new(read()?);
         let mut kept = self.kept();
-        if kept.names > MOST_NAMES {
+        if kept.names > self.most_names {
             *kept = Kept::default();
         }
         // The names of one that another thread has read meanwhile count twice: it is dropped earlier.

@@ -12,7 +12,10 @@ use crate::store::{Space, Store};
 use crate::{Attributes, FsError, Handle};
 
 mod cubes;
+mod paths;
 mod reads;
+
+pub use paths::{Follow, Stopped};
 
 /// Bytes of a name at most.
 const MOST_NAME_BYTES: usize = 255;
@@ -77,18 +80,16 @@ impl<S: Store> FileSystem<S> {
     /// Deletes inodes without names that nobody holds.
     fn settle(&self, alone: &mut Alone<'_, Held, Counted>) -> Result<(), FsError> {
         let (held, slots) = alone.parts();
-        for inode in held.settle(slots) {
-            // A link gave it a name, or it is damaged, and stays where it is.
-            let has_name = self.store.attributes(inode).is_ok_and(|found| found.links > 0);
-            if !has_name {
-                match self.store.release(inode) {
-                    // It is recorded for its cube, and stays an orphan; whoever settles it did not ask for it.
-                    Err(error) if error.is_local() => {}
-                    other => other?,
-                }
-            }
+        let mut unused = held.settle(slots);
+        // A link gave it a name, or it is damaged, and stays where it is.
+        unused.retain(|inode| !self.store.attributes(*inode).is_ok_and(|found| found.links > 0));
+        if unused.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let failed = self.store.release_all(&unused).into_iter().map(|(_, error)| error);
+        // What is recorded for its cube stays an orphan; whoever settles it did not ask for it.
+        let mut failed = failed.filter(|error| !error.is_local());
+        failed.next().map_or(Ok(()), Err)
     }
 
     /// As [`FileSystem::settle`], where nobody waits for the result but the next call.

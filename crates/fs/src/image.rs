@@ -18,6 +18,14 @@ use crate::{Attributes, Directory, FsError};
 
 /// Maps of files that are kept. All are dropped when there are more: whatever is read next is mapped again.
 const MOST_CONTENTS: usize = 4096;
+/// Segments of all these maps, likewise, but for those of the last file.
+const MOST_SEGMENTS: usize = 1 << 16;
+/// Names of directories that are kept.
+const MOST_NAMES: usize = 1 << 20;
+/// Bytes of a segment of a map, of a map besides those, and of a name, rather too many.
+const BYTES_PER_SEGMENT: u64 = 48;
+const BYTES_PER_CONTENT: u64 = 512;
+const BYTES_PER_NAME: u64 = 144;
 
 /// The files of an image that nobody changes. Maps of files that were read are kept.
 #[derive(Debug)]
@@ -25,8 +33,25 @@ pub struct Image<'f, 'd> {
     files: &'f Files<'d>,
     hash: NameHash,
     overhead_blocks: u64,
-    contents: Mutex<HashMap<InodeNr, Arc<Content<'f, 'd>>>>,
+    contents: Mutex<Contents<'f, 'd>>,
+    most_contents: usize,
+    most_segments: usize,
     directories: Directories,
+}
+
+/// Maps of files, with how many segments each has.
+#[derive(Debug, Default)]
+struct Contents<'f, 'd> {
+    by_inode: HashMap<InodeNr, (usize, Arc<Content<'f, 'd>>)>,
+    segments: usize,
+}
+
+impl Contents<'_, '_> {
+    fn forget(&mut self, inode: InodeNr) {
+        if let Some((segments, _)) = self.by_inode.remove(&inode) {
+            self.segments -= segments;
+        }
+    }
 }
 
 impl<'f, 'd> Image<'f, 'd> {
@@ -34,8 +59,29 @@ impl<'f, 'd> Image<'f, 'd> {
     pub fn new(files: &'f Files<'d>) -> Self {
         let hash = NameHash::of(files.superblock());
         let overhead_blocks = overhead_blocks(files);
-        let (contents, directories) = (Mutex::default(), Directories::default());
-        Self { files, hash, overhead_blocks, contents, directories }
+        Self {
+            files,
+            hash,
+            overhead_blocks,
+            contents: Mutex::default(),
+            most_contents: MOST_CONTENTS,
+            most_segments: MOST_SEGMENTS,
+            directories: Directories::new(MOST_NAMES),
+        }
+    }
+
+    /// Keeps about so many bytes of maps and names in memory, 1 MiB at least. The directory and the file that are in use are
+    /// kept whatever they take.
+    #[must_use]
+    pub fn within(self, memory_bytes: u64) -> Self {
+        let quarter = memory_bytes.max(1 << 20) / 4;
+        let count = |bytes: u64, each: u64| usize::try_from(bytes / each).unwrap_or(usize::MAX);
+        Self {
+            most_contents: count(quarter, BYTES_PER_CONTENT).min(MOST_CONTENTS),
+            most_segments: count(quarter, BYTES_PER_SEGMENT),
+            directories: Directories::new(count(2 * quarter, BYTES_PER_NAME)),
+            ..self
+        }
     }
 
     /// Blocks that Linux keeps for the maps of extents, besides those reserved for root: a fiftieth, and at most
@@ -56,12 +102,12 @@ impl<'f, 'd> Image<'f, 'd> {
 
     /// Drops what is kept of an inode, which was changed.
     pub(crate) fn forget(&self, inode: InodeNr) {
-        self.contents.lock().unwrap_or_else(PoisonError::into_inner).remove(&inode);
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner).forget(inode);
     }
 
     /// Drops all that is kept.
     pub(crate) fn forget_all(&self) {
-        self.contents.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        *self.contents.lock().unwrap_or_else(PoisonError::into_inner) = Contents::default();
     }
 
     fn node(&self, inode: InodeNr) -> Result<(Node, Attributes), FsError> {
@@ -97,7 +143,7 @@ impl<'f, 'd> Image<'f, 'd> {
     fn content(&self, inode: InodeNr) -> Result<Arc<Content<'f, 'd>>, FsError> {
         // A panic of another thread leaves the table whole: it is only ever added to.
         let kept = || self.contents.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(content) = kept().get(&inode) {
+        if let Some((_, content)) = kept().by_inode.get(&inode) {
             return Ok(Arc::clone(content));
         }
         let (node, attributes) = self.node(inode)?;
@@ -111,10 +157,15 @@ impl<'f, 'd> Image<'f, 'd> {
         no_faults(inode, faults)?;
         let content = Arc::new(content);
         let mut table = kept();
-        if table.len() >= MOST_CONTENTS {
-            table.clear();
+        let segments = content.segments().count();
+        // Another thread may have been faster.
+        table.forget(inode);
+        let many = table.segments + segments > self.most_segments;
+        if many || table.by_inode.len() >= self.most_contents {
+            *table = Contents::default();
         }
-        table.insert(inode, Arc::clone(&content));
+        table.segments += segments;
+        table.by_inode.insert(inode, (segments, Arc::clone(&content)));
         Ok(content)
     }
 }

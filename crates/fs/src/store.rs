@@ -150,6 +150,12 @@ pub trait Store: Send + Sync {
     /// As [`Store::apply`].
     fn release(&self, inode: InodeNr) -> Result<(), FsError>;
 
+    /// The same for several; returns which of them failed, and why.
+    fn release_all(&self, inodes: &[InodeNr]) -> Vec<(InodeNr, FsError)> {
+        let release = |inode: &InodeNr| Some((*inode, self.release(*inode).err()?));
+        inodes.iter().filter_map(release).collect()
+    }
+
     /// Makes all changes durable that were made before the call.
     ///
     /// # Errors

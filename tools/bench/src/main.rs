@@ -6,6 +6,8 @@ mod conflicts;
 mod cubes;
 mod engines;
 mod eta;
+mod fs_memory;
+mod fs_speed;
 mod image_bench;
 mod link_memory;
 mod measure;
@@ -44,6 +46,10 @@ enum Chore {
     Engines(engines::Args),
     /// Compare progress predictions with actual times
     Eta(eta::Args),
+    /// Count the bytes that the file system in memory keeps for each inode and name, beside the kernel's slabs (needs root)
+    FsMemory(fs_memory::Args),
+    /// Measure calls of the file system in memory, in process, beside those of tmpfs
+    FsSpeed(fs_speed::Args),
     /// Measure image builders: floe mkfs --from, mke2fs -d, genext2fs, tar onto a mount
     ImageBench(image_bench::Args),
     /// Measure the memory for counting links, by structure and inodes in use
@@ -90,6 +96,8 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Cubes(args) => cubes::run(&args),
         Chore::Engines(args) => engines::run(&args),
         Chore::Eta(args) => eta::run(&args),
+        Chore::FsMemory(args) => fs_memory::run(&args),
+        Chore::FsSpeed(args) => fs_speed::run(&args),
         Chore::ImageBench(args) => image_bench::run(&args),
         Chore::LinkMemory(args) => link_memory::run(&args),
         Chore::Memory(args) => memory::run(&args),

@@ -78,6 +78,12 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
 }
 
 impl<D: WriteBlocks> Live<'_, '_, D> {
+    /// Keeps about so many bytes of maps of files, 1 MiB at least.
+    #[must_use]
+    pub fn within(self, memory_bytes: u64) -> Self {
+        Self { image: self.image.within(memory_bytes), ..self }
+    }
+
     /// Makes changes in one transaction of the journal, up to the first that needs more than is left of it or that is
     /// refused. Returns how many were made.
     fn make_some(&self, deeds: &[Deed<'_>]) -> Result<usize, FsError> {

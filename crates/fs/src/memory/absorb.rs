@@ -97,7 +97,7 @@ mod tests {
         assert!(absorb(&mut log, inode).is_empty(), "its name is on the disk");
         log.push(create(11, 21));
         let (moved, replaced, ancestors) = (InodeNr(21), Some(InodeNr(5)), Box::default());
-        let (from, to) = (place(11), place(12));
+        let (from, to) = (Box::new(place(11)), Box::new(place(12)));
         log.push(record(Action::Rename { moved, replaced, from, to, ancestors }));
         log.push(record(Action::Unlink { inode: moved, place: place(12) }));
         assert!(absorb(&mut log, moved).is_empty(), "the file that it replaced must go");

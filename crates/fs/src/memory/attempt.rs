@@ -67,6 +67,7 @@ impl<L: Lower> MemFs<L> {
     fn defer_alone(&self, op: &Op<'_>) -> Result<Result<Applied, Stop>, FsError> {
         let mut changing = self.state_mut();
         changing.judge()?;
+        changing.evict(&self.limits);
         if self.prepare(&mut changing, op).is_none() {
             return Ok(Err(Stop::Pass));
         }
@@ -195,6 +196,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
     /// is merged never depends on one that is not logged yet.
     pub(super) fn push(&mut self, stamp: Stamp, record: Record) {
         self.own.take(&record);
+        self.own.last = self.own.last.max(stamp);
         self.fs.logs.enter().parts().1.records.push((stamp, record));
     }
 

@@ -55,7 +55,7 @@ impl<L: Lower> Attempt<'_, L> {
             let mut resized = node.content.lock();
             let gone = node.content.resize(&node.status.length, size, &mut resized);
             node.content.begin().touch(0, op.time);
-            self.own.pages_gone += gone;
+            self.own.pages -= gone.cast_signed();
             self.note_content(inode);
         }
         if *change == Change::default() {
@@ -67,7 +67,7 @@ impl<L: Lower> Attempt<'_, L> {
         let mut now = node.folded();
         set(&mut now, change);
         now.ctime = op.time;
-        let action = Action::Change { inode, change: *change };
+        let action = Action::Change { inode, change: Box::new(*change) };
         let record = Record { uid: op.uid, gid: op.gid, time: op.time, action };
         let last = held.first().map(|held| held.guarded.last).unwrap_or_default();
         // Nothing that concerns the inode happened since its last change, if that is the last of this slot, too.
@@ -127,7 +127,7 @@ impl<L: Lower> Attempt<'_, L> {
             }
         }
         node.content.begin().touch(offset_bytes / PAGE_BYTES, op.time);
-        self.own.pages += brought.dirty;
+        self.own.pages += brought.dirty.cast_signed();
         self.own.kept_pages += brought.kept;
         if let Some(room) = &mut self.own.room {
             room.pages += brought.dirty.cast_signed();

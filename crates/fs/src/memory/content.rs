@@ -141,14 +141,12 @@ impl Content {
 
     /// Pages for which space is reserved.
     pub(crate) fn counted_pages(&self) -> u64 {
-        let mut count = 0;
-        if let Some(pages) = self.pages() {
-            pages.each(0, &mut |_, slot| {
-                count += u64::from(slot.lock().dirt.counts());
-                true
-            });
-        }
-        count
+        self.pages().map_or(0, |pages| pages.count(|slot| slot.lock().dirt.counts()))
+    }
+
+    /// Pages for which memory was taken.
+    pub(crate) fn kept_pages(&self) -> u64 {
+        self.pages().map_or(0, |pages| pages.count(|slot| slot.page().is_some()))
     }
 
     /// Pages that take new blocks.

@@ -171,7 +171,7 @@ impl State {
     /// Forgets all inodes; the disk has what there is to know of them.
     pub(super) fn forget_all(&mut self) {
         self.nodes = Table::default();
-        (self.names, self.kept_pages) = (0, 0);
+        self.keep_nothing();
         let mut pending = self.pending();
         pending.dirty.clear();
         pending.unsettled.clear();

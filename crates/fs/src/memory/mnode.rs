@@ -29,6 +29,9 @@ pub(crate) const SETGID: u16 = 0o2000;
 /// Targets of links below this many bytes lie in the inode.
 const FAST_TARGET_BYTES: usize = 60;
 
+/// A directory takes as much memory as so many names, besides its own.
+pub(crate) const NAMES_PER_DIRECTORY: usize = 16;
+
 /// Access lists of an inode, which change what its permissions mean.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lists {
@@ -165,7 +168,7 @@ impl Mnode {
     pub(crate) fn name_count(&mut self) -> usize {
         match self.names.get_mut() {
             None => 0,
-            Some(Names::Plain(stripes)) => stripes.len() + 1,
+            Some(Names::Plain(stripes)) => stripes.len() + NAMES_PER_DIRECTORY,
             Some(Names::Odd(names)) => names.len() + 1,
         }
     }

@@ -20,6 +20,7 @@ mod attempt;
 mod carry;
 mod change;
 mod content;
+mod evict;
 mod extended;
 mod flush;
 #[cfg(all(test, feature = "shuttle"))]
@@ -54,6 +55,7 @@ use floe_sync::{Alone, Entered, Mutex, MutexGuard, OnceLock, PoisonError, Slots,
 use crate::FsError;
 use crate::cubes::Gates;
 use apart::Apart;
+use evict::{Kept, Share};
 use extended::Extended;
 pub use losses::Handle;
 use losses::LateErrors;
@@ -61,7 +63,6 @@ pub use lower::{Deed, Facts, Lower};
 use mnode::{Lists, Mnode, Names};
 pub use null_disk::NullDisk;
 use own::{Logged, Own, Pool};
-use pages::PAGE_BYTES;
 use quotas::Accounts;
 pub use quotas::Quotas;
 use record::Stamp;
@@ -86,21 +87,8 @@ pub struct Limits {
     pub clean_names: usize,
     /// Bytes of content that are kept, likewise.
     pub clean_bytes: u64,
-    /// Nothing waits: the disk makes each change at once, as it does anyway without a journal or with quotas.
+    /// Nothing waits: the disk makes each change at once, as it does anyway without a journal or with cubes.
     pub immediate: bool,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            records: 1 << 15,
-            content_bytes: 64 << 20,
-            clean_inodes: 1 << 17,
-            clean_names: 1 << 20,
-            clean_bytes: 32 << 20,
-            immediate: false,
-        }
-    }
 }
 
 /// A file system in memory over one that keeps it.
@@ -109,6 +97,7 @@ pub struct MemFs<L> {
     lower: L,
     facts: Facts,
     limits: Limits,
+    share: Share,
     flushing: Apart<Mutex<()>>,
     state: Slots<State, Own>,
     logs: Slots<(), Logged>,
@@ -128,10 +117,7 @@ struct State {
     pool: Pool,
     /// When the file system began, for stamps.
     began: Instant,
-    /// Names of all directories that are kept.
-    names: usize,
-    /// Pages for which memory was taken since they were counted.
-    kept_pages: u64,
+    kept: Kept,
     /// Why nothing is changed any more.
     ended: Option<String>,
     /// Changes that were lost.
@@ -164,41 +150,6 @@ impl State {
             if stamp > last {
                 return stamp;
             }
-        }
-    }
-
-    /// Whether memory keeps more than it may, as far as slots are merged.
-    fn keeps_much(&self, limits: &Limits, pending: &Pending) -> bool {
-        let waiting = pending.room.pages.max(0).cast_unsigned();
-        self.kept_pages.saturating_sub(waiting) * PAGE_BYTES > limits.clean_bytes
-            || self.nodes.count > limits.clean_inodes
-            || self.names > limits.clean_names
-    }
-
-    /// Drops inodes that the disk has, where too many are kept.
-    fn evict(&mut self, limits: &Limits) {
-        let waiting = self.pending().room.pages.max(0).cast_unsigned();
-        if self.kept_pages.saturating_sub(waiting) * PAGE_BYTES > limits.clean_bytes {
-            self.kept_pages = self.nodes.iter_mut().map(|(_, node)| node.drop_clean() as u64).sum();
-        }
-        if self.nodes.count <= limits.clean_inodes && self.names <= limits.clean_names {
-            return;
-        }
-        let clean: Vec<InodeNr> = {
-            let pending = self.pending();
-            let all = self.nodes.iter().map(|(inode, node)| (InodeNr(inode), node));
-            let clean = all.filter(|(inode, node)| pending.has_nothing_of(node, *inode));
-            clean.map(|(inode, _)| inode).collect()
-        };
-        for inode in clean {
-            self.drop_node(inode);
-        }
-    }
-
-    fn drop_node(&mut self, inode: InodeNr) {
-        if let Some(mut node) = self.nodes.remove(inode.0) {
-            self.nodes.count -= 1;
-            self.names = self.names.saturating_sub(node.name_count());
         }
     }
 }
@@ -254,8 +205,7 @@ impl<L: Lower> MemFs<L> {
             accounts: Accounts::default(),
             pool: Pool::default(),
             began: Instant::now(),
-            names: 0,
-            kept_pages: 0,
+            kept: Kept::default(),
             ended: None,
             late: LateErrors::default(),
             changing: false,
@@ -264,10 +214,11 @@ impl<L: Lower> MemFs<L> {
         let mut alone = state.alone();
         alone.refill();
         (0..).zip(alone.parts().1).for_each(|(number, own)| own.number = number);
+        let share = limits.share(alone.parts().1.len());
         drop(alone);
         let (flushing, moving) = (Apart::default(), Apart::default());
         let (logs, below) = (Slots::default(), Slots::default());
-        Self { lower, facts, limits, flushing, state, logs, below, moving }
+        Self { lower, facts, limits, share, flushing, state, logs, below, moving }
     }
 
     /// Lets the disk have all that waits, and returns it; also whether changes are lost of which nobody was told yet. What
@@ -367,7 +318,7 @@ impl<L: Lower> MemFs<L> {
                 Names::Odd(names)
             });
             let count = node.name_count();
-            state.names += count;
+            state.note_names(inode, count, &self.limits);
         }
         state.get(inode).and_then(|node| node.names.get()).ok_or(FsError::NotFound)
     }

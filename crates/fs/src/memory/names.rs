@@ -9,7 +9,7 @@ use floe_sync::MutexGuard;
 
 use super::attempt::{Attempt, Locked, Stop};
 use super::lower::Lower;
-use super::mnode::{Guarded, Mnode, SETGID};
+use super::mnode::{Guarded, Mnode, NAMES_PER_DIRECTORY, SETGID};
 use super::quotas::{Owner, Quotas};
 use super::record::{Action, BornKind, Record, Stamp};
 use super::room::Cost;
@@ -56,7 +56,7 @@ pub(super) fn stamp<L: Lower>(
     more: Option<Stamp>,
 ) -> Stamp {
     let lasts = locked.lasts().into_iter().chain(held.iter().map(|held| held.guarded.last));
-    let lasts = lasts.chain(more);
+    let lasts = lasts.chain(more).chain([attempt.own.last]);
     attempt.state.stamp(attempt.own.number, lasts)
 }
 
@@ -148,6 +148,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         locked.end();
         self.note_name(place.directory, crowded);
         self.own.born += 1;
+        self.own.names += if is_directory { NAMES_PER_DIRECTORY } else { 0 };
         Ok(Applied { created: Some(inode), nameless: None })
     }
 

@@ -3,6 +3,7 @@
 use floe_format::InodeNr;
 use floe_sync::{Alone, Mutex, MutexGuard, PoisonError};
 
+use super::evict::Share;
 use super::lower::Lower;
 use super::numbers::Numbers;
 use super::quotas::Leases;
@@ -11,10 +12,6 @@ use super::room::{Cost, Room};
 use super::waiting::Pending;
 use super::{MemFs, State};
 
-/// Changes that a slot logs before they are merged with those of others.
-const MOST_RECORDS: usize = 1024;
-/// Pages that a slot takes memory for before somebody looks whether there are too many.
-const MOST_PAGES: u64 = 1024;
 /// Blocks that a slot takes at once where there are many.
 const BLOCKS_PER_LEASE: u64 = 8192;
 /// Inodes, likewise.
@@ -26,6 +23,8 @@ const PART_PER_LEASE: u64 = 32;
 #[derive(Debug, Default)]
 pub(crate) struct Own {
     pub(crate) number: u64,
+    /// The last change that was logged here: the next one has a later stamp, however coarse the clock is.
+    pub(crate) last: Stamp,
     /// Files that programs opened here.
     pub(crate) opened: u64,
     /// Changes that were logged since the last merge of all that a slot has.
@@ -34,9 +33,8 @@ pub(crate) struct Own {
     pub(crate) room: Option<Room>,
     /// Numbers that the disk has promised.
     pub(crate) numbers: Numbers,
-    /// Pages that came and went, of those for which space is reserved.
-    pub(crate) pages: u64,
-    pub(crate) pages_gone: u64,
+    /// Pages that came, less those that went, of those for which space is reserved.
+    pub(crate) pages: i64,
     /// What owners may use, where limits count.
     pub(crate) quota: Leases,
     /// Pages for which memory was taken.
@@ -98,16 +96,16 @@ impl Own {
     }
 
     /// Whether what it has is to be merged.
-    pub(crate) fn is_full(&self) -> bool {
-        self.logged > MOST_RECORDS
-            || self.born > MOST_RECORDS
-            || self.keeps_many()
+    pub(super) fn is_full(&self, share: Share) -> bool {
+        self.logged > share.records
+            || self.born > share.records
+            || self.keeps_many(share)
             || !self.crowded.is_empty()
     }
 
     /// Whether it has taken memory for many pages.
-    pub(crate) const fn keeps_many(&self) -> bool {
-        self.kept_pages > MOST_PAGES
+    pub(super) const fn keeps_many(&self, share: Share) -> bool {
+        self.kept_pages > share.pages
     }
 
     /// Leases space until `fits` says that it is enough; at most once.
@@ -174,13 +172,11 @@ impl<L: Lower> MemFs<L> {
         for own in slots {
             crowded.append(&mut own.crowded);
             (own.room, own.logged) = (None, 0);
-            let (came, gone) =
-                (std::mem::take(&mut own.pages), std::mem::take(&mut own.pages_gone));
             let pending = state.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
             pending.returned.extend(own.numbers.take_unused());
-            pending.room.pages += came.cast_signed() - gone.cast_signed();
-            state.kept_pages += std::mem::take(&mut own.kept_pages);
-            state.names += std::mem::take(&mut own.names);
+            pending.room.pages += std::mem::take(&mut own.pages);
+            state.kept.pages += std::mem::take(&mut own.kept_pages);
+            state.kept.names += std::mem::take(&mut own.names);
             state.nodes.count += std::mem::take(&mut own.born);
         }
         for inode in crowded {
@@ -189,7 +185,8 @@ impl<L: Lower> MemFs<L> {
             if let Some(stripes) = node.stripes_mut() {
                 stripes.rebuild();
             }
-            state.names = (state.names + node.name_count()).saturating_sub(before);
+            let after = node.name_count();
+            state.kept.names = (state.kept.names + after).saturating_sub(before);
         }
         state.nodes.grow(state.nodes.count);
         state.pressure.note(&state.pending());

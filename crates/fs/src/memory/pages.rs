@@ -338,6 +338,16 @@ impl Pages {
             });
     }
 
+    /// Slots that `counts` holds for.
+    pub(crate) fn count(&self, counts: impl Fn(&Slot) -> bool) -> u64 {
+        let mut count = 0;
+        self.each(0, &mut |_, slot| {
+            count += u64::from(counts(slot));
+            true
+        });
+        count
+    }
+
     /// Gives back the memory of pages that the disk has; returns how many are left.
     pub(crate) fn drop_clean(&mut self) -> usize {
         let roots = self.roots.iter_mut().filter_map(OnceLock::get_mut);

@@ -36,7 +36,11 @@ impl<L: Lower> MemFs<L> {
                 self.flush_all()?;
             }
             let turn = self.flushing();
-            let concerned = self.concerned(&mut self.state_mut(), &op.kind);
+            let concerned = {
+                let mut state = self.state_mut();
+                state.evict(&self.limits);
+                self.concerned(&mut state, &op.kind)
+            };
             self.flush_of(&turn, concerned)?;
             let mut state = self.state_mut();
             state.judge()?;
@@ -129,13 +133,15 @@ impl<L: Lower> MemFs<L> {
                     matches!(names, Names::Plain(_)) && !folded.contains(InodeFlags::CASEFOLD)
                 };
                 let before = node.name_count();
+                state.kept.pages = state.kept.pages.saturating_sub(node.content.kept_pages());
                 let names = node.names.take().filter(keeps);
                 *node = Mnode::loaded(attributes);
                 if let Some(names) = names {
                     node.names = OnceLock::from(names);
                     node.set(&attributes);
                 }
-                state.names = (state.names + node.name_count()).saturating_sub(before);
+                let after = node.name_count();
+                state.kept.names = (state.kept.names + after).saturating_sub(before);
             }
             // The next one who asks finds out why.
             Err(_) => state.drop_node(inode),
@@ -144,21 +150,21 @@ impl<L: Lower> MemFs<L> {
     }
 
     /// Lets an inode go that has no name and that nobody uses.
-    pub(super) fn let_go(&self, inode: InodeNr) -> Result<(), FsError> {
+    pub(super) fn let_go(&self, state: &mut Changing<'_>, inode: InodeNr) -> Result<(), FsError> {
         if self.is_immediate() {
-            let mut state = self.state_mut();
             let _changing = self.changing_below();
             state.drop_node(inode);
             let done = self.lower.release(inode);
             state.pending().room.note(self.lower.space());
             return done;
         }
-        let mut state = self.state_mut();
         state.judge()?;
         if let Some(node) = state.nodes.get_mut(inode.0) {
             let pages = node.content.counted_pages();
+            let kept = node.content.kept_pages();
             node.content = Content::new(node.disk_bytes());
-            state.pending().note_content(&state, inode, -pages.cast_signed());
+            state.kept.pages = state.kept.pages.saturating_sub(kept);
+            state.pending().note_content(state, inode, -pages.cast_signed());
         }
         let free = state.get(inode).is_some_and(|node| node.is_unborn() && !node.is_in_flight());
         let mut pending = state.pending();
@@ -166,11 +172,11 @@ impl<L: Lower> MemFs<L> {
         if absorbed.is_empty() {
             let action = Action::Release { inode };
             let record = Record { uid: 0, gid: 0, time: now(), action };
-            pending.take(&state, &record);
+            pending.take(state, &record);
             pending.log.push(record);
             return Ok(());
         }
-        absorbed.iter().for_each(|record| pending.release(&state, record));
+        absorbed.iter().for_each(|record| pending.release(state, record));
         pending.unsettled.extend(directories(&absorbed, inode));
         pending.unsettled.remove(&inode);
         pending.returned.push(inode);
@@ -207,7 +213,7 @@ impl<L: Lower> MemFs<L> {
 
     /// Lets the disk have some of what waits, if too much does.
     pub(super) fn relieve(&self) -> Result<(), FsError> {
-        if self.state().parts().1.is_full() {
+        if self.state().parts().1.is_full(self.share) {
             drop(self.state_mut());
         }
         self.flush_until(1)
@@ -289,7 +295,7 @@ fn gain(state: &mut State, place: &Place<'_>, found: Found) {
         names.put(&mut inside, place.name, found)
     });
     match put {
-        Some(_) => state.names += 1,
+        Some(_) => state.kept.names += 1,
         None => forget_names(state, place.directory),
     }
 }
@@ -304,7 +310,7 @@ fn lose(state: &mut State, place: &Place<'_>) {
 fn forget_names(state: &mut State, directory: InodeNr) {
     if let Some(node) = state.nodes.get_mut(directory.0) {
         let shown = node.shown();
-        state.names = state.names.saturating_sub(node.name_count());
+        state.kept.names = state.kept.names.saturating_sub(node.name_count());
         // What the stripes had of the attributes stays.
         node.set(&shown);
         node.names.take();

@@ -48,7 +48,7 @@ pub(crate) fn plan(log: &Log, mnodes: impl IntoIterator<Item = InodeNr>) -> BTre
 
 #[cfg(test)]
 mod tests {
-    use floe_disk::ops::{Change, Reserved};
+    use floe_disk::ops::Reserved;
     use proptest::prelude::*;
 
     use super::super::record::{Action, BornKind, OwnedPlace, Record};
@@ -107,8 +107,8 @@ mod tests {
             record(Action::Rename {
                 moved: InodeNr(moved),
                 replaced: None,
-                from: place(from, "x"),
-                to: place(to, "x"),
+                from: Box::new(place(from, "x")),
+                to: Box::new(place(to, "x")),
                 ancestors: ancestors.iter().copied().map(InodeNr).collect(),
             })
         };
@@ -127,7 +127,7 @@ mod tests {
             let mut log = Log::default();
             for (one, other, alone) in &changes {
                 log.push(record(if *alone {
-                    Action::Change { inode: InodeNr(*one), change: Change::default() }
+                    Action::Change { inode: InodeNr(*one), change: Box::default() }
                 } else {
                     Action::Link { inode: InodeNr(*one), place: place(*other, "n") }
                 }));

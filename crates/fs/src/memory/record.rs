@@ -73,7 +73,8 @@ impl BornKind {
     }
 }
 
-/// A change in the log. Content and sizes of files are not logged: a flush takes them from the mnode.
+/// A change in the log. Content and sizes of files are not logged: a flush takes them from the mnode. Rare ones that are large
+/// are boxed, because thousands wait.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
     /// Something new got its first name.
@@ -88,12 +89,12 @@ pub(crate) enum Action {
     Rename {
         moved: InodeNr,
         replaced: Option<InodeNr>,
-        from: OwnedPlace,
-        to: OwnedPlace,
+        from: Box<OwnedPlace>,
+        to: Box<OwnedPlace>,
         ancestors: Box<[InodeNr]>,
     },
     /// Permissions, owner or times changed.
-    Change { inode: InodeNr, change: Change },
+    Change { inode: InodeNr, change: Box<Change> },
     /// An extended attribute was set, or it went.
     SetAttribute { inode: InodeNr, name: Box<[u8]>, value: Option<Box<[u8]>> },
     /// Nobody uses an inode without names any more.
@@ -136,7 +137,7 @@ impl Record {
     pub(crate) fn new_name(&self) -> Option<(InodeNr, u64)> {
         match &self.action {
             Action::Create { place, .. } | Action::Link { place, .. } => Some(place),
-            Action::Rename { to, .. } => Some(to),
+            Action::Rename { to, .. } => Some(&**to),
             _ => None,
         }
         // An entry is the name and 8 bytes, in multiples of 4.
@@ -161,7 +162,7 @@ impl Record {
                 OpKind::Rename { from: from.place(), to: to.place(), mode }
             }
             Action::Change { inode, change } => {
-                OpKind::Change { inode: *inode, size_bytes: None, change: *change }
+                OpKind::Change { inode: *inode, size_bytes: None, change: **change }
             }
             Action::SetAttribute { inode, name, value: Some(value) } => {
                 OpKind::SetAttribute { inode: *inode, name, value, mode: SetMode::Any }

@@ -37,8 +37,8 @@ impl Moved<'_> {
         let action = Action::Rename {
             moved: self.inode,
             replaced: self.replaced.map(|(inode, _)| inode),
-            from: way.from.into(),
-            to: way.to.into(),
+            from: Box::new(way.from.into()),
+            to: Box::new(way.to.into()),
             ancestors: self.ancestors.clone(),
         };
         record(op, action)

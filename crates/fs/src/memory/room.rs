@@ -110,8 +110,8 @@ pub(crate) struct Room {
     pub(crate) sizes: Sizes,
     blocks: u64,
     inodes: u64,
-    /// Entries that wait, and their bytes, by directory.
-    names: HashMap<InodeNr, (u64, u64)>,
+    /// Bytes of entries that wait, by directory; none is 0.
+    names: HashMap<InodeNr, u64>,
     name_bytes: u64,
     /// Pages that wait. Those that a slot brought are added when it is merged, perhaps after they are on the disk.
     pub(crate) pages: i64,
@@ -190,16 +190,14 @@ impl Room {
 
     /// Bytes of entries that wait for a directory.
     pub(crate) fn waiting_name_bytes(&self, directory: InodeNr) -> u64 {
-        self.names.get(&directory).map_or(0, |(_, bytes)| *bytes)
+        self.names.get(&directory).copied().unwrap_or_default()
     }
 
     pub(crate) fn take(&mut self, cost: &Cost) {
         self.blocks += cost.blocks;
         self.inodes += cost.inodes;
         if let Some((directory, bytes)) = cost.name {
-            let waiting = self.names.entry(directory).or_default();
-            waiting.0 += 1;
-            waiting.1 += bytes;
+            *self.names.entry(directory).or_default() += bytes;
             self.name_bytes += bytes;
         }
     }
@@ -210,10 +208,9 @@ impl Room {
         if let Some((directory, bytes)) = cost.name
             && let Some(waiting) = self.names.get_mut(&directory)
         {
-            waiting.0 -= 1;
-            waiting.1 -= bytes;
+            *waiting -= bytes;
             self.name_bytes -= bytes;
-            if waiting.0 == 0 {
+            if *waiting == 0 {
                 self.names.remove(&directory);
             }
         }

@@ -22,6 +22,7 @@ impl<L: Lower> Store for MemFs<L> {
             return Ok(node.shown());
         }
         let mut state = self.state_mut();
+        state.evict(&self.limits);
         Ok(self.load(&mut state, inode)?.shown())
     }
 
@@ -106,7 +107,7 @@ impl<L: Lower> Store for MemFs<L> {
         }
         let (len, kept) = node.content.read(&node.status.length, offset_bytes, into, &below)?;
         own.kept_pages += kept;
-        let many = own.keeps_many();
+        let many = own.keeps_many(self.share);
         drop(inside);
         if many {
             self.state_mut().evict(&self.limits);
@@ -200,7 +201,14 @@ impl<L: Lower> Store for MemFs<L> {
     }
 
     fn release(&self, inode: InodeNr) -> Result<(), FsError> {
-        self.let_go(inode)
+        self.let_go(&mut self.state_mut(), inode)
+    }
+
+    fn release_all(&self, inodes: &[InodeNr]) -> Vec<(InodeNr, FsError)> {
+        // Others wait once for all of them.
+        let mut state = self.state_mut();
+        let mut release = |inode: &InodeNr| Some((*inode, self.let_go(&mut state, *inode).err()?));
+        inodes.iter().filter_map(&mut release).collect()
     }
 
     fn sync(&self) -> Result<(), FsError> {

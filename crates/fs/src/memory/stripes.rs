@@ -11,6 +11,7 @@ use floe_format::InodeNr;
 use floe_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use floe_sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::pages::{pack, unpack};
 use super::record::Stamp;
 use super::status::{Version, code_of, kind_of};
 use crate::directory::{AFTER_DOT_DOT, Entry, NameHash, TIE_BITS};
@@ -19,8 +20,8 @@ use crate::{Directory, Timestamp};
 /// Stripes of a directory: a power of two.
 const STRIPES: usize = 16;
 /// Names of a chain, at which the directory is to be built anew, and of a new one.
-const MOST_IN_CHAIN: usize = 8;
-const FEW_IN_CHAIN: usize = 2;
+const MOST_IN_CHAIN: usize = 4;
+const FEW_IN_CHAIN: usize = 1;
 
 /// The names of a directory that compares them byte by byte and that is read whole.
 #[derive(Debug)]
@@ -40,12 +41,36 @@ pub(crate) struct Stripes {
 pub(crate) struct Stripe {
     lock: Mutex<Inside>,
     version: Version,
-    /// The last change of a name here; 0 for none since the directory was read.
-    seconds: AtomicU64,
-    /// Nanoseconds of that, and how many subdirectories came.
-    nanoseconds: AtomicU32,
+    /// The last change of a name here, packed; 0 for none since the directory was read.
+    time: AtomicU64,
+    /// How many subdirectories came.
     subdirectories: AtomicU32,
-    chains: Box<[Chain]>,
+    /// Names, those that lead nowhere among them. Who has the lock changes it.
+    chained: AtomicU32,
+    chains: Chains,
+}
+
+/// Chains of names, a power of two. A small directory takes no further memory for them.
+#[derive(Debug)]
+enum Chains {
+    One(Chain),
+    Many(Box<[Chain]>),
+}
+
+impl Chains {
+    fn new(count: usize) -> Self {
+        match count {
+            0 | 1 => Self::One(OnceLock::new()),
+            _ => Self::Many((0..count).map(|_| OnceLock::new()).collect()),
+        }
+    }
+
+    const fn all(&self) -> &[Chain] {
+        match self {
+            Self::One(chain) => std::slice::from_ref(chain),
+            Self::Many(chains) => chains,
+        }
+    }
 }
 
 /// What the lock of a stripe guards.
@@ -53,8 +78,6 @@ pub(crate) struct Stripe {
 pub(crate) struct Inside {
     /// The last change.
     pub(crate) last: Stamp,
-    /// Names, those that lead nowhere among them.
-    chained: u32,
 }
 
 type Chain = OnceLock<Box<Name>>;
@@ -114,21 +137,21 @@ impl Stripe {
         Self {
             lock: Mutex::default(),
             version: Version::default(),
-            seconds: AtomicU64::new(0),
-            nanoseconds: AtomicU32::new(0),
+            time: AtomicU64::new(0),
             subdirectories: AtomicU32::new(0),
-            chains: (0..chains).map(|_| OnceLock::new()).collect(),
+            chained: AtomicU32::new(0),
+            chains: Chains::new(chains),
         }
     }
 
     /// The chain of a cookie, by the bits of the hash behind those of the stripe.
     fn chain(&self, cookie: u64) -> &Chain {
-        &self.chains[self.chain_number(cookie)]
+        &self.chains.all()[self.chain_number(cookie)]
     }
 
     fn chain_number(&self, cookie: u64) -> usize {
-        let bits = self.chains.len().ilog2();
-        (cookie >> (63 - STRIPES.ilog2() - bits)) as usize & (self.chains.len() - 1)
+        let count = self.chains.all().len();
+        (cookie >> (63 - STRIPES.ilog2() - count.ilog2())) as usize & (count - 1)
     }
 
     fn names(chain: &Chain) -> impl Iterator<Item = &Name> {
@@ -136,10 +159,7 @@ impl Stripe {
     }
 
     fn time(&self) -> Option<Timestamp> {
-        let seconds = self.seconds.load(Ordering::Relaxed);
-        let nanoseconds = self.nanoseconds.load(Ordering::Relaxed);
-        (seconds != 0 || nanoseconds != 0)
-            .then_some(Timestamp { seconds: seconds.cast_signed(), nanoseconds })
+        unpack(self.time.load(Ordering::Relaxed))
     }
 }
 
@@ -172,13 +192,12 @@ impl Stripes {
         let names: Vec<_> = names.collect();
         let chains = (names.len() / STRIPES / FEW_IN_CHAIN).next_power_of_two();
         for stripe in &mut self.stripes {
-            stripe.chains = (0..chains).map(|_| OnceLock::new()).collect();
-            inside_mut(stripe).chained = 0;
+            stripe.chains = Chains::new(chains);
+            *stripe.chained.get_mut() = 0;
         }
         for (cookie, name, found) in names {
             let stripe = &self.stripes[stripe_of(cookie)];
-            let mut inside = lock(stripe);
-            append(stripe, &mut inside, cookie, name, found);
+            append(stripe, cookie, name, found);
         }
     }
 
@@ -213,7 +232,12 @@ impl Stripes {
 
     fn probe(&self, cookie: u64, name: &[u8]) -> Option<&Name> {
         let chain = self.stripes[stripe_of(cookie)].chain(cookie);
-        let same = |one: &&Name| *one.name == *name && one.target.load(Ordering::Acquire) != 0;
+        // The cookie first: the bytes of a name lie elsewhere.
+        let ties = cookie..cookie + (1 << TIE_BITS);
+        let same = |one: &&Name| {
+            let same = ties.contains(&one.cookie) && *one.name == *name;
+            same && one.target.load(Ordering::Acquire) != 0
+        };
         Stripe::names(chain).find(same)
     }
 
@@ -233,7 +257,7 @@ impl Stripes {
         let first = stripe_of(from);
         for (at, stripe) in self.stripes.iter().enumerate().skip(first) {
             let skipped = if at == first { stripe.chain_number(from) } else { 0 };
-            for chain in stripe.chains.iter().skip(skipped) {
+            for chain in stripe.chains.all().iter().skip(skipped) {
                 let mut names: Vec<(u64, &[u8], Found)> = stripe.version.read(|| {
                     let names = Stripe::names(chain).filter(|name| name.cookie > from);
                     names.filter_map(Name::seen).collect()
@@ -251,7 +275,7 @@ impl Stripes {
     /// Whether no name leads anywhere. If no stripe is locked, that may change at once.
     pub(crate) fn is_empty(&self) -> bool {
         let mut empty = true;
-        let all = self.stripes.iter().flat_map(|stripe| &stripe.chains);
+        let all = self.stripes.iter().flat_map(|stripe| stripe.chains.all());
         for name in all.flat_map(Stripe::names) {
             empty &= name.target.load(Ordering::Acquire) == 0;
         }
@@ -260,7 +284,7 @@ impl Stripes {
 
     /// Names, those that lead nowhere among them.
     pub(crate) fn len(&mut self) -> usize {
-        self.stripes.iter_mut().map(|stripe| inside_mut(stripe).chained as usize).sum()
+        self.stripes.iter_mut().map(|stripe| *stripe.chained.get_mut() as usize).sum()
     }
 
     /// Locks stripes, which are in ascending order.
@@ -285,9 +309,9 @@ impl Stripes {
     /// The times of the directory become those of a change, which brought some subdirectories.
     pub(crate) fn touch(&self, stripe: usize, time: Timestamp, subdirectories: i32) {
         let stripe = &self.stripes[stripe];
-        if stripe.time().is_none_or(|before| before < time) {
-            stripe.seconds.store(time.seconds.cast_unsigned(), Ordering::Relaxed);
-            stripe.nanoseconds.store(time.nanoseconds, Ordering::Relaxed);
+        let time = pack(time);
+        if stripe.time.load(Ordering::Relaxed) < time {
+            stripe.time.store(time, Ordering::Relaxed);
         }
         if subdirectories != 0 {
             let before = stripe.subdirectories.load(Ordering::Relaxed);
@@ -312,8 +336,7 @@ impl Stripes {
     /// Forgets what [`Stripes::changes`] says: the inode has it now. The caller is alone.
     pub(crate) fn forget_changes(&self) {
         for stripe in &self.stripes {
-            stripe.seconds.store(0, Ordering::Relaxed);
-            stripe.nanoseconds.store(0, Ordering::Relaxed);
+            stripe.time.store(0, Ordering::Relaxed);
             stripe.subdirectories.store(0, Ordering::Relaxed);
         }
     }
@@ -337,7 +360,8 @@ impl Stripes {
     }
 
     /// Lets a name lead to an inode; `false` if there is no cookie for it. Returns whether its chain is long now.
-    pub(crate) fn put(&self, inside: &mut Inside, name: &[u8], found: Found) -> Option<bool> {
+    /// The caller has its stripe's lock.
+    pub(crate) fn put(&self, _locked: &mut Inside, name: &[u8], found: Found) -> Option<bool> {
         let first = self.first_cookie(name);
         let stripe = &self.stripes[stripe_of(first)];
         if let Some(there) = self.probe(first, name) {
@@ -350,9 +374,10 @@ impl Stripes {
         if let Some(old) = Stripe::names(stripe.chain(first)).find(old) {
             old.target.store(found.word(), Ordering::Release);
         } else {
-            append(stripe, inside, cookie, name.into(), found);
+            append(stripe, cookie, name.into(), found);
         }
-        Some(inside.chained as usize > MOST_IN_CHAIN * stripe.chains.len())
+        let chained = stripe.chained.load(Ordering::Relaxed) as usize;
+        Some(chained > MOST_IN_CHAIN * stripe.chains.all().len())
     }
 
     /// Lets a name lead nowhere.
@@ -362,17 +387,16 @@ impl Stripes {
     }
 }
 
+/// A stripe fills its cache line and touches no other.
+const _: () = assert!(cfg!(feature = "shuttle") || size_of::<Stripe>() == 64);
+
 fn lock(stripe: &Stripe) -> MutexGuard<'_, Inside> {
     // A panic in a change ends all changes.
     stripe.lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn inside_mut(stripe: &mut Stripe) -> &mut Inside {
-    stripe.lock.get_mut().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Adds a name to its chain, which nobody else does meanwhile.
-fn append(stripe: &Stripe, inside: &mut Inside, cookie: u64, name: Box<[u8]>, found: Found) {
+fn append(stripe: &Stripe, cookie: u64, name: Box<[u8]>, found: Found) {
     let target = AtomicU64::new(found.word());
     let new = Box::new(Name { cookie, name, target, next: OnceLock::new() });
     let mut link = stripe.chain(cookie);
@@ -381,5 +405,5 @@ fn append(stripe: &Stripe, inside: &mut Inside, cookie: u64, name: Box<[u8]>, fo
     }
     // The caller has the lock, so the end of the chain is still its end.
     let _ = link.set(new);
-    inside.chained += 1;
+    stripe.chained.store(stripe.chained.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }

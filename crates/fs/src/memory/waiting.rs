@@ -66,6 +66,11 @@ impl Pending {
         self.log.len() == 0 && self.dirty.is_empty() && !self.flying
     }
 
+    /// How much keeps inodes in memory; some more than once.
+    pub(crate) fn pinned(&self) -> usize {
+        self.log.len() + self.dirty.len() + self.unsettled.len()
+    }
+
     /// Reserves what a change may take.
     pub(crate) fn take(&mut self, state: &State, record: &Record) {
         self.room.take(&Cost::of(record));

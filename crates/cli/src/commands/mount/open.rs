@@ -159,6 +159,10 @@ impl Args {
         let files = disk.files_of(&volume)?;
         let on_error = options.on_error.unwrap_or_else(|| OnError::of(volume.superblock()));
         let live = Live::new(disk, &files, volume, now())?.on_error(on_error);
+        let live = match options.memory_bytes {
+            Some(bytes) => live.within(bytes / 16),
+            None => live,
+        };
         // One thread is left for the other cubes while calls wait for one that is checked or repaired.
         live.gates().let_wait(self.serving(options).threads.saturating_sub(1));
         let fs = FileSystem::new(MemFs::new(live, options.limits()));
@@ -197,7 +201,11 @@ impl Args {
             for problem in found {
                 eprintln!("floe: {name}: {problem}");
             }
-            self.serve(&FileSystem::new(Image::new(files)), options)
+            let image = match options.memory_bytes {
+                Some(bytes) => Image::new(files).within(bytes),
+                None => Image::new(files),
+            };
+            self.serve(&FileSystem::new(image), options)
         });
         drop(claim);
         served.map_err(|error| anyhow!(failure::of_check(&error, &device, &name, "--memory=")))?

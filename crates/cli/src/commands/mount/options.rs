@@ -137,8 +137,8 @@ pub(super) struct Options {
     pub(super) subtype: Option<String>,
     /// Number of serving threads.
     pub(super) threads: Option<usize>,
-    /// Bytes of content that may wait in memory.
-    pub(super) content_bytes: Option<u64>,
+    /// Bytes of memory for what is kept and what waits.
+    pub(super) memory_bytes: Option<u64>,
     /// Each change reaches the journal at once.
     pub(super) immediate: bool,
     /// The kernel keeps nothing of what is written.
@@ -174,11 +174,10 @@ impl Options {
         Ok(options)
     }
 
-    /// How much may wait in memory.
+    /// How much may wait and be kept in memory.
     pub(super) fn limits(&self) -> Limits {
-        let standard = Limits::default();
-        let content_bytes = self.content_bytes.unwrap_or(standard.content_bytes);
-        Limits { content_bytes, immediate: self.immediate, ..standard }
+        let limits = self.memory_bytes.map_or_else(Limits::default, Limits::of_memory);
+        Limits { immediate: self.immediate, ..limits }
     }
 
     /// Parses one option; `false` if it is unknown.
@@ -211,7 +210,7 @@ impl Options {
                 self.superblock_kib = Some(value.parse().map_err(|why| bad(name, &why))?);
             }
             ("memory", Some(value)) => {
-                self.content_bytes = Some(size::bytes(value).map_err(|why| bad(name, &why))?);
+                self.memory_bytes = Some(size::bytes(value).map_err(|why| bad(name, &why))?);
             }
             ("quota" | "usrquota", None) => self.quotas.push(QuotaKind::User),
             ("grpquota", None) => self.quotas.push(QuotaKind::Group),
@@ -315,7 +314,7 @@ mod tests {
         assert!(Options::parse(&["colour=blue".to_owned()], true).is_ok());
         assert!(parse("memory=1M,nodelalloc").unwrap().limits().immediate);
         let limits = parse("memory=1M").unwrap().limits();
-        assert_eq!((limits.content_bytes, limits.immediate), (1 << 20, false));
+        assert_eq!((limits.content_bytes, limits.immediate), (1 << 17, false));
         assert_eq!(parse("errors=panic").unwrap().on_error, Some(OnError::Shutdown));
         assert!(parse("errors=ignore").is_err());
         let quotas = |list| parse(list).unwrap().quotas;

@@ -3,6 +3,7 @@
 
 mod acts;
 mod beside;
+mod budget;
 mod crash;
 mod cubes;
 mod device_faults;
