@@ -11,10 +11,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use floe_blockdev::Use;
-use floe_check::Accounting;
-use floe_check::JournalUse;
 use floe_check::evidence::choice::LinkChoice;
 use floe_check::reader::Reader;
+use floe_check::{Accounting, JournalUse};
 use floe_format::ext::superblock::{STATE_ERROR, Superblock};
 use floe_format::features::RoCompat;
 use floe_repair::policy::{Policy, Preen, Yes};
