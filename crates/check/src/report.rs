@@ -53,7 +53,7 @@ pub struct PhaseTime {
     pub name: &'static str,
     /// Wall-clock time.
     pub time: Duration,
-    /// Reads in it, if the caller counts them ([`crate::CheckOptions::reads`]).
+    /// Reads in it, if the caller counts them ([`crate::Observer::reads`]).
     pub reads: ReadCounts,
 }
 

@@ -57,7 +57,7 @@ pub struct Volume<'d> {
     pub bad_table_blocks: Vec<BlockNr>,
     /// Groups whose descriptors fail their checksums; sorted.
     pub distrusted: Vec<GroupNr>,
-    /// See [`crate::CheckOptions::shortcuts`].
+    /// See [`crate::Tuning::shortcuts`].
     pub shortcuts: bool,
     /// Checksums of inodes are looked at many at a time, unless all is to be exact, as for repairs (`docs/fingerprint.md`).
     pub sums_together: bool,

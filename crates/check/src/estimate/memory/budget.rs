@@ -18,7 +18,7 @@ pub struct Budget {
     pub load: Load,
     /// How the check is made.
     pub plan: Plan,
-    /// See [`crate::CheckOptions::groups_per_sweep`].
+    /// See [`crate::Tuning::groups_per_sweep`].
     pub groups_per_sweep: Option<u32>,
 }
 
