@@ -413,7 +413,7 @@ const fn mode_after_failure(policies: &Policies) -> Mode {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 
