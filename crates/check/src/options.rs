@@ -17,7 +17,7 @@ use crate::volume::open::WhichSuperblock;
 /// How a check is run.
 #[derive(Clone, Copy)]
 pub struct CheckOptions<'a> {
-    /// Number of workers, at least 1. Two are 1.6 to 1.8 times as fast as one, sixteen by instructions 10 to 14 times
+    /// Number of workers, at least 1. Two are 1.6 to 1.8 times as fast as one, sixteen by instructions 12 to 15 times
     /// (`docs/measurements/threads.md`).
     pub threads: usize,
     /// The superblock to use instead of the primary one.
