@@ -195,7 +195,7 @@ fn used_nanoseconds() -> Result<u64> {
     Ok(text.split(' ').next().context("no time")?.parse()?)
 }
 
-/// What all threads share while they are measured.
+/// State that all threads share while they are measured.
 struct Course<'a, S> {
     side: &'a S,
     barrier: Barrier,

@@ -79,7 +79,7 @@ struct Gate {
     about: Mutex<About>,
 }
 
-/// What is known of a cube besides its mode.
+/// Policies, failure and last report of a cube.
 #[derive(Clone, Debug, Default)]
 struct About {
     policies: Policies,

@@ -87,7 +87,7 @@ impl<S: Store> FileSystem<S> {
             return Ok(());
         }
         let failed = self.store.release_all(&unused).into_iter().map(|(_, error)| error);
-        // What is recorded for its cube stays an orphan; whoever settles it did not ask for it.
+        // An orphan recorded for its cube stays one; whoever settles it did not ask for it.
         let mut failed = failed.filter(|error| !error.is_local());
         failed.next().map_or(Ok(()), Err)
     }

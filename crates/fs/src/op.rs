@@ -132,7 +132,7 @@ impl OpKind<'_> {
     }
 }
 
-/// What came of a change.
+/// The result of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// The inode that was created.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use floe_format::InodeNr;
 use floe_fs::{CubeCall, FileSystem, FsError, Settings, Store};
 
-/// What all their names begin with.
+/// The prefix of all their names.
 pub(crate) const CUBE_PREFIX: &[u8] = b"floe.cube";
 
 /// The value of such an attribute.

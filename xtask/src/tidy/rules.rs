@@ -69,7 +69,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     // Locates and changes structures; checks nothing.
     ("ext4", &["exec", "blockdev", "format", "sync"]),
     ("check", &["ext4", "exec", "blockdev", "format", "sync"]),
-    // Of disk, only the recovery of journals that no other program knows.
+    // Only the recovery of journals that no other program knows is taken from disk.
     ("repair", &["disk", "check", "ext4", "exec", "blockdev", "format", "sync"]),
     // Rebuilds files in an overlay; never writes to its source.
     ("salvage", &["check", "ext4", "exec", "blockdev", "format", "sync"]),

@@ -108,11 +108,11 @@ struct SettingsArgs {
     /// Most bytes of its lots, or `none`
     #[arg(long, value_name = "BYTES", value_parser = limit)]
     max_size: Option<u64>,
-    /// What follows on a failure: it is only read (`ro`), nothing of it is answered (`crash`), or it is repaired while the others
+    /// Reaction to a failure: it is only read (`ro`), nothing of it is answered (`crash`), or it is repaired while the others
     /// are served (`repair`: the same as `ro` with --recovery online)
     #[arg(long, value_name = "WHAT", value_enum)]
     on_error: Option<OnErrorArg>,
-    /// Who repairs it: the administrator (`manual`), or the mount, at once (`online`)
+    /// Repaired by the administrator (`manual`), or the mount, at once (`online`)
     #[arg(long, value_name = "WHO", value_enum)]
     recovery: Option<RecoveryArg>,
 }

@@ -21,7 +21,7 @@ pub struct CubeState {
     pub failed: Option<String>,
 }
 
-/// What was finished at some time, in all logs. See [`Journal::finished`].
+/// The transactions finished at some time, in all logs. See [`Journal::finished`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished(Vec<TransactionId>);
 

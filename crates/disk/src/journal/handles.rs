@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use floe_format::BlockNr;
 use floe_sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Who owns which block.
+/// The owners of blocks.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
     table: Mutex<Table>,
@@ -20,7 +20,7 @@ struct Table {
     open: BTreeMap<u64, Option<BlockNr>>,
     /// The open handle that has all blocks, if one has.
     alone: Option<u64>,
-    /// Who waits to have all blocks: nobody else begins meanwhile.
+    /// Threads that wait to have all blocks: no other begins meanwhile.
     waiting_alone: usize,
     next: u64,
 }

@@ -153,6 +153,15 @@ fn recover_cubes<D: WriteBlocks>(
     Ok(())
 }
 
+/// The ranges that recovery staged. Pages that read from the log keep their bytes, should a damaged log name its own blocks.
+fn settled_ranges(staged: &Overlay<impl ReadBlocks>) -> io::Result<Vec<Range<u64>>> {
+    let ranges = staged.staged_ranges();
+    staged.settle(|read| {
+        ranges.iter().any(|written| read.start < written.end && written.start < read.end)
+    })?;
+    Ok(ranges)
+}
+
 /// Writes what the journal of a cube held: all but the records of lots, by which recovery finds it; those; the emptied log.
 fn write_cube<D: WriteBlocks>(
     device: &D,
@@ -161,10 +170,7 @@ fn write_cube<D: WriteBlocks>(
     superblock: &Superblock,
     own: &Journal,
 ) -> io::Result<()> {
-    let ranges = staged.staged_ranges();
-    staged.settle(|read| {
-        ranges.iter().any(|written| read.start < written.end && written.start < read.end)
-    })?;
+    let ranges = settled_ranges(staged)?;
     let page = staged.page_bytes();
     let log_superblock = own.offset_bytes(0).unwrap_or(0) / page * page;
     let lot_groups = 1u32.checked_shl(u32::from(superblock.log_groups_per_flex)).unwrap_or(1);
@@ -195,11 +201,7 @@ fn write<D: WriteBlocks>(
     staged: &Overlay<impl ReadBlocks>,
     log_superblock: u64,
 ) -> io::Result<()> {
-    let ranges = staged.staged_ranges();
-    // Pages that read from the log keep their bytes, should a damaged log name its own blocks.
-    staged.settle(|read| {
-        ranges.iter().any(|written| read.start < written.end && written.start < read.end)
-    })?;
+    let ranges = settled_ranges(staged)?;
     let page = staged.page_bytes();
     let of = |offset: u64| offset / page * page..offset / page * page + page;
     let (log_page, own_page) = (of(log_superblock), of(OFFSET_BYTES));

@@ -26,11 +26,11 @@ pub(super) struct Cubes {
     tops: BTreeMap<u32, InodeNr>,
     /// Journals of cubes that have their own: inode, and blocks of the file.
     journals: BTreeMap<u32, (InodeNr, u32)>,
-    /// What changed, and what it was before.
+    /// The objects that changed, as they were before.
     changes: Vec<Before>,
 }
 
-/// What something was before a change.
+/// An object as it was before a change.
 #[derive(Debug)]
 enum Before {
     /// The owner of a lot.

@@ -46,7 +46,7 @@ struct Run {
     history: BTreeMap<&'static str, Vec<(usize, Tree)>>,
     /// By area: numbers of events, and the state that was acknowledged by then.
     acknowledged: BTreeMap<&'static str, Vec<(usize, usize)>>,
-    /// Of the states, one in so many is judged.
+    /// One state in so many is judged.
     one_in: usize,
 }
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 use floe_blockdev::{Event, MemDevice, Model, Modelled, ReadBlocks, Recorder, WriteBlocks};
 use floe_check::{CheckOptions, check};
 use floe_disk::journal::{Journal, JournalError};
-use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
 use floe_disk::ops::{NewCube, NewInode};
 use floe_disk::recovery::recover;
 use floe_ext4::fs::FileSystem;
@@ -21,7 +20,7 @@ use floe_format::native::{LOCK, is_locked};
 use floe_format::{BlockNr, InodeNr};
 use floe_testkit::{Image, oracle, tool};
 
-use crate::journal_ops::{Mounted, NOW, tree, unmount};
+use crate::journal_ops::{Mounted, NOW, native, tree, unmount};
 use crate::traced::{BaseBytes, first_byte, located};
 
 pub(crate) const LOT_GROUPS: u32 = 4;
@@ -43,14 +42,7 @@ pub(crate) fn new_cube(path: &'static str) -> NewCube<'static> {
 pub(crate) fn base() -> &'static [u8] {
     static BASE: OnceLock<Vec<u8>> = OnceLock::new();
     BASE.get_or_init(|| {
-        let mut options = Options::of_type(FsType::Native);
-        for (letter, value) in [('E', "lot_size=4m"), ('J', "size=4"), ('N', "256")] {
-            options.set(letter, value).unwrap();
-        }
-        let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: NOW };
-        let device = MemDevice::new(vec![0; 20 << 20]);
-        let params = options.params(device.size_bytes(), None, &fresh).unwrap();
-        mkfs::write(&Plan::new(&params).unwrap(), &device).unwrap();
+        let device = native(20 << 20);
         let mut mounted = Mounted::new(device).unwrap();
         for path in ["/a", "/b"] {
             make_cube(&mut mounted, path);

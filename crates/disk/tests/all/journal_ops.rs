@@ -194,16 +194,21 @@ impl Base {
             build::mke2fs(image.path(), &args).unwrap();
             return MemDevice::new(image.to_vec().unwrap());
         }
-        let mut options = Options::of_type(FsType::Native);
-        for (letter, value) in [('E', "lot_size=4m"), ('J', "size=4"), ('N', "256")] {
-            options.set(letter, value).unwrap();
-        }
-        let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: NOW };
-        let device = MemDevice::new(vec![0; 9 << 20]);
-        let params = options.params(device.size_bytes(), None, &fresh).unwrap();
-        mkfs::write(&Plan::new(&params).unwrap(), &device).unwrap();
-        device
+        native(9 << 20)
     }
+}
+
+/// An empty native file system with lots of 4 MiB.
+pub(crate) fn native(size_bytes: usize) -> MemDevice {
+    let mut options = Options::of_type(FsType::Native);
+    for (letter, value) in [('E', "lot_size=4m"), ('J', "size=4"), ('N', "256")] {
+        options.set(letter, value).unwrap();
+    }
+    let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: NOW };
+    let device = MemDevice::new(vec![0; size_bytes]);
+    let params = options.params(device.size_bytes(), None, &fresh).unwrap();
+    mkfs::write(&Plan::new(&params).unwrap(), &device).unwrap();
+    device
 }
 
 /// A small file system with `a/foo` (3,000 bytes), the empty directory `a/empty`, and `bar` (2,000 bytes).

@@ -1,4 +1,4 @@
-//! What administrators ask of the cubes of a file system in use.
+//! Requests of administrators about the cubes of a file system in use.
 
 use floe_format::InodeNr;
 use floe_format::native::cube::{OnError, Policies, Recovery};
@@ -10,7 +10,7 @@ use crate::FsError;
 pub struct Settings {
     /// Most bytes of its lots; 0: no limit.
     pub max_bytes: Option<u64>,
-    /// What follows on a failure.
+    /// The reaction to a failure.
     pub on_error: Option<OnError>,
     /// How it is repaired.
     pub recovery: Option<Recovery>,

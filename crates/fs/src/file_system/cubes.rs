@@ -34,7 +34,7 @@ impl<S: Store> FileSystem<S> {
         gates.pins().is_above(inode).then(|| pins::stand_in(inode))
     }
 
-    /// What a name in a directory above a cube leads to, if it is on the way to the cube.
+    /// The inode of a name in a directory above a cube, if it is on the way to the cube.
     pub(super) fn find_pinned(
         &self,
         directory: InodeNr,

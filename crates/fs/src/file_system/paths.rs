@@ -25,7 +25,7 @@ pub enum Follow {
 #[derive(Debug, thiserror::Error)]
 #[error("after {} changes: {error}", .made.len())]
 pub struct Stopped {
-    /// What the changes before it returned: they stay.
+    /// The results of the changes before it: they stay.
     pub made: Vec<Option<Attributes>>,
     /// Why the next one was refused.
     #[source]
@@ -33,7 +33,7 @@ pub struct Stopped {
 }
 
 impl<S: Store> FileSystem<S> {
-    /// What a path leads to, from the root; names are separated by `/`. The caller must be allowed to search each directory
+    /// The inode at a path, from the root; names are separated by `/`. The caller must be allowed to search each directory
     /// on the way.
     ///
     /// # Errors

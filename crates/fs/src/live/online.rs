@@ -101,7 +101,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         Ok(Done { report, is_sound: after.is_clean() })
     }
 
-    /// What is wrong with a cube, besides the record of its failure.
+    /// The damage of a cube, besides the record of its failure.
     fn checked(
         &self,
         cubes: &Cubes<'_>,
@@ -140,7 +140,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         for block in blocks.filter(|block| *block != superblock) {
             let offset = block * u64::from(size);
             onto.read_at(offset, &mut new).map_err(|error| text(&error))?;
-            // What cannot be read is written anew.
+            // A block that cannot be read is written anew.
             if self.disk.read_at(offset, &mut old).is_err() || old != new {
                 pages.push((BlockNr(block), new.clone()));
             }

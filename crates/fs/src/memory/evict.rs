@@ -65,7 +65,7 @@ pub(super) struct Share {
     pub(super) pages: u64,
 }
 
-/// What is kept, as far as slots are merged.
+/// The names, inodes and content that are kept, as far as slots are merged.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     /// Names of all directories, each with some for the directory itself.
@@ -77,7 +77,7 @@ pub(super) struct Kept {
     large: Option<InodeNr>,
     /// The bucket that the hand looks at next.
     hand: usize,
-    /// What was left when the hand last came round without success: it goes again when there is an eighth more, or when
+    /// The amounts left when the hand last came round without success: it goes again when there is an eighth more, or when
     /// half of what waited then has reached the disk.
     left: Amounts,
     pinned: usize,

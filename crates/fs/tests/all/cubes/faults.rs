@@ -56,7 +56,7 @@ pub(crate) enum How {
     Asked(usize),
 }
 
-/// What came of one.
+/// The result of one.
 #[derive(Debug, Default)]
 struct Outcome {
     is_met: bool,
@@ -287,7 +287,7 @@ fn judge_root(device: &dyn ReadBlocks, context: &str) {
     assert!(others.is_empty(), "{context}: {others:?}");
 }
 
-/// What came of many.
+/// The result of many.
 #[derive(Debug, Default)]
 struct Sum {
     faults: u32,

@@ -31,7 +31,7 @@ pub(crate) fn all_of(device: &dyn ReadBlocks) -> Vec<u8> {
     bytes
 }
 
-/// What follows outside of the cube: totals of the file system, which count what a cube says, and the entry of its directory.
+/// Consequences outside of the cube: totals of the file system, which count what a cube says, and the entry of its directory.
 pub(crate) fn follows(problem: &Problem) -> bool {
     let id = problem.row().id;
     let is_entry =

@@ -21,7 +21,7 @@ pub(crate) const FILES: u32 = 24;
 /// The message of panics that are wanted.
 pub(crate) const WANTED: &str = "a bug, as wanted";
 
-/// What a device does to one of its blocks.
+/// A fault of a device at one of its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strike {
     ReadError,

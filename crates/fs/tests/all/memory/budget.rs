@@ -20,7 +20,7 @@ const WITH_CONTENT: u32 = 8;
 const CONTENT_BYTES: usize = 20_000;
 /// A good tenth of what the tree takes.
 const BUDGET: u64 = 2 << 20;
-/// What the journal, the groups and the heap take beside it.
+/// Bytes that the journal, the groups and the heap take beside it.
 const BESIDE: u64 = 5 << 20;
 /// Set for the process that does the work: bytes of its budget, 0 for none.
 const VARIABLE: &str = "FLOE_TEST_BUDGET";

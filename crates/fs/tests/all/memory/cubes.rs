@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use floe_blockdev::{Event, Fault, Faulty, MemDevice, Model, Modelled, ReadBlocks, Recorder};
 use floe_check::{CheckOptions, Problem, check};
-use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
 use floe_disk::ops::{Caller, NewCube};
 use floe_ext4::fs::FileSystem as Layout;
 use floe_ext4::journal;
@@ -17,20 +16,13 @@ use floe_sync::thread;
 use floe_testkit::{Image, oracle};
 
 use super::acts::{Act, find, run};
-use super::live::{NOW, mounted};
+use super::live::{NOW, mounted, native};
 
 /// Five lots of 4 MiB, of which the cubes `a` and `b` have one each, with a journal of 64 blocks.
 pub(crate) fn with_cubes() -> &'static [u8] {
     static BASE: OnceLock<Vec<u8>> = OnceLock::new();
     BASE.get_or_init(|| {
-        let mut options = Options::of_type(FsType::Native);
-        for (letter, value) in [('E', "lot_size=4m"), ('J', "size=4"), ('N', "256")] {
-            options.set(letter, value).unwrap();
-        }
-        let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: NOW };
-        let device = MemDevice::new(vec![0; 20 << 20]);
-        let params = options.params(device.size_bytes(), None, &fresh).unwrap();
-        mkfs::write(&Plan::new(&params).unwrap(), &device).unwrap();
+        let device = MemDevice::new(native(20 << 20));
         let (disk, volume) = Disk::open(&device).unwrap();
         {
             let files = disk.files().unwrap();

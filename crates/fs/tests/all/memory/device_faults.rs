@@ -29,7 +29,7 @@ enum On {
 /// An image that a crash left, with changes in its journals.
 struct Crashed {
     bytes: Vec<u8>,
-    /// What is durable in it.
+    /// Its durable content.
     durable: Tree,
 }
 
@@ -62,7 +62,7 @@ fn crashed(on: On) -> &'static Crashed {
     })
 }
 
-/// What programs do; `None` is a checkpoint.
+/// The acts of programs; `None` is a checkpoint.
 fn story() -> Vec<Option<Act>> {
     let path = |path: &str| path.to_owned();
     [
@@ -102,7 +102,7 @@ struct Fault {
     forgetful: bool,
 }
 
-/// What is in memory cannot be compared.
+/// Content in memory cannot be compared.
 const BLIND: &str = "memory keeps a directory that could not be read";
 
 type Device<'r> = FailsAt<&'r Recorder<MemDevice>>;
