@@ -133,8 +133,11 @@ impl CubeScope {
     /// about copies of the superblock and of descriptors belong to nobody's cube. What is entangled concerns the cube of the
     /// inode or directory.
     pub fn concerns(&self, problem: &Problem) -> bool {
-        if let Problem::CubeEntangledBlocks { cube, .. } | Problem::CubeEntangledName { cube, .. } =
-            problem
+        if let Problem::CubeEntangledBlocks { cube, .. }
+        | Problem::CubeEntangledName { cube, .. }
+        | Problem::CubeBlocksOutside { cube, .. }
+        | Problem::CubeNameOutside { cube, .. }
+        | Problem::CubeOrphanOutside { cube, .. } = problem
         {
             return *cube == self.sub.cube;
         }

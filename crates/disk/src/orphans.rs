@@ -13,6 +13,8 @@ pub(crate) struct Orphans {
     pub(crate) slots: HashMap<InodeNr, (usize, usize)>,
     /// Blocks of the orphan file, and those of cubes.
     pub(crate) blocks: Vec<Place>,
+    /// Entries that name an inode of another cube, with the cube whose block it is: no orphans.
+    pub(crate) strays: Vec<(u32, InodeNr)>,
 }
 
 /// A block that lists orphans.

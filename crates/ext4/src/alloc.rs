@@ -48,6 +48,14 @@ pub trait Allocate {
     fn judge_node(&self, _block: BlockNr) -> Result<(), Refusal> {
         Ok(())
     }
+
+    /// Refuses blocks that the map of an inode names, if they cannot be its own.
+    ///
+    /// # Errors
+    /// [`Refusal::Damaged`].
+    fn judge_file(&self, _inode: InodeNr, _run: BlockRun) -> Result<(), Refusal> {
+        Ok(())
+    }
 }
 
 /// An allocator with access to its groups.
@@ -107,6 +115,10 @@ impl<A: Allocate + ?Sized> Allocate for Tally<'_, A> {
 
     fn judge_node(&self, block: BlockNr) -> Result<(), Refusal> {
         self.space.judge_node(block)
+    }
+
+    fn judge_file(&self, inode: InodeNr, run: BlockRun) -> Result<(), Refusal> {
+        self.space.judge_file(inode, run)
     }
 
     fn release(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal> {

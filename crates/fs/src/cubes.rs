@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use floe_ext4::files::Bounds;
 use floe_format::native::cube::{MOST_CUBES, OnError, Policies, Recovery};
-use floe_format::{GroupNr, InodeNr};
+use floe_format::{BlockRun, Geometry, GroupNr, InodeNr};
 use floe_sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use floe_sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, thread, thread_number};
 
@@ -130,8 +131,13 @@ pub(crate) struct Job {
 pub struct Gates {
     /// Groups of a lot; 0 where there are no lots.
     lot_groups: u32,
-    /// Inodes of a group.
+    /// Inodes and blocks of a group.
     inodes_per_group: u32,
+    blocks_per_group: u32,
+    /// Names and blocks may lead from one cube into another: a system that does not know cubes has written.
+    coupled: AtomicBool,
+    /// The inodes of `/.cubes`, whose names lead into all cubes, and of `/.cubes/super`, whose blocks lie in all.
+    own_files: [AtomicU32; 2],
     /// The owner of each lot; 0: the root cube.
     owners: Box<[AtomicU32]>,
     /// A lot has an owner besides the root cube.
@@ -155,13 +161,17 @@ impl fmt::Debug for Gates {
 }
 
 impl Gates {
-    /// Gates of a file system with so many groups; `lot_groups` is 0 where there are no lots.
-    pub(crate) fn new(lot_groups: u32, inodes_per_group: u32, groups: u32) -> Self {
+    /// Gates of a file system whose lots have so many groups; 0 where there are no lots.
+    pub(crate) fn new(lot_groups: u32, geometry: &Geometry) -> Self {
+        let groups = geometry.group_count;
         let lots = groups.checked_div(lot_groups).map_or(0, |_| groups.div_ceil(lot_groups));
         let leaves = if lots > 0 { MOST_CUBES as usize / LEAF + 1 } else { 0 };
         Self {
             lot_groups,
-            inodes_per_group,
+            inodes_per_group: geometry.inodes_per_group,
+            blocks_per_group: geometry.blocks_per_group,
+            coupled: AtomicBool::new(false),
+            own_files: Default::default(),
             owners: (0..lots).map(|_| AtomicU32::new(0)).collect(),
             has_cubes: AtomicBool::new(false),
             gates: (0..leaves).map(|_| OnceLock::new()).collect(),
@@ -179,6 +189,29 @@ impl Gates {
             owner.store(by_lot.get(&lot).copied().unwrap_or(0), Ordering::Release);
         }
         self.has_cubes.store(!by_lot.is_empty(), Ordering::Release);
+    }
+
+    /// Sets the inodes of `/.cubes` and `/.cubes/super`, and whether names and blocks may lead from one cube into another.
+    pub(crate) fn set_bounds(&self, own_files: [u32; 2], coupled: bool) {
+        for (place, inode) in self.own_files.iter().zip(own_files) {
+            place.store(inode, Ordering::Release);
+        }
+        self.coupled.store(coupled, Ordering::Release);
+    }
+
+    /// Whether the references of one inode to another may be judged by their cubes.
+    fn keeps_apart(&self) -> bool {
+        self.has_cubes() && !self.coupled.load(Ordering::Acquire)
+    }
+
+    /// Whether a directory may name an inode, whatever that inode says: it lies in the same cube, or is the directory of one.
+    pub(crate) fn may_name(&self, directory: InodeNr, inode: InodeNr) -> bool {
+        if !self.keeps_apart() {
+            return true;
+        }
+        let (own, other) = (self.of_inode(directory), self.of_inode(inode));
+        let is_home = directory.0 == self.own_files[0].load(Ordering::Acquire);
+        own == other || own == 0 && (is_home || self.pins().may_be_top(other, inode))
     }
 
     /// Whether there is a cube besides the root cube.
@@ -387,6 +420,20 @@ impl Gates {
     }
 }
 
+impl Bounds for Gates {
+    fn may_have(&self, inode: InodeNr, run: BlockRun) -> bool {
+        if !self.keeps_apart() || inode.0 == self.own_files[1].load(Ordering::Acquire) {
+            return true;
+        }
+        let own = self.of_inode(inode);
+        let group = |block: u64| u32::try_from(block / u64::from(self.blocks_per_group.max(1)));
+        // Native file systems have no blocks before the first group.
+        let ends = (group(run.start.0), group(run.end().0.saturating_sub(1)));
+        let (Ok(first), Ok(last)) = ends else { return false };
+        (first..=last).all(|group| self.of_group(GroupNr(group)) == own)
+    }
+}
+
 /// A thread that waits at a gate.
 struct Waiting<'g>(&'g Gates);
 
@@ -416,9 +463,22 @@ const fn mode_after_failure(policies: &Policies) -> Mode {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+    use floe_format::ext::superblock::Superblock;
+    use floe_format::geometry::Strictness;
+
+    /// 20 groups of 10 inodes.
+    fn geometry() -> Geometry {
+        let mut superblock = Superblock::decode(&[0; 1024]);
+        (superblock.magic, superblock.rev_level, superblock.inode_size) = (0xef53, 1, 128);
+        (superblock.log_block_size, superblock.blocks_per_group) = (2, 1000);
+        (superblock.clusters_per_group, superblock.log_cluster_size) = (1000, 2);
+        (superblock.blocks_count_lo, superblock.first_ino) = (20_000, 11);
+        (superblock.inodes_per_group, superblock.inodes_count) = (10, 200);
+        Geometry::new(&superblock, Strictness::Relaxed).expect("a sound geometry")
+    }
 
     fn gates(on_error: OnError) -> Gates {
-        let gates = Gates::new(4, 10, 20);
+        let gates = Gates::new(4, &geometry());
         gates.set_owners(&BTreeMap::from([(2, 1), (3, 2)]));
         gates.know(1, Policies { on_error, ..Policies::default() }, false);
         gates

@@ -79,7 +79,9 @@ impl Fault {
             FileFault::DirectoryUnreadable { logical, .. } => {
                 Self { block: logical.0, ..Self::DEVICE }
             }
-            FileFault::MapOutside { run, .. } => Self { block: run.start.0, ..Self::DAMAGE },
+            FileFault::MapOutside { run, .. } | FileFault::MapOfAnother { run, .. } => {
+                Self { block: run.start.0, ..Self::DAMAGE }
+            }
             _ => Self::DAMAGE,
         }
     }
@@ -157,6 +159,9 @@ pub(crate) const fn finding(fault: &FileFault) -> Option<&'static str> {
         FileFault::InodeChecksum => "inode-checksum-bad 0x010068",
         FileFault::MapChecksum { .. } => "extent-block-checksum-bad 0x01006a",
         FileFault::DirectoryChecksum { .. } => "dir-block-checksum-bad 0x02004d",
+        FileFault::MapOfAnother { .. } | FileFault::AttributesOfAnother { .. } => {
+            "cube-blocks-outside 0x07030f"
+        }
         _ => return None,
     })
 }

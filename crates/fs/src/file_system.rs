@@ -193,10 +193,12 @@ impl<S: Store> FileSystem<S> {
         }
         if name == b".." {
             let parent = self.store.parent(directory)?;
+            self.judge_parent(directory, parent)?;
             return Ok((Some(read(parent)?), folds));
         }
         loop {
             let Some(inode) = self.store.find(directory, name)? else { return Ok((None, folds)) };
+            self.judge_named(directory, name, inode)?;
             match named(directory, inode, read) {
                 // Its last name went between the two looks.
                 Err(FsError::Damaged { .. })
@@ -227,11 +229,15 @@ impl<S: Store> FileSystem<S> {
         })
     }
 
-    /// Holds an inode that [`FileSystem::list`] has just named, and returns its attributes.
+    /// Holds an inode that [`FileSystem::list`] has just named in a directory, and returns its attributes.
     ///
     /// # Errors
-    /// [`FsError::NotFound`] if it is gone meanwhile, and of reading it.
-    pub fn hold(&self, inode: InodeNr) -> Result<Attributes, FsError> {
+    /// [`FsError::NotFound`] if it is gone meanwhile or belongs to another cube, which [`FileSystem::look_up`] judges; and of
+    /// reading it.
+    pub fn hold(&self, directory: InodeNr, inode: InodeNr) -> Result<Attributes, FsError> {
+        if self.store.gates().is_some_and(|gates| !gates.may_name(directory, inode)) {
+            return Err(FsError::NotFound);
+        }
         let found = self.attributes(inode)?;
         self.reading().parts().1.add(inode, 1);
         Ok(found)
@@ -280,6 +286,7 @@ impl<S: Store> FileSystem<S> {
     }
 
     fn apply_inside(&self, op: &Op<'_>) -> Result<Option<Attributes>, FsError> {
+        self.judge_places(op)?;
         if !self.store.takes_many() {
             let mut alone = self.gate.alone();
             let applied = self.store.apply(op)?;

@@ -15,7 +15,7 @@ use floe_disk::volume::Volume;
 use floe_ext4::files::Files;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::{GroupNr, InodeNr};
-use floe_sync::{Mutex, MutexGuard, PoisonError};
+use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::cubes::Gates;
 use crate::disk::{ChangeError, Disk, DiskError};
@@ -39,7 +39,7 @@ pub struct Live<'f, 'd, D> {
     /// Sizes, of which the free ones change.
     space: Space,
     faults: Faults,
-    gates: Gates,
+    gates: Arc<Gates>,
 }
 
 #[derive(Debug)]
@@ -68,8 +68,8 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
     ) -> Result<Self, FsError> {
         let (image, faults) = (Image::new(files), Faults::default());
         let space = image.space();
-        let (geometry, lot_groups) = (volume.geometry(), volume.lot_groups());
-        let gates = Gates::new(lot_groups, geometry.inodes_per_group, geometry.group_count);
+        let gates = Arc::new(Gates::new(volume.lot_groups(), volume.geometry()));
+        files.keep_within(Arc::<Gates>::clone(&gates));
         let work = Mutex::new(Work {
             volume,
             damaged_groups: 0,
@@ -80,6 +80,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         let live = Self { disk, image, work, space, faults, gates };
         live.learn_cubes();
         live.run(InodeNr::ROOT, |volume, tx| volume.begin_writing(tx, now))?;
+        live.meet_stray_orphans();
         live.finish_orphans(now)?;
         live.make_durable()?;
         Ok(live)
@@ -169,6 +170,21 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         self.make_durable()?;
         let copied = self.work().volume.back_up_descriptors(self.disk, &lots);
         copied.map_err(|error| FsError::Ended(error.to_string()))
+    }
+
+    /// Records entries in lists of orphans that name something of another cube. They stay there for `floe repair`.
+    fn meet_stray_orphans(&self) {
+        let strays = self.work().volume.stray_orphans().to_vec();
+        for (cube, inode) in strays {
+            let what = format!("a list of orphans names {inode}, which belongs to another cube");
+            match cube {
+                0 => {
+                    let inode = InodeNr(0);
+                    self.meet(&FsError::Damaged { inode, what, fault: Fault::DAMAGE });
+                }
+                cube => self.fail_cube(cube, what),
+            }
+        }
     }
 
     fn work(&self) -> MutexGuard<'_, Work> {

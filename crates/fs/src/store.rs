@@ -196,6 +196,14 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// Whether an inode itself says that a directory names it, and by this name; `false` where nothing is known.
+    fn is_named(&self, _inode: InodeNr, _directory: InodeNr, _name: Option<&[u8]>) -> bool {
+        false
+    }
+
+    /// Records damage that shows between objects, each of which can be read.
+    fn note_damage(&self, _error: &FsError) {}
+
     /// Notes that an operation of a cube ended by a panic.
     fn note_panic(&self, _cube: u32, _what: &str) {}
 

@@ -305,16 +305,16 @@ impl<S: Store> Adapter<'_, S> {
 
     fn list(
         &self,
-        inode: InodeNr,
+        directory: InodeNr,
         cookie: u64,
         len_bytes: u32,
         plus: bool,
     ) -> Result<Answer, FsError> {
-        let keep_name = if self.fs.folds(inode)? { Duration::ZERO } else { self.options.keep };
+        let keep_name = if self.fs.folds(directory)? { Duration::ZERO } else { self.options.keep };
         let most_bytes = len_bytes.min(MOST_ANSWER_BYTES) as usize;
         let mut reply = DirectoryReply::new(most_bytes);
         let mut named = Vec::new();
-        let listed = self.fs.list(&Caller::Judged, inode, cookie, |listed| {
+        let listed = self.fs.list(&Caller::Judged, directory, cookie, |listed| {
             let place = if plus { Some([0; abi::ENTRY_BYTES]) } else { None };
             let added = reply.add(&listed, place.as_ref().map(|place| &place[..]));
             // The kernel wants no attributes of dots.
@@ -326,12 +326,12 @@ impl<S: Store> Adapter<'_, S> {
         if plus {
             for (at, inode) in named {
                 // If those of a file cannot be read, a later look-up says why.
-                if let Ok(file) = self.fs.hold(inode) {
+                if let Ok(file) = self.fs.hold(directory, inode) {
                     reply.fill(at, &self.entry(Some(&file), keep_name));
                 }
             }
         }
-        self.note_access(inode);
+        self.note_access(directory);
         match listed {
             // What can be read comes first; the next call finds the damage again.
             Err(FsError::Damaged { .. }) if !reply.is_empty() => {}

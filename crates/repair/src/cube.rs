@@ -13,6 +13,7 @@ use floe_ext4::files::Files;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::native::cube::{State, SubSuperblock};
+use floe_format::native::identity::Identity;
 
 use crate::deed::Reason;
 use crate::failure::Failure;
@@ -144,6 +145,8 @@ fn settle(onto: &dyn WriteBlocks, before: (u64, u64), after: (u64, u64)) -> io::
         return Ok(());
     }
     let mut superblock = Superblock::decode(&bytes);
+    // The seal is broken now, but by nobody else.
+    let coupled = Identity::is_coupled(&superblock);
     let moved = |value: u64, (before, after): (u64, u64)| {
         value.saturating_add(after).saturating_sub(before)
     };
@@ -152,6 +155,7 @@ fn settle(onto: &dyn WriteBlocks, before: (u64, u64), after: (u64, u64)) -> io::
     superblock.free_blocks_count_lo = (blocks & 0xffff_ffff) as u32;
     superblock.free_blocks_count_hi = (blocks >> 32) as u32;
     superblock.free_inodes_count = u32::try_from(inodes).unwrap_or(u32::MAX);
+    Identity::put_in_use(&mut superblock, coupled);
     superblock.encode_with_checksum(&mut bytes);
     onto.write_at(OFFSET_BYTES, &bytes)
 }

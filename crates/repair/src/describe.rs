@@ -227,6 +227,7 @@ fn of_cube(cube: u32, edit: CubeEdit, tense: Tense) -> String {
         CubeEdit::Rebuild => {
             format!("the sub-superblock of cube {cube} {was} made from its lots and the tree")
         }
+        CubeEdit::Journal => format!("the journal of cube {cube} {was} emptied"),
         CubeEdit::Lots => format!("the lots in the list of cube {cube} {were} given to it again"),
     }
 }

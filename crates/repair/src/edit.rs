@@ -315,6 +315,8 @@ pub enum CubeEdit {
     Rebuild,
     /// Gives the lots in its list to the cube, or removes it.
     Lots,
+    /// Makes its journal an empty one, or lets it have none.
+    Journal,
 }
 
 /// A change of the journal.

@@ -575,6 +575,13 @@ pub fn plan(problem: &Problem) -> Plan {
             one(Edit::Cube { cube, edit: CubeEdit::Rebuild })
         }
         P::CubeWithoutLot { cube } => one(Edit::Cube { cube, edit: CubeEdit::Lots }),
+        P::CubeNameOutside { dir, logical, offset_bytes, .. } => {
+            entry(dir, logical, offset_bytes, EntryEdit::Clear)
+        }
+        P::CubeBlocksOutside { inode, .. } => one(Edit::CloneShared { inode }),
+        P::CubeOrphanOutside { cube, .. } | P::CubeJournalDamaged { cube, .. } => {
+            one(Edit::Cube { cube, edit: CubeEdit::Journal })
+        }
         P::CubeHintOld { .. } | P::CubeEntangledBlocks { .. } | P::CubeEntangledName { .. } => {
             Plan::Remark
         }

@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use floe_blockdev::{Overlay, ReadBlocks, SpillOptions};
 use floe_check::memory::must_hold_descriptors;
 use floe_check::open::WhichSuperblock;
-use floe_check::open::open;
+use floe_check::open::{Opened, open};
 use floe_check::problem::{Findings, Weight};
 use floe_check::report::JournalState;
 use floe_check::{CheckError, Examination, Problem, Report, examine_again};
 use floe_disk::journal::take_over;
 use floe_disk::recovery::Recovered;
 use floe_format::features::RoCompat;
+use floe_format::native::identity::Identity;
 use floe_format::native::is_locked;
 use floe_format::{GroupNr, InodeNr};
 
@@ -86,6 +87,7 @@ pub fn repair<'d>(
         session.journal_device = Some(journal);
         session.options.check.external_journal = Some(journal);
     }
+    session.journal.found.0.extend(of_cubes(&taken));
     let outcome = session.run()?;
     let Outcome { before, after, deeds, left, halted, mut journal, rounds, rescans } = outcome;
     if taken.transactions > 0 && halted.is_none() {
@@ -109,6 +111,19 @@ pub fn repair<'d>(
         rounds,
         rescans,
     })
+}
+
+/// The findings about journals of cubes that were dealt with before the first examination.
+fn of_cubes(taken: &Recovered) -> Vec<Problem> {
+    let damaged = taken.cubes.iter().filter(|cube| cube.failed.is_some());
+    let damaged = damaged.map(|cube| Problem::CubeJournalDamaged {
+        cube: cube.cube,
+        inode: cube.inode,
+        reason: "a transaction in its log",
+    });
+    let strays = taken.strays.iter();
+    let strays = strays.map(|&(cube, inode)| Problem::CubeOrphanOutside { cube, inode });
+    damaged.chain(strays).collect()
 }
 
 /// Result of a session, besides the staged blocks.
@@ -139,6 +154,8 @@ struct Session<'s> {
     rounds: u32,
     /// State for partial re-examinations.
     partial: PartialExaminations,
+    /// Whether names and blocks may lead from one cube into another, as it was before the repair.
+    coupled: Option<bool>,
 }
 
 /// Decisions of the policy, and their grounds.
@@ -224,6 +241,7 @@ impl<'s> Session<'s> {
             hidden: HiddenParts::default(),
             rounds: 0,
             // The memory estimate does not cover the evidence kept for a partial examination.
+            coupled: None,
             partial: PartialExaminations::new(
                 options.memory_bytes.map_or(options.rescan_percent, |_| 0),
             ),
@@ -234,7 +252,8 @@ impl<'s> Session<'s> {
         let mut before = None;
         loop {
             self.rounds += 1;
-            let opened = self.recover()?;
+            let mut opened = self.recover()?;
+            self.note_coupled(&mut opened);
             // Without the right journal the file system is inconsistent.
             let fatal = |problem: &&Problem| problem.row().weight == Weight::Fatal;
             if let Some(problem) = self.journal.found.0.iter().find(fatal) {
@@ -276,6 +295,18 @@ impl<'s> Session<'s> {
             }
             let before = before.clone();
             return self.end(before, examination.report);
+        }
+    }
+
+    /// Notes, before anything is changed, whether another system has written since there are cubes. The seal, which tells that, is
+    /// broken by the repair itself.
+    fn note_coupled(&mut self, opened: &mut Opened) {
+        let used_backup = opened.used_backup.is_some();
+        let sb = &mut opened.superblock;
+        let first = used_backup || Identity::is_coupled(sb);
+        let coupled = *self.coupled.get_or_insert(first);
+        if !Identity::is_sealed(sb) {
+            Identity::put_in_use(sb, coupled);
         }
     }
 
@@ -401,7 +432,14 @@ impl<'s> Session<'s> {
         let now = self.options.check.now_seconds;
         if self.decisions.halted.is_none() {
             let checked = self.options.clock_believed;
-            settle_superblock(self.staged, |sb| settle(sb, clean, now, checked))?;
+            let entangled = |problem: &Problem| {
+                matches!(
+                    problem,
+                    Problem::CubeEntangledName { .. } | Problem::CubeEntangledBlocks { .. }
+                )
+            };
+            let coupled = self.coupled == Some(true) && after.found.iter().any(entangled);
+            settle_superblock(self.staged, |sb| settle(sb, clean, now, checked, coupled))?;
         }
         let left = after
             .found

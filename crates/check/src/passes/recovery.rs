@@ -110,15 +110,14 @@ fn replay_cubes(
     let mut all = Pass::default();
     // A log that cannot be read is reported where it is replayed.
     drop(journal::cut_off(device, &mut logs));
-    for own in &cubes {
-        let pass = journal::replay_into(overlay, geometry, &own.journal, None);
+    for own in &mut cubes {
+        let pass = journal::replay_sound(overlay, geometry, &mut own.journal);
         all.transactions += pass.transactions;
         all.blocks += pass.blocks;
-        let problems = pass
-            .events
-            .iter()
-            .filter_map(|event| problem_of(event, opened, Some(&own.journal), None));
-        found.0.extend(problems);
+        if pass.failed {
+            let (cube, inode, reason) = (own.cube, own.inode, "a transaction in its log");
+            found.push(Problem::CubeJournalDamaged { cube, inode, reason });
+        }
     }
     all
 }

@@ -2195,4 +2195,34 @@ problems! {
         means "Another system, which does not know cubes, put the inode there. The file is whole, but takes space of the \
              other cube."
         repair "None. A copy of the file that is renamed over it lies in the cube of its directory.";
+    0x07030e "cube-name-outside" CubeNameOutside {
+        dir: InodeNr, logical: LogicalBlock, offset_bytes: u32, inode_named: InodeNr, cube: u32, other: u32,
+    }
+        Metadata Damage ask Dirent
+        "{dir} of cube {cube} has a name that leads to {inode_named} of cube {other}"
+        means "No other system has written since Floe did, and the inode does not say that this is its name: the name is \
+             wrong. Mounts do not follow it, so that nothing of the other cube is read or changed."
+        repair "Remove the name. An inode that has no other one is moved to lost+found of its own cube.";
+    0x07030f "cube-blocks-outside" CubeBlocksOutside {
+        inode: InodeNr, block: BlockNr, blocks: u64, cube: u32, other: u32,
+    }
+        DataRisk Damage ask Inode
+        "{inode} of cube {cube} claims {blocks} blocks from {block} on, which belong to cube {other}"
+        means "No other system has written since Floe did, so the blocks are not those of the file. Mounts neither read nor \
+             change them."
+        repair "Copy them to blocks of the file's own cube. The other cube keeps its blocks as they are.";
+    0x070310 "cube-orphan-outside" CubeOrphanOutside { cube: u32, inode: InodeNr }
+        Metadata Damage ask Inode
+        "the list of orphans of cube {cube} names {inode}, which belongs to another cube"
+        means "Who deletes orphans would delete or cut a file of another cube. Mounts leave it alone."
+        repair "Remove the entry.";
+    0x070311 "cube-journal-damaged" CubeJournalDamaged {
+        cube: u32, inode: InodeNr, reason: &'static str,
+    }
+        DataRisk Damage ask Journal
+        "the journal of cube {cube}, {inode}, is damaged: {reason}"
+        means "Changes of the cube that were durable in it alone may be lost. A mount serves the others, and this one only for \
+             reading."
+        repair "Replay the transactions before the damage, and empty the journal. Where its file is lost, the cube has no \
+             journal of its own any more.";
 }

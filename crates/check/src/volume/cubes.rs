@@ -20,6 +20,8 @@ pub struct CubeMap {
     lot_groups: u32,
     /// The owner of each lot; 0: the root cube.
     owners: Vec<u32>,
+    /// Names and blocks may lead from one cube into another, because a system that does not know cubes has written.
+    coupled: bool,
     /// Both copies of each sub-superblock; `None` if the blocks of `/.cubes/super` cannot be found.
     copies: Option<BTreeMap<u32, Copies>>,
     /// Directories of cubes.
@@ -61,7 +63,8 @@ impl CubeMap {
         }
         let lot_groups = geometry.block_size / geometry.desc_size;
         let super_file = super_file(volume, &identity);
-        let mut map = Self { lot_groups, super_file, ..Self::default() };
+        let coupled = volume.used_backup.is_some() || Identity::is_coupled(&volume.superblock);
+        let mut map = Self { lot_groups, super_file, coupled, ..Self::default() };
         let mut bytes = Vec::new();
         for lot in 0..geometry.desc_blocks {
             let block = geometry.primary_desc_block(lot);
@@ -86,6 +89,17 @@ impl CubeMap {
             }
         }
         Some(map)
+    }
+
+    /// Whether names and blocks may lead from one cube into another.
+    pub const fn is_coupled(&self) -> bool {
+        self.coupled
+    }
+
+    /// The directory of a cube, if it lies in the cube.
+    pub fn top_of(&self, geometry: &Geometry, cube: u32) -> Option<InodeNr> {
+        let top = InodeNr(self.current(cube)?.top_inode);
+        (self.of_inode(geometry, top) == cube).then_some(top)
     }
 
     /// Groups of a whole lot.
@@ -150,9 +164,16 @@ impl CubeMap {
             return None;
         }
         let own = self.of_inode(geometry, inode);
-        let ends = [run.start, BlockNr(run.end().0 - 1)];
-        let others = ends.map(|block| self.of_block(geometry, block));
-        others.into_iter().find(|other| *other != own).map(|other| (own, other))
+        let ends = [run.start, BlockNr(run.end().0 - 1)].map(|block| geometry.group_of(block));
+        // What lies outside of the file system is another finding.
+        let [Some(first), Some(last)] = ends else { return None };
+        let mut others = (first.0..=last.0).map(|group| self.of_group(GroupNr(group)));
+        others.find(|other| *other != own).map(|other| (own, other))
+    }
+
+    /// Whether blocks of an inode lie in another cube although none may.
+    pub fn is_outside(&self, geometry: &Geometry, inode: InodeNr, run: BlockRun) -> bool {
+        !self.coupled && self.left_by(geometry, inode, run).is_some()
     }
 
     /// Whether a directory may name an inode: it lies in the same cube, is the directory or the journal of a cube, or is a

@@ -265,7 +265,10 @@ fn code_of(event: &JournalEvent) -> Option<u32> {
             OrphanFault::Magic(_) => 0x53,
             OrphanFault::Checksum(_) => 0x54,
             OrphanFault::Unaligned { .. } => 0x55,
-            OrphanFault::Loop(_) | OrphanFault::Unreadable(_) | OrphanFault::Slot(_) => {
+            OrphanFault::Loop(_)
+            | OrphanFault::Unreadable(_)
+            | OrphanFault::Slot(_)
+            | OrphanFault::Stray { .. } => {
                 return None;
             }
         },

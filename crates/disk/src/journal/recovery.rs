@@ -28,6 +28,8 @@ pub struct Recovered {
     pub seen: Option<Seen>,
     /// The journals of cubes, where they were looked at.
     pub cubes: Vec<RecoveredCube>,
+    /// Entries in lists of orphans of cubes that name something of another cube: dropped by [`take_over`](super::take_over).
+    pub strays: Vec<(u32, InodeNr)>,
 }
 
 /// The journal of a cube after recovery.

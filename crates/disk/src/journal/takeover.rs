@@ -1,9 +1,11 @@
 //! The end of the journals of cubes for programs that know one journal: recovered, empty, and their orphans in the list that
 //! everybody knows.
 
-use floe_blockdev::WriteBlocks;
+use std::io;
+
+use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_ext4::fs::FileSystem;
-use floe_ext4::journal::{CubeJournal, Seen, find_cubes};
+use floe_ext4::journal::{CubeJournal, Seen, find_cubes, replay_sound};
 use floe_ext4::tx::DirectTx;
 use floe_format::ext::orphan_file::{MAGIC, OrphanBlock, encode_clean};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
@@ -20,26 +22,37 @@ use super::recovery::{Recovered, find, recover};
 /// (`s_last_orphan`), and takes the bit away that keeps others out. From then on only inode 8 counts, and a repair may change
 /// any block.
 ///
+/// Of a damaged journal of a cube what was committed before the damage goes home, and the rest is dropped, as with inode 8;
+/// [`Recovered::cubes`] says which. A journal that cannot be used at all is left for the repair, and so are its orphans.
+///
 /// For an overlay: a crash while a device itself is changed here would leave orphans in both lists.
 ///
 /// # Errors
-/// As [`recover`], and [`JournalError::Cube`]: part of it may be written then.
+/// As [`recover`], and [`JournalError::Cube`] for a damaged list of orphans: part of it may be written then.
 pub fn take_over<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> {
-    let recovered = recover(device)?;
-    for cube in &recovered.cubes {
-        if let Some(why) = &cube.failed {
-            return Err(JournalError::Cube { cube: cube.cube, why: why.clone() });
-        }
-    }
+    let mut recovered = recover(device)?;
     let mut fs = FileSystem::open(device).map_err(JournalError::FileSystem)?;
     let geometry = fs.geometry().clone();
     let found = find_cubes(device, &fs.superblock, &geometry, fs.space.groups.descs()).whole();
     let found = found.map_err(JournalError::io("looking for the journals of cubes"))?;
-    if let Some(lost) = found.unusable.first() {
+    if let Some(lost) = found.unusable.iter().find(|lost| lost.is_unread) {
         return Err(JournalError::Cube { cube: lost.cube, why: lost.why.to_owned() });
     }
+    let damaged = |own: &CubeJournal| {
+        recovered.cubes.iter().any(|cube| cube.inode == own.inode && cube.failed.is_some())
+    };
+    for own in found.usable.iter().filter(|own| damaged(own)) {
+        let doing = "writing what a damaged journal of a cube held";
+        let staged = Overlay::new(device, geometry.block_size);
+        replay_sound(&staged, &geometry, &mut own.journal.clone());
+        put(device, &staged).map_err(JournalError::io(doing))?;
+    }
+    if found.usable.iter().any(damaged) {
+        // Descriptors may be others now.
+        fs = FileSystem::open(device).map_err(JournalError::FileSystem)?;
+    }
     for own in &found.usable {
-        move_orphans(device, &mut fs, own)?;
+        recovered.strays.extend(move_orphans(device, &mut fs, own)?);
         let seen = recovered.cubes.iter().find(|cube| cube.inode == own.inode);
         go_past(device, own.journal.clone(), seen.and_then(|cube| cube.seen), &geometry)?;
     }
@@ -68,12 +81,28 @@ fn go_past<D: WriteBlocks>(
     log.write_superblock(device, last.wrapping_add(1), 0, 0)
 }
 
-/// Moves the orphans of a cube to the list that begins in the superblock and goes on in the inodes.
+/// Writes what is staged.
+fn put<D: WriteBlocks>(device: &D, staged: &Overlay<&D>) -> io::Result<()> {
+    let page = staged.page_bytes();
+    // Pages that read from the log keep their bytes.
+    staged.settle(|_| true)?;
+    for range in staged.staged_ranges() {
+        for start in (range.start..range.end).step_by(page as usize) {
+            let mut bytes = vec![0; page as usize];
+            staged.read_at(start, &mut bytes)?;
+            device.write_at(start, &bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// Moves the orphans of a cube to the list that begins in the superblock and goes on in the inodes. Returns entries that name
+/// something of another cube, with the cube: they are dropped.
 fn move_orphans<D: WriteBlocks>(
     device: &D,
     fs: &mut FileSystem,
     own: &CubeJournal,
-) -> Result<(), JournalError> {
+) -> Result<Vec<(u32, InodeNr)>, JournalError> {
     let geometry = fs.geometry().clone();
     let (doing, offset) = ("moving the orphans of a cube", geometry.offset_bytes(own.orphan_block));
     let mut bytes = vec![0; geometry.block_size as usize];
@@ -84,7 +113,8 @@ fn move_orphans<D: WriteBlocks>(
     });
     let why = || "the list of its orphans is damaged".to_owned();
     let stored = stored.ok_or_else(|| JournalError::Cube { cube: own.cube, why: why() })?;
-    let orphans: Vec<InodeNr> = stored.orphans().collect();
+    let (orphans, strays): (Vec<InodeNr>, Vec<InodeNr>) =
+        stored.orphans().partition(|orphan| own.owns(&geometry, *orphan));
     let mut tx = DirectTx::new(device, geometry);
     for orphan in orphans {
         let mut inode = fs.inode(&mut tx, orphan).map_err(JournalError::FileSystem)?;
@@ -94,5 +124,6 @@ fn move_orphans<D: WriteBlocks>(
     }
     tx.commit().map_err(JournalError::FileSystem)?;
     encode_clean(&mut bytes, own.seed, own.orphan_block);
-    device.write_at(offset, &bytes).map_err(JournalError::io(doing))
+    device.write_at(offset, &bytes).map_err(JournalError::io(doing))?;
+    Ok(strays.into_iter().map(|inode| (own.cube, inode)).collect())
 }

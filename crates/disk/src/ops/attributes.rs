@@ -179,10 +179,14 @@ fn stored_value(index: u8, value: &[u8]) -> Result<Vec<u8>, OpError> {
 }
 
 impl Op<'_> {
-    /// The block of attributes of an inode; `None` if it has none.
-    fn attribute_block(&self, inode: &OwnedInode) -> Option<BlockNr> {
+    /// The block of attributes of an inode; `None` if it has none. One in another cube is damage.
+    fn attribute_block(&self, inode: &OwnedInode) -> Result<Option<BlockNr>, OpError> {
         let bit64 = self.volume.geometry().features.incompat.contains(Incompat::BIT64);
-        Some(inode.file_acl(bit64)).filter(|block| block.0 != 0)
+        let block = Some(inode.file_acl(bit64)).filter(|block| block.0 != 0);
+        if let Some(block) = block {
+            self.volume.fs.space.judge_own(inode.number, BlockRun::new(block, 1))?;
+        }
+        Ok(block)
     }
 
     fn gather(&mut self, area: Option<XattrArea<'_>>) -> Result<Vec<Stored>, OpError> {
@@ -210,7 +214,7 @@ impl Op<'_> {
     }
 
     fn in_block(&mut self, inode: &OwnedInode) -> Result<Vec<Stored>, OpError> {
-        let Some(block) = self.attribute_block(inode) else { return Ok(Vec::new()) };
+        let Some(block) = self.attribute_block(inode)? else { return Ok(Vec::new()) };
         let bytes = self.tx.block(block)?;
         let header = bytes.first_chunk().map(XattrHeader::decode).ok_or(DAMAGED)?;
         let seed = self.volume.fs.seed();
@@ -303,7 +307,7 @@ impl Op<'_> {
 
     /// Writes the attributes that lie in the block; a block without any is freed, a shared one is left to the others.
     fn write_outer(&mut self, inode: &mut OwnedInode, all: &[Stored]) -> Result<(), OpError> {
-        let old = self.attribute_block(inode);
+        let old = self.attribute_block(inode)?;
         let own = match old {
             Some(block) if self.sharers(block)? == 1 => Some(block),
             _ => None,
@@ -340,7 +344,7 @@ impl Op<'_> {
 
     /// Takes the block of attributes away from an inode, which goes on without it.
     fn drop_block(&mut self, inode: &mut OwnedInode) -> Result<(), OpError> {
-        let Some(block) = self.attribute_block(inode) else { return Ok(()) };
+        let Some(block) = self.attribute_block(inode)? else { return Ok(()) };
         let sharers = self.sharers(block)?;
         if sharers > 1 {
             let seed = self.volume.fs.seed();
@@ -363,7 +367,7 @@ impl Op<'_> {
     /// Takes all attributes away from an inode that is deleted.
     pub(crate) fn drop_attributes(&mut self, inode: &mut OwnedInode) -> Result<(), OpError> {
         let mut all = self.in_inode(inode)?;
-        if let Some(block) = self.attribute_block(inode) {
+        if let Some(block) = self.attribute_block(inode)? {
             // Values of a block that others use stay: they count once for the block.
             if self.sharers(block)? <= 1 {
                 all.extend(self.in_block(inode)?);

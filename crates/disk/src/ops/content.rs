@@ -80,6 +80,7 @@ impl Volume {
         if !self.geometry().contains(run.start) || run.end().0 > self.geometry().blocks_count {
             return Err(DAMAGED);
         }
+        self.fs.space.judge_own(inode.number, run)?;
         let device_bytes = self.geometry().offset_bytes(run.start) + (at - start);
         Ok(of(end, SegmentKind::Data { device_bytes }))
     }

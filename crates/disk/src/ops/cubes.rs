@@ -250,6 +250,12 @@ impl Op<'_> {
         if own == 0 { Err(OpError::NotFound("cube")) } else { self.inode(InodeNr(own)) }
     }
 
+    /// Whether an inode is `/.cubes/super`, whose blocks lie in all cubes.
+    pub(super) fn is_super_file(&self, inode: InodeNr) -> bool {
+        let own = Identity::of(self.volume.superblock());
+        own.is_some_and(|own| own.super_inode == inode.0)
+    }
+
     /// Makes `/.cubes/super`.
     fn make_super(&mut self, home: InodeNr) -> Result<OwnedInode, OpError> {
         let mut home = self.directory(home)?;

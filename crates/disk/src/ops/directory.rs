@@ -1,7 +1,7 @@
 //! Directories, as far as all operations on names need them.
 
 use floe_ext4::dir::{DirFormat, Directory, Entry, inline};
-use floe_ext4::tx::Tx;
+use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::casefold;
 use floe_format::ext::dirent::MAX_NAME_LEN;
 use floe_format::ext::inline_data::InlineData;
@@ -70,8 +70,33 @@ impl Op<'_> {
         if text && casefold::validate(name).is_err() { Err(OpError::BadName) } else { Ok(()) }
     }
 
-    /// Looks a name up; `.` and `..` too.
+    /// Looks a name up; `.` and `..` too. A name that leads into another cube is damage.
     pub(crate) fn lookup(
+        &mut self,
+        dir: &mut OwnedInode,
+        name: &[u8],
+    ) -> Result<Option<Named>, OpError> {
+        let found = self.lookup_stored(dir, name)?;
+        if let Some(found) = found.filter(|_| !matches!(name, b"." | b"..")) {
+            self.judge_named(dir.number, name, found.inode)?;
+        }
+        Ok(found)
+    }
+
+    /// Refuses a name that leads into another cube, unless the inode says that this is its name: then the records of lots may be
+    /// wrong.
+    fn judge_named(&mut self, dir: InodeNr, name: &[u8], named: InodeNr) -> Result<(), OpError> {
+        if self.volume.fs.space.may_name(dir, named) {
+            return Ok(());
+        }
+        let inode = self.inode(named).ok();
+        match inode.and_then(|inode| inode.backpointer()).is_some_and(|own| own.fits(dir, name)) {
+            true => Ok(()),
+            false => Err(Refusal::Damaged("a name, which leads into another cube,").into()),
+        }
+    }
+
+    fn lookup_stored(
         &mut self,
         dir: &mut OwnedInode,
         name: &[u8],

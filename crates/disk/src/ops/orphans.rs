@@ -89,7 +89,10 @@ impl Op<'_> {
             return Err(DAMAGED);
         }
         for (slot, orphan) in stored.slots().enumerate().filter(|(_, orphan)| orphan.0 != 0) {
-            if present {
+            let list = place.cube.unwrap_or(0);
+            if present && self.orphans_of(orphan) != list {
+                orphans.strays.push((list, orphan));
+            } else if present {
                 orphans.slots.insert(orphan, (orphans.blocks.len(), slot));
             }
         }
@@ -97,14 +100,19 @@ impl Op<'_> {
         Ok(())
     }
 
+    /// The cube in whose block an inode is listed as an orphan; 0: in the orphan file.
+    fn orphans_of(&self, inode: InodeNr) -> u32 {
+        let space = &self.volume.fs.space;
+        let cube = space.cube_of(inode);
+        if space.journal_of(cube).is_some() { cube } else { 0 }
+    }
+
     /// Notes an inode as an orphan, unless it is one. The inode is the caller's to write.
     pub(crate) fn add_orphan(&mut self, inode: &mut OwnedInode) -> Result<(), OpError> {
         if self.volume.orphans.contains(inode.number) {
             return Ok(());
         }
-        let space = &self.volume.fs.space;
-        let cube = space.cube_of(inode.number);
-        let cube = if space.journal_of(cube).is_some() { cube } else { 0 };
+        let cube = self.orphans_of(inode.number);
         if let Some((at, slot)) = self.free_slot(cube)? {
             self.write_slot(at, slot, inode.number)?;
             self.orphans().slots.insert(inode.number, (at, slot));

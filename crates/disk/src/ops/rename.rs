@@ -75,6 +75,8 @@ impl Op<'_> {
                 return Err(OpError::Invalid("this name cannot be renamed"));
             }
         }
+        // Nothing of the other cube is looked at for this one.
+        self.judge_cube(&old_dir, &new_dir)?;
         let source = self.lookup(&mut old_dir, from.name)?.ok_or(OpError::NotFound("name"))?;
         let target = self.lookup(&mut new_dir, to.name)?;
         let moved = self.inode(source.inode)?;
@@ -87,7 +89,6 @@ impl Op<'_> {
         }
         self.judge_name(&new_dir, to.name)?;
         self.judge_project(&new_dir, &moved)?;
-        self.judge_cube(&old_dir, &new_dir)?;
         self.judge_top(&old_dir, &moved)?;
         if from.dir != to.dir && is_directory(&moved) {
             self.judge_inside(moved.number, to.dir)?;

@@ -24,6 +24,11 @@ impl Op<'_> {
         let extent = file::look(&self.volume.fs, inode).next(&mut self.tx, from)?;
         let Some(found) = extent else { return Ok(None) };
         self.volume.fs.space.refuse_system(found.run)?;
+        if let Err(refusal) = self.volume.fs.space.judge_own(inode.number, found.run)
+            && !self.is_super_file(inode.number)
+        {
+            return Err(refusal.into());
+        }
         if !inode.flags().contains(InodeFlags::EXTENTS) {
             // An indirect block has no checksum, and any block can be taken for one.
             let (root, block_size) = (&inode.base.block, self.volume.geometry().block_size);

@@ -26,6 +26,8 @@ pub(super) struct Cubes {
     tops: BTreeMap<u32, InodeNr>,
     /// Journals of cubes that have their own: inode, and blocks of the file.
     journals: BTreeMap<u32, (InodeNr, u32)>,
+    /// A system that does not know cubes has written: what leads from one cube into another may be sound.
+    coupled: bool,
     /// The objects that changed, as they were before.
     changes: Vec<Before>,
 }
@@ -72,9 +74,40 @@ impl Cubes {
 }
 
 impl Pool {
-    /// Tells the pool who owns lots; those of the root cube may be left out.
-    pub(crate) fn use_cubes(&mut self, owners: BTreeMap<u32, u32>) {
-        self.cubes = Cubes { owners, ..Cubes::default() };
+    /// Tells the pool who owns lots; those of the root cube may be left out. `coupled`: names and blocks may lead from one cube
+    /// into another.
+    pub(crate) fn use_cubes(&mut self, owners: BTreeMap<u32, u32>, coupled: bool) {
+        self.cubes = Cubes { owners, coupled, ..Cubes::default() };
+    }
+
+    /// Whether names and blocks may lead from one cube into another.
+    pub(crate) const fn is_coupled(&self) -> bool {
+        self.cubes.coupled
+    }
+
+    /// Whether a directory may name an inode, whatever that inode says: it lies in the same cube, or is the directory of one.
+    pub(crate) fn may_name(&self, dir: InodeNr, inode: InodeNr) -> bool {
+        let own = self.cube_of(dir);
+        self.cubes.coupled || own == self.cube_of(inode) || own == 0 && self.may_be_top(inode)
+    }
+
+    /// Refuses blocks of an inode that belong to another cube.
+    ///
+    /// # Errors
+    /// [`Refusal::Damaged`].
+    pub(crate) fn judge_own(&self, inode: InodeNr, run: BlockRun) -> Result<(), Refusal> {
+        if self.cubes.coupled || !self.has_cubes() || run.len_blocks == 0 {
+            return Ok(());
+        }
+        let (geo, own) = (self.groups.geometry(), self.cube_of(inode));
+        let ends = [run.start, BlockNr(run.end().0 - 1)].map(|block| geo.group_of(block));
+        // What lies outside of the file system is refused elsewhere.
+        let [Some(first), Some(last)] = ends else { return Ok(()) };
+        let mut groups = (first.0..=last.0).map(GroupNr);
+        match groups.all(|group| self.cube_of_group(group) == own) {
+            true => Ok(()),
+            false => Err(Refusal::Damaged("the map of a file, which leads into another cube,")),
+        }
     }
 
     /// Whether a cube besides the root cube has lots.

@@ -392,6 +392,10 @@ impl Allocate for Pool {
         self.refuse_system(BlockRun::new(block, 1))
     }
 
+    fn judge_file(&self, inode: InodeNr, run: BlockRun) -> Result<(), Refusal> {
+        self.judge_own(inode, run)
+    }
+
     fn release(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal> {
         self.release_data(tx, run)?;
         tx.revoke(run);

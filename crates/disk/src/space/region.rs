@@ -136,7 +136,9 @@ impl Pool {
         let run = BlockRun::new(BlockNr(record.region_start), u64::from(record.region_blocks));
         let lies_inside = run.len_blocks > 0 && run.start >= start && run.end() <= end;
         let file = InodeNr(record.region_inode);
-        let is_file = geo.place_of(file).is_some() && !geo.is_reserved(file);
+        // A file of another cube is none of this lot's, whatever the record says.
+        let home = geo.place_of(file).map(|(group, _)| self.cube_of_group(group));
+        let is_file = home == Some(self.cube_of_group(first)) && !geo.is_reserved(file);
         Ok((lies_inside && is_file).then_some(Region { run, file }))
     }
 

@@ -276,8 +276,8 @@ impl Volume {
             op.read_orphans()?;
             let features = op.volume.geometry().features;
             let super_inode = Identity::of(op.volume.superblock()).map_or(0, |own| own.super_inode);
+            let is_coupled = op.volume.is_coupled();
             op.edit_superblock(|sb| {
-                native::unseal(sb, super_inode);
                 if !features.compat.contains(Compat::HAS_JOURNAL) {
                     sb.state &= !STATE_VALID;
                 }
@@ -287,6 +287,7 @@ impl Volume {
                 sb.mnt_count = sb.mnt_count.saturating_add(1);
                 (sb.mtime, sb.mtime_hi) = seconds_of(now);
                 (sb.wtime, sb.wtime_hi) = seconds_of(now);
+                native::unseal(sb, super_inode, is_coupled);
             })
         })
     }

@@ -36,7 +36,7 @@ pub(super) fn use_lots(
         let (geo, descs) = (space.groups().geometry().clone(), space.groups().descs().to_vec());
         let owners = cubes::owners(device, superblock, &geo);
         let subs = cubes::sub_superblocks(optional, superblock, &geo, &descs);
-        space.use_cubes(owners);
+        space.use_cubes(owners, Identity::is_coupled(superblock));
         for own in find_cubes(optional, superblock, &geo, &descs).usable {
             space.note_journal(own.cube, own.inode, own.journal.blocks);
         }
@@ -48,11 +48,13 @@ pub(super) fn use_lots(
 }
 
 /// Breaks the seal: from now on reservation files may be empty. `/.cubes/super` is the inode that its name leads to: the
-/// superblock is not logged, so after a crash it may name another.
-pub(super) fn unseal(superblock: &mut Superblock, super_inode: u32) {
+/// superblock is not logged, so after a crash it may name another. All other fields of the superblock are as they stay while it
+/// is in use.
+pub(super) fn unseal(superblock: &mut Superblock, super_inode: u32, is_coupled: bool) {
     if let Some(identity) = Identity::of(superblock) {
         let flags = identity.flags & !FLAG_RESERVED;
-        Identity { seal: 0, flags, super_inode, ..identity }.put(superblock);
+        Identity { flags, super_inode, ..identity }.put(superblock);
+        Identity::put_in_use(superblock, is_coupled);
     }
 }
 
@@ -95,6 +97,16 @@ impl Volume {
     /// its names (a change that others have a part of is in theirs, too).
     pub fn cube_of(&self, inode: InodeNr) -> u32 {
         self.fs.space.cube_of(inode)
+    }
+
+    /// Whether names and blocks may lead from one cube into another, because a system that does not know cubes has written.
+    pub const fn is_coupled(&self) -> bool {
+        self.fs.space.is_coupled()
+    }
+
+    /// Entries in lists of orphans that name something of another cube, with the cube whose list it is. They are left alone.
+    pub fn stray_orphans(&self) -> &[(u32, InodeNr)] {
+        &self.orphans.strays
     }
 
     /// Whether the file system has cubes besides the root's.

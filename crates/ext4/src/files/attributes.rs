@@ -7,7 +7,7 @@ use floe_format::ext::xattr::{
     XattrArea, XattrEntry, acl,
 };
 use floe_format::features::Incompat;
-use floe_format::{BlockNr, InodeNr};
+use floe_format::{BlockNr, BlockRun, InodeNr};
 
 use super::{FileFault, Files, Node, printable};
 
@@ -32,7 +32,9 @@ impl Files<'_> {
         }
         let bit64 = self.geometry.features.incompat.contains(Incompat::BIT64);
         let block = BlockNr(inode.file_acl(bit64));
-        if block.0 != 0 {
+        if block.0 != 0 && !self.may_have(node.number, BlockRun::new(block, 1)) {
+            found.faults.push(FileFault::AttributesOfAnother { block });
+        } else if block.0 != 0 {
             match self.block(block) {
                 Ok(bytes) => found.take_block(block, &bytes),
                 Err(source) => {

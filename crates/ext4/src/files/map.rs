@@ -2,7 +2,7 @@
 
 use floe_format::ext::extent::{Extent, ExtentNode};
 use floe_format::ext::inode::{InodeFlags, OwnedInode};
-use floe_format::{BlockNr, LogicalBlock};
+use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use super::{FileFault, Files, Node};
 use crate::map::walk::{Depths, Entry, Fault, Go, Visitor, push_joined, walk};
@@ -50,7 +50,8 @@ impl Files<'_> {
         let (inode, map) = (node.inode(), FileMap::default());
         let flags = inode.flags();
         let seed = flags.contains(InodeFlags::EXTENTS).then(|| self.seed_of(node));
-        let mut follower = Follower { files: self, seed, towards: None, map };
+        let number = node.number;
+        let mut follower = Follower { files: self, number, seed, towards: None, map };
         let block_size = self.geometry.block_size;
         walk(&inode.base.block, flags, block_size, Depths::OfRoot, &mut follower);
         follower.map.settle();
@@ -61,6 +62,7 @@ impl Files<'_> {
 /// Collects the blocks of a map, and its faults.
 struct Follower<'f, 'd> {
     files: &'f Files<'d>,
+    number: InodeNr,
     /// The seed of checksums of extent nodes; `None` for a block map.
     seed: Option<u32>,
     /// The last entry that leads to a node.
@@ -133,6 +135,8 @@ impl Follower<'_, '_> {
             self.damaged_at(logical);
         } else if !geometry.contains(run.start) || run.end().0 > geometry.blocks_count {
             self.map.faults.push(FileFault::MapOutside { logical, run });
+        } else if !self.files.may_have(self.number, run) {
+            self.map.faults.push(FileFault::MapOfAnother { logical, run });
         } else {
             push_joined(&mut self.map.extents, extent);
         }

@@ -12,6 +12,7 @@ use floe_blockdev::ReadBlocks;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::Superblock;
 use floe_format::{BlockNr, BlockRun, Geometry, InodeNr, LogicalBlock};
+use floe_sync::{Arc, OnceLock};
 
 mod attributes;
 mod content;
@@ -131,6 +132,20 @@ pub enum FileFault {
         /// These blocks.
         run: BlockRun,
     },
+    /// The mapping names blocks that belong to another cube ([`Bounds`]), which read as zeroes.
+    #[error("{logical} is mapped to {} blocks from {} on, which belong to another cube", .run.len_blocks, .run.start)]
+    MapOfAnother {
+        /// First logical block.
+        logical: LogicalBlock,
+        /// These blocks.
+        run: BlockRun,
+    },
+    /// The block of attributes belongs to another cube ([`Bounds`]); nothing of it was used.
+    #[error("attribute {block} belongs to another cube")]
+    AttributesOfAnother {
+        /// The block.
+        block: BlockNr,
+    },
     /// Two extents map the same logical block; the first one counts.
     #[error("{logical} is mapped twice")]
     MapOverlap {
@@ -199,6 +214,12 @@ pub enum FileFault {
     },
 }
 
+/// Knows which blocks an inode may have, in a file system whose parts belong to different owners.
+pub trait Bounds: Send + Sync {
+    /// Whether all blocks of a run may be those of an inode.
+    fn may_have(&self, inode: InodeNr, run: BlockRun) -> bool;
+}
+
 /// A file system whose files can be read. Cheap to create; threads may share it.
 #[derive(Clone)]
 pub struct Files<'d> {
@@ -208,6 +229,7 @@ pub struct Files<'d> {
     groups: Vec<GroupDesc>,
     refuses_garbage: bool,
     refuses_damaged_names: bool,
+    bounds: OnceLock<Arc<dyn Bounds>>,
 }
 
 impl<'d> Files<'d> {
@@ -219,8 +241,24 @@ impl<'d> Files<'d> {
         geometry: Geometry,
         groups: Vec<GroupDesc>,
     ) -> Self {
-        let (refuses_garbage, refuses_damaged_names) = (false, false);
-        Self { device, superblock, geometry, groups, refuses_garbage, refuses_damaged_names }
+        Self {
+            device,
+            superblock,
+            geometry,
+            groups,
+            refuses_garbage: false,
+            refuses_damaged_names: false,
+            bounds: OnceLock::new(),
+        }
+    }
+
+    /// From now on blocks that an inode may not have are faults, and are not read. Only the first call counts.
+    pub fn keep_within(&self, bounds: Arc<dyn Bounds>) {
+        let _ = self.bounds.set(bounds);
+    }
+
+    fn may_have(&self, inode: InodeNr, run: BlockRun) -> bool {
+        self.bounds.get().is_none_or(|bounds| bounds.may_have(inode, run))
     }
 
     /// The same files, except that bytes with a wrong checksum that do not look like an inode

@@ -6,6 +6,7 @@ use floe_format::ext::inode::{
     FileType, Inode, InodeFlags, Timestamp, decode_nanoseconds, decode_seconds, device_number,
 };
 use floe_format::features::RoCompat;
+use floe_format::native::backpointer::Backpointer;
 
 use super::{FileFault, Files};
 
@@ -50,6 +51,11 @@ pub fn is_plausible(inode: &Inode<'_>) -> bool {
 }
 
 impl Node {
+    /// Which directory names it, and how, by the inode itself; `None` if it does not say.
+    pub fn backpointer(&self) -> Option<Backpointer> {
+        Backpointer::of(&self.bytes)
+    }
+
     pub(super) fn new(number: InodeNr, bytes: Vec<u8>, files: &Files<'_>) -> Self {
         let mut node = Self { number, checksum_ok: true, bytes };
         if files.checksums() {

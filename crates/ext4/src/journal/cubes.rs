@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use floe_blockdev::{Noting, ReadBlocks};
+use floe_blockdev::{Noting, Overlay, ReadBlocks};
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::{FileType, Inode, InodeFlags};
 use floe_format::ext::jbd2::{
@@ -24,6 +24,7 @@ use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 use super::event::JournalPlace;
 use super::locate::Journal;
 use super::log::is_after;
+use super::recover::{Pass, replay_into};
 use crate::inode_table::{desc_place, read_inode};
 use crate::map::runs::BlockMap;
 use crate::tx::read_block;
@@ -37,12 +38,36 @@ pub struct CubeJournal {
     pub inode: InodeNr,
     /// Lots whose blocks it logs.
     pub lots: Vec<u32>,
+    /// Groups of a lot.
+    pub lot_groups: u32,
     /// Block that lists the cube's orphans, the last one of the file.
     pub orphan_block: BlockNr,
     /// Seed of that block's checksum; `None` without metadata_csum.
     pub seed: Option<u32>,
     /// The journal.
     pub journal: Journal,
+}
+
+impl CubeJournal {
+    /// Whether an inode lies in lots of the cube, so that it may be one of its orphans.
+    pub fn owns(&self, geo: &Geometry, inode: InodeNr) -> bool {
+        let group = geo.place_of(inode).map(|(group, _)| group);
+        let lot = group.and_then(|group| group.0.checked_div(self.lot_groups));
+        lot.is_some_and(|lot| self.lots.contains(&lot))
+    }
+}
+
+/// The file of a cube's journal, where it is sound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CubeFile {
+    /// Blocks of the journal; the file has one more.
+    pub blocks: u32,
+    /// Its first block, which holds the superblock of the journal.
+    pub first: BlockNr,
+    /// Its last block, which lists orphans.
+    pub orphan_block: BlockNr,
+    /// Seed of checksums in the file.
+    pub seed: u32,
 }
 
 /// A journal that a record names and that cannot be used.
@@ -56,6 +81,8 @@ pub struct Unusable {
     pub lots: Vec<u32>,
     /// The fault.
     pub why: &'static str,
+    /// Its file, if that is sound: then a new journal can be made in it.
+    pub file: Option<CubeFile>,
     /// The device failed; the journal may be sound.
     pub is_unread: bool,
 }
@@ -114,15 +141,23 @@ pub fn find_cubes(
     for ((cube, inode), lots) in named {
         let inode = InodeNr(inode);
         let inside = |run: BlockRun| lies_in(geo, run, &lots, lot_groups);
+        let home = geo.place_of(inode).map(|(group, _)| group.0 / lot_groups);
+        if !home.is_some_and(|lot| lots.contains(&lot)) {
+            let why = "its inode lies outside of its cube";
+            let (file, is_unread) = (None, false);
+            found.unusable.push(Unusable { cube, inode, lots, why, file, is_unread });
+            continue;
+        }
         match judge(&noting, sb, geo, groups, inode, &inside) {
-            Ok((journal, orphan_block, seed)) => {
+            Ok((journal, CubeFile { orphan_block, seed, .. })) => {
                 let seed = geo.features.metadata_csum().then_some(seed);
-                let own = CubeJournal { cube, inode, lots, orphan_block, seed, journal };
+                let own =
+                    CubeJournal { cube, inode, lots, lot_groups, orphan_block, seed, journal };
                 found.usable.push(own);
             }
-            Err(why) => {
+            Err((why, file)) => {
                 let is_unread = noting.judge().is_err();
-                found.unusable.push(Unusable { cube, inode, lots, why, is_unread });
+                found.unusable.push(Unusable { cube, inode, lots, why, file, is_unread });
             }
         }
     }
@@ -136,7 +171,7 @@ fn lies_in(geo: &Geometry, run: BlockRun, lots: &[u32], lot_groups: u32) -> bool
     first == last && first.is_some_and(|lot| lots.contains(&lot))
 }
 
-/// Follows the file of a journal: with its orphan block and that block's seed.
+/// Judges a journal: its file first, which comes back with a fault behind it, too.
 fn judge(
     device: &dyn ReadBlocks,
     sb: &Superblock,
@@ -144,7 +179,36 @@ fn judge(
     groups: &[GroupDesc],
     number: InodeNr,
     inside: &dyn Fn(BlockRun) -> bool,
-) -> Result<(Journal, BlockNr, u32), &'static str> {
+) -> Result<(Journal, CubeFile), (&'static str, Option<CubeFile>)> {
+    let file = judge_file(device, sb, geo, groups, number, inside);
+    let (map, file) = file.map_err(|why| (why, None))?;
+    let mut bytes = [0; 1024];
+    let read = device.read_at(geo.offset_bytes(file.first), &mut bytes);
+    read.map_err(|_| ("its superblock cannot be read", Some(file)))?;
+    let superblock = judge_superblock(&bytes, geo, file.blocks);
+    let superblock = superblock.map_err(|why| (why, Some(file)))?;
+    let journal = Journal {
+        place: JournalPlace::Inode(number),
+        needs_replay: superblock.start != 0,
+        superblock,
+        blocks: file.blocks,
+        fast_commit_blocks: 0,
+        block_size: geo.block_size,
+        cut: None,
+        map: Some(map),
+    };
+    Ok((journal, file))
+}
+
+/// Follows the file of a journal.
+fn judge_file(
+    device: &dyn ReadBlocks,
+    sb: &Superblock,
+    geo: &Geometry,
+    groups: &[GroupDesc],
+    number: InodeNr,
+    inside: &dyn Fn(BlockRun) -> bool,
+) -> Result<(BlockMap, CubeFile), &'static str> {
     if geo.is_reserved(number) {
         return Err("its inode is a reserved one");
     }
@@ -172,21 +236,8 @@ fn judge(
     }
     let orphan_block = map.block(u64::from(blocks)).ok_or("its file is too short")?;
     let first = map.block(0).ok_or("its file is too short")?;
-    let mut bytes = [0; 1024];
-    let read = device.read_at(geo.offset_bytes(first), &mut bytes);
-    read.map_err(|_| "its superblock cannot be read")?;
-    let superblock = judge_superblock(&bytes, geo, blocks)?;
-    let journal = Journal {
-        place: JournalPlace::Inode(number),
-        needs_replay: superblock.start != 0,
-        superblock,
-        blocks,
-        fast_commit_blocks: 0,
-        block_size: geo.block_size,
-        cut: None,
-        map: Some(map),
-    };
-    Ok((journal, orphan_block, sb.seed().of_inode(number, inode.base.generation)))
+    let seed = sb.seed().of_inode(number, inode.base.generation);
+    Ok((map, CubeFile { blocks, first, orphan_block, seed }))
 }
 
 fn judge_superblock(
@@ -256,6 +307,27 @@ fn committed(device: &dyn ReadBlocks, journal: &Journal) -> io::Result<Vec<Commi
         budget = budget.saturating_sub(len);
     }
     Ok(all)
+}
+
+/// Replays the journal of a cube into an overlay, as [`replay_into`]; of a damaged log the transactions before the damage, behind
+/// which the log counts as empty. Says by [`Pass::failed`] that it is damaged.
+pub fn replay_sound<D: ReadBlocks>(
+    overlay: &Overlay<D>,
+    geo: &Geometry,
+    journal: &mut Journal,
+) -> Pass {
+    let scratch = Overlay::new(overlay.base(), geo.block_size);
+    let whole = replay_into(&scratch, geo, journal, None);
+    if !whole.failed {
+        return replay_into(overlay, geo, journal, None);
+    }
+    let last =
+        committed(overlay.base(), journal).ok().and_then(|all| all.last().map(|one| one.sequence));
+    let end = last.map_or(journal.superblock.sequence, |last| last.wrapping_add(1));
+    let cut = journal.cut.filter(|cut| is_after(end, *cut));
+    journal.cut = Some(cut.unwrap_or(end));
+    let before = replay_into(overlay, geo, journal, None);
+    Pass { events: whole.events, failed: true, ..before }
 }
 
 /// Where a log is cut off.

@@ -109,6 +109,13 @@ pub enum RecoveryFault {
 /// The damage of an orphan list or orphan file, which is then ignored as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrphanFault {
+    /// The block of a cube names an inode of another cube, which is left alone.
+    Stray {
+        /// The cube whose block it is.
+        cube: u32,
+        /// The inode.
+        inode: InodeNr,
+    },
     /// `s_last_orphan` is no inode that may be an orphan (0x23).
     Head(InodeNr),
     /// The next pointer (`i_dtime`) of an orphan is no such inode (0x24).

@@ -21,7 +21,9 @@ mod orphans;
 mod recover;
 mod seen;
 
-pub use cubes::{CubeJournal, CubeJournals, Cut, Unusable, cut_off, find_cubes};
+pub use cubes::{
+    CubeFile, CubeJournal, CubeJournals, Cut, Unusable, cut_off, find_cubes, replay_sound,
+};
 pub use event::{
     InodeFault, JournalEvent, JournalPlace, LogBounds, OrphanFault, RecoveryFault, SuperblockFault,
 };

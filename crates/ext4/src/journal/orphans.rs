@@ -27,13 +27,23 @@ pub fn find_orphans(
     geo: &Geometry,
     groups: &[GroupDesc],
 ) -> (Vec<InodeNr>, Vec<JournalEvent>) {
-    let mut finder = Finder { device, sb, geo, groups, found: Vec::new(), seen: HashSet::new() };
+    let mut finder = Finder {
+        device,
+        sb,
+        geo,
+        groups,
+        found: Vec::new(),
+        strays: Vec::new(),
+        seen: HashSet::new(),
+    };
     let mut events = Vec::new();
     if sb.state & STATE_ERROR == 0
         && let Err(fault) = finder.list().and_then(|()| finder.file()).and_then(|()| finder.cubes())
     {
         events.push(JournalEvent::OrphansDamaged(fault));
     }
+    let stray = |(cube, inode)| JournalEvent::OrphansDamaged(OrphanFault::Stray { cube, inode });
+    events.extend(finder.strays.into_iter().map(stray));
     let mut orphans = finder.found;
     orphans.sort_unstable();
     orphans.dedup();
@@ -49,7 +59,15 @@ pub(crate) fn is_file_empty(
     geo: &Geometry,
     groups: &[GroupDesc],
 ) -> bool {
-    let mut finder = Finder { device, sb, geo, groups, found: Vec::new(), seen: HashSet::new() };
+    let mut finder = Finder {
+        device,
+        sb,
+        geo,
+        groups,
+        found: Vec::new(),
+        strays: Vec::new(),
+        seen: HashSet::new(),
+    };
     geo.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT)
         && geo.features.compat.contains(Compat::ORPHAN_FILE)
         && finder.file().is_ok()
@@ -62,6 +80,8 @@ struct Finder<'a> {
     geo: &'a Geometry,
     groups: &'a [GroupDesc],
     found: Vec<InodeNr>,
+    /// Entries in blocks of cubes that name something of another cube; they are no orphans.
+    strays: Vec<(u32, InodeNr)>,
     seen: HashSet<InodeNr>,
 }
 
@@ -109,8 +129,11 @@ impl Finder<'_> {
                 return Err(OrphanFault::Unreadable(own.inode));
             }
             let exists = |inode: &InodeNr| self.may_be_orphan(*inode);
-            let orphans: Vec<InodeNr> = stored.orphans().filter(exists).collect();
+            let (orphans, strays): (Vec<InodeNr>, Vec<InodeNr>) =
+                stored.orphans().filter(exists).partition(|inode| own.owns(self.geo, *inode));
             self.found.extend(orphans);
+            let cube = own.cube;
+            self.strays.extend(strays.into_iter().map(|inode| (cube, inode)));
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use crate::crc::crc32c;
 use crate::ext::superblock::Superblock;
+use crate::features::Incompat;
 
 /// Byte of the superblock at which the identity begins. Linux and e2fsprogs take new fields from
 /// byte 0x288 upwards, so these lie at the other end.
@@ -15,6 +16,9 @@ pub const VERSION: u16 = 1;
 
 /// `flags`: when Floe last left the file system, reservation files held the free blocks of all regions.
 pub const FLAG_RESERVED: u16 = 0x0001;
+/// `flags`: another system has written since there are cubes, so names and blocks may lead from one cube into another without
+/// being damage. Set by the mount that notices it, cleared by a repair that finds nothing of the kind.
+pub const FLAG_COUPLED: u16 = 0x0002;
 
 /// Name of the directory in the root that holds the file system's own files.
 pub const HOME_NAME: &[u8] = b".cubes";
@@ -39,8 +43,10 @@ layout! {
         0x10 super_inode: u32,
         /// How often the file system was sealed; mkfs seals it the first time.
         0x14 epoch: u64,
+        /// While Floe writes, [`Identity::compute_stamp`] of the superblock; 0 in images of older versions.
+        0x1c stamp: u32,
         /// Reserved; 0.
-        0x1c reserved: [u32; 11],
+        0x20 reserved: [u32; 10],
         /// `Identity::compute_seal` of the primary superblock. Any other value: another program,
         /// or a mount that did not end, has written since.
         0x48 seal: u32,
@@ -82,6 +88,47 @@ impl Identity {
         crc32c(u32::MAX, &bytes)
     }
 
+    /// crc32c of the fields that every other system changes when it mounts or checks a file system: mounts since the last check,
+    /// and the times of the last mount and check.
+    pub fn compute_stamp(superblock: &Superblock) -> u32 {
+        let mut bytes = [0; 12];
+        let (mounts, rest) = bytes.split_at_mut(4);
+        mounts[..2].copy_from_slice(&superblock.mnt_count.to_le_bytes());
+        rest[..4].copy_from_slice(&superblock.mtime.to_le_bytes());
+        rest[4..].copy_from_slice(&superblock.lastcheck.to_le_bytes());
+        crc32c(u32::MAX, &bytes).max(1)
+    }
+
+    /// Whether names and blocks may lead from one cube into another because a system that does not know cubes put them there:
+    /// it has written since Floe sealed the file system or began to use it, or some time before.
+    pub fn is_coupled(superblock: &Superblock) -> bool {
+        let Some(own) = Self::of(superblock) else { return false };
+        let is_foreign = match own.seal {
+            // In use by Floe, or left by a crash.
+            0 => own.stamp != 0 && own.stamp != Self::compute_stamp(superblock),
+            seal => {
+                seal != Self::compute_seal(superblock) && seal != Self::seal_at_rest(superblock)
+            }
+        };
+        own.flags & FLAG_COUPLED != 0 || is_foreign
+    }
+
+    /// The seal of a superblock that Floe has begun to use, but for the bits that say so.
+    fn seal_at_rest(superblock: &Superblock) -> u32 {
+        let marks = Incompat::RECOVER.bits() | super::LOCK;
+        let feature_incompat = superblock.feature_incompat & !marks;
+        Self::compute_seal(&Superblock { feature_incompat, ..superblock.clone() })
+    }
+
+    /// Says that Floe uses the file system from now on; `is_coupled` as [`Identity::is_coupled`] had it before.
+    pub fn put_in_use(superblock: &mut Superblock, is_coupled: bool) {
+        let Some(own) = Self::of(superblock) else { return };
+        let coupled = if is_coupled { FLAG_COUPLED } else { 0 };
+        let flags = own.flags & !FLAG_COUPLED | coupled;
+        let stamp = Self::compute_stamp(superblock);
+        Self { seal: 0, flags, stamp, ..own }.put(superblock);
+    }
+
     /// Whether the primary superblock is as it was when it was sealed: nobody has written since.
     pub fn is_sealed(superblock: &Superblock) -> bool {
         Self::of(superblock).is_some_and(|own| own.seal == Self::compute_seal(superblock))
@@ -121,6 +168,30 @@ mod tests {
             prop_assert!(bytes[..OFFSET].iter().all(|byte| *byte == seed));
             prop_assert!(bytes[0x3fc..].iter().all(|byte| *byte == seed));
         }
+    }
+
+    #[test]
+    fn other_writers_are_noticed_whether_it_is_sealed_or_in_use() {
+        let mut superblock = Superblock::decode(&[0; 1024]);
+        identity().put_sealed(&mut superblock);
+        assert!(!Identity::is_coupled(&superblock));
+        superblock.mnt_count += 1;
+        assert!(Identity::is_coupled(&superblock));
+        let stamp = Identity::compute_stamp(&superblock);
+        let own = Identity { stamp, ..identity() };
+        own.put(&mut superblock);
+        assert!(!Identity::is_coupled(&superblock));
+        for change in [
+            (|sb: &mut Superblock| sb.mnt_count += 1) as fn(&mut Superblock),
+            |sb| sb.mtime += 1,
+            |sb| sb.lastcheck += 1,
+        ] {
+            let mut other = superblock.clone();
+            change(&mut other);
+            assert!(Identity::is_coupled(&other));
+        }
+        Identity { flags: FLAG_COUPLED, ..own }.put(&mut superblock);
+        assert!(Identity::is_coupled(&superblock));
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub(crate) struct Pins {
     /// The parent of each such directory.
     parents: BTreeMap<InodeNr, InodeNr>,
     stand_ins: u32,
+    /// The directory of each cube that is known.
+    tops: BTreeMap<u32, InodeNr>,
 }
 
 impl Pins {
@@ -50,6 +52,16 @@ impl Pins {
             self.parents.insert(next, at);
             at = next;
         }
+    }
+
+    /// Notes the directory of a cube.
+    pub(crate) fn note_top(&mut self, cube: u32, top: InodeNr) {
+        self.tops.insert(cube, top);
+    }
+
+    /// Whether an inode is the directory of a cube. In a cube whose directory is unknown, each could be.
+    pub(crate) fn may_be_top(&self, cube: u32, inode: InodeNr) -> bool {
+        cube > 0 && self.tops.get(&cube).is_none_or(|top| *top == inode)
     }
 
     /// The inode that a name on the way to a cube leads to.

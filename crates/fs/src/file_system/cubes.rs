@@ -7,6 +7,8 @@ use floe_format::InodeNr;
 
 use super::FileSystem;
 use crate::cubes::{CubeCall, pins};
+use crate::faults::Fault;
+use crate::op::{Op, OpKind, Place};
 use crate::store::{Space, Store};
 use crate::{Attributes, FsError, Listed};
 
@@ -26,6 +28,60 @@ impl<S: Store> FileSystem<S> {
             self.store.note_panic(cube, &what);
             Err(FsError::Panicked { what })
         })
+    }
+
+    /// `Err` for a name that leads into another cube: damage of the directory that has it. Not so if the inode says that this is
+    /// its name, because then the record of a lot may be wrong.
+    pub(super) fn judge_named(
+        &self,
+        directory: InodeNr,
+        name: &[u8],
+        inode: InodeNr,
+    ) -> Result<(), FsError> {
+        let Some(gates) = self.store.gates() else { return Ok(()) };
+        if gates.may_name(directory, inode) || self.store.is_named(inode, directory, Some(name)) {
+            return Ok(());
+        }
+        // The files of `/.cubes/c0` lie in all cubes.
+        let is_own = gates.of_inode(directory) == 0
+            && self.store.parent(directory).is_ok_and(|parent| gates.may_name(parent, inode));
+        if is_own {
+            return Ok(());
+        }
+        let what = format!("a name leads to {inode}, which belongs to another cube");
+        self.refuse(FsError::Damaged { inode: directory, what, fault: Fault::DAMAGE })
+    }
+
+    /// The same for `..`, which leads out of a cube from its own directory alone.
+    pub(super) fn judge_parent(&self, directory: InodeNr, parent: InodeNr) -> Result<(), FsError> {
+        let Some(gates) = self.store.gates() else { return Ok(()) };
+        if gates.may_name(parent, directory) || self.store.is_named(directory, parent, None) {
+            return Ok(());
+        }
+        let what = format!("'..' leads to {parent}, which belongs to another cube");
+        self.refuse(FsError::Damaged { inode: directory, what, fault: Fault::DAMAGE })
+    }
+
+    /// The same for all names that a change takes away or replaces.
+    pub(super) fn judge_places(&self, op: &Op<'_>) -> Result<(), FsError> {
+        if self.store.gates().is_none_or(|gates| !gates.has_cubes()) {
+            return Ok(());
+        }
+        let judge = |place: Place<'_>| match self.store.find(place.directory, place.name) {
+            Ok(Some(inode)) => self.judge_named(place.directory, place.name, inode),
+            // The change itself finds the fault.
+            _ => Ok(()),
+        };
+        match op.kind {
+            OpKind::Unlink(place) | OpKind::RemoveDirectory(place) => judge(place),
+            OpKind::Rename { from, to, .. } => judge(from).and_then(|()| judge(to)),
+            _ => Ok(()),
+        }
+    }
+
+    fn refuse(&self, error: FsError) -> Result<(), FsError> {
+        self.store.note_damage(&error);
+        Err(error)
     }
 
     /// The attributes of a directory above a cube that cannot be read itself.

@@ -86,6 +86,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         };
         let mut pins = Pins::default();
         for sub in subs {
+            pins.note_top(sub.cube, InodeNr(sub.top_inode));
             pins.add(&sub.path, InodeNr(sub.top_inode), &find);
         }
         self.gates.set_pins(pins);
@@ -93,6 +94,9 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
 
     /// Tells the gates who owns lots.
     pub(super) fn tell_owners(&self, work: &Work) {
+        let own = Identity::of(work.volume.superblock());
+        let own_files = own.map_or([0; 2], |own| [own.home_inode, own.super_inode]);
+        self.gates.set_bounds(own_files, work.volume.is_coupled());
         self.gates.set_owners(&work.volume.lot_owners());
     }
 
@@ -291,7 +295,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     }
 
     /// The gates of the cubes.
-    pub const fn gates(&self) -> &Gates {
+    pub fn gates(&self) -> &Gates {
         &self.gates
     }
 }

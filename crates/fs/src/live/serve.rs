@@ -87,6 +87,19 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
         Some(&self.gates)
     }
 
+    fn is_named(&self, inode: InodeNr, directory: InodeNr, name: Option<&[u8]>) -> bool {
+        let node = self.image.files().node(inode).ok().filter(|node| node.checksum_ok);
+        let own = node.and_then(|node| node.backpointer());
+        own.is_some_and(|own| match name {
+            Some(name) => own.fits(directory, name),
+            None => own.parent == directory.0,
+        })
+    }
+
+    fn note_damage(&self, error: &FsError) {
+        self.meet(error);
+    }
+
     fn note_panic(&self, cube: u32, what: &str) {
         if cube > 0 {
             self.fail_cube(cube, format!("a fault of Floe itself: {what}"));

@@ -251,6 +251,14 @@ impl<L: Lower> Store for MemFs<L> {
         self.lower.gates()
     }
 
+    fn is_named(&self, inode: InodeNr, directory: InodeNr, name: Option<&[u8]>) -> bool {
+        self.lower.is_named(inode, directory, name)
+    }
+
+    fn note_damage(&self, error: &FsError) {
+        self.lower.note_damage(error);
+    }
+
     fn note_panic(&self, cube: u32, what: &str) {
         self.lower.note_panic(cube, what);
     }

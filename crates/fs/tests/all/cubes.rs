@@ -19,6 +19,7 @@ use floe_sync::thread;
 
 mod above;
 mod faults;
+mod journals;
 mod states;
 mod struck;
 

@@ -71,7 +71,7 @@ pub(super) fn create_lost_found(
     stage.edit_inode(parent, |root| {
         root.base.links_count = root.base.links_count.saturating_add(1);
     })?;
-    stage.set_lost_found(inode);
+    stage.set_lost_found(parent, inode);
     stage.note(format!("lost+found was created ({inode})"));
     Ok(inode)
 }

@@ -4,9 +4,11 @@ use floe_check::checks::group::reservations::OwnFiles;
 use floe_check::volume::cubes::CubeMap;
 use floe_ext4::cubes::find_stray;
 use floe_ext4::files::Files;
-use floe_ext4::journal::find_cubes;
+use floe_ext4::journal::{CubeFile, CubeJournal, find_cubes};
+use floe_ext4::make::journal_superblock::{EmptyJournal, JournalSize};
 use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::ext::orphan_file::encode_clean;
 use floe_format::native::cube::{
     MOST_LOTS, MOST_PATH_BYTES, OwnJournal, SUPER_BYTES, SUPER_NAME, State, SubSuperblock,
 };
@@ -33,7 +35,70 @@ pub(super) fn apply(stage: &mut Stage<'_>, cube: u32, edit: CubeEdit) -> Result<
         }
         CubeEdit::Rebuild => rebuild(stage, &map, cube),
         CubeEdit::Lots => give_lots(stage, &map, cube),
+        CubeEdit::Journal => mend_journal(stage, &map, cube),
     }
+}
+
+/// Makes the journal of a cube an empty one, if it cannot be used and its file can; without a file the cube has no journal of its
+/// own any more. A log that can be used was emptied when the repair began. Entries of other cubes go from the list of orphans.
+fn mend_journal(stage: &mut Stage<'_>, map: &CubeMap, cube: u32) -> Result<(), Failure> {
+    let volume = &stage.evidence.volume;
+    let (superblock, geometry) = (stage.superblock().clone(), volume.geometry.clone());
+    let found = find_cubes(stage.overlay, &superblock, &geometry, &volume.groups);
+    if let Some(own) = found.usable.iter().find(|own| own.cube == cube) {
+        return keep_own_orphans(stage, own);
+    }
+    let lost = found.unusable.into_iter().filter(|lost| lost.cube == cube && !lost.is_unread);
+    let sub = map.current(cube).ok_or(Failure::NotNow("neither copy is good"))?;
+    for lost in lost {
+        let Some(file) = lost.file else {
+            stage.note(format!("cube {cube} has no journal of its own any more"));
+            forget_journal(stage, &lost.lots);
+            put(stage, &SubSuperblock { journal: OwnJournal::default(), ..sub.clone() })?;
+            continue;
+        };
+        make_empty(stage, &file, &sub)?;
+    }
+    Ok(())
+}
+
+/// Takes the journal out of the records of lots.
+fn forget_journal(stage: &mut Stage<'_>, lots: &[u32]) {
+    for lot in lots {
+        let record = stage.stored_records(*lot).into_iter().find(|record| record.lot == *lot);
+        if let Some(mut record) = record {
+            (record.journal_inode, record.orphan_block) = (0, 0);
+            stage.set_record(&record);
+        }
+    }
+}
+
+/// Writes an empty journal, and an empty list of orphans behind it. Nothing that lies in the log may pass for a transaction, so
+/// its blocks become zeroes.
+fn make_empty(stage: &Stage<'_>, file: &CubeFile, sub: &SubSuperblock) -> Result<(), Failure> {
+    let image = stage.read_inode(InodeNr(sub.journal.inode))?;
+    let map = FileMap::load(stage, &image);
+    let mut bytes = vec![0; stage.block_size()];
+    for logical in 1..u64::from(file.blocks) {
+        let block = map.find(LogicalBlock(logical)).ok_or(Failure::NotNow("its file has holes"))?;
+        stage.write_block(block, &bytes)?;
+    }
+    let empty = EmptyJournal {
+        block_size: stage.geometry.block_size,
+        size: JournalSize { blocks: file.blocks, fast_commit_blocks: 0 },
+        sequence: u32::from_le_bytes([stage.random[0], stage.random[1], stage.random[2], 1]),
+        uuid: Some(sub.journal.uuid),
+    };
+    bytes[..1024].copy_from_slice(&empty.superblock());
+    stage.write_block(file.first, &bytes)?;
+    encode_clean(&mut bytes, stage.checksummed().then_some(file.seed), file.orphan_block);
+    stage.write_block(file.orphan_block, &bytes)
+}
+
+/// Drops entries of other cubes from the list of a cube's orphans.
+fn keep_own_orphans(stage: &Stage<'_>, own: &CubeJournal) -> Result<(), Failure> {
+    let owns = |orphan| own.owns(&stage.geometry, orphan);
+    super::orphans::keep_in_block(stage, own.orphan_block, own.seed, owns)
 }
 
 /// Makes a sub-superblock from the tree and the records; without a directory the cube is given up.

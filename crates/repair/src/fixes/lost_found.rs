@@ -1,7 +1,6 @@
 //! Connects unattached inodes to lost+found.
 
-use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
@@ -11,8 +10,8 @@ use super::{Made, connectivity};
 use crate::failure::Failure;
 use crate::stage::Stage;
 
-/// Connects inodes to lost+found under the name `#` and their number, and returns the results.
-/// Handles all inodes of a round at once, because there may be a million, and the directory grows
+/// Connects inodes to lost+found under the name `#` and their number, and returns the results; those of a cube to the one in the
+/// directory of their cube. Handles all inodes of a round at once, because there may be a million, and the directory grows
 /// as large. `after` completes the work for an inode that now has a name; it is given the number of
 /// lost+found.
 pub(super) fn enter_all(
@@ -20,8 +19,28 @@ pub(super) fn enter_all(
     inodes: &[InodeNr],
     after: impl Fn(&Stage<'_>, InodeNr, InodeNr) -> Result<(), Failure>,
 ) -> Vec<Made> {
+    let mut by_home: BTreeMap<InodeNr, Vec<InodeNr>> = BTreeMap::new();
+    for inode in inodes {
+        by_home.entry(stage.home_of(*inode)).or_default().push(*inode);
+    }
+    let mut made: BTreeMap<InodeNr, Made> = BTreeMap::new();
+    for (home, own) in by_home {
+        let results = enter_some(stage, home, &own, &after);
+        made.extend(own.into_iter().zip(results));
+    }
+    let mut take = |inode| made.remove(inode).unwrap_or((Ok(()), Vec::new()));
+    inodes.iter().map(&mut take).collect()
+}
+
+/// The same for inodes with the same lost+found.
+fn enter_some(
+    stage: &mut Stage<'_>,
+    home: InodeNr,
+    inodes: &[InodeNr],
+    after: &impl Fn(&Stage<'_>, InodeNr, InodeNr) -> Result<(), Failure>,
+) -> Vec<Made> {
     let mut made = Vec::with_capacity(inodes.len());
-    let mut lost_found = match LostFound::open(stage) {
+    let mut lost_found = match LostFound::open(stage, home) {
         Ok(open) => open,
         Err(failure) => {
             let text = failure.to_string();
@@ -44,20 +63,32 @@ pub(super) fn enter_all(
 
 struct LostFound {
     inode: InodeNr,
+    /// The path of its directory; empty for the root.
+    above: String,
     names: Names,
     taken: HashSet<Vec<u8>>,
 }
 
+/// The path of the directory of a cube, as its sub-superblock has it; empty for the root.
+fn above(stage: &Stage<'_>, home: InodeNr) -> String {
+    let cubes = stage.evidence.volume.cubes.as_ref();
+    let known = cubes.and_then(|cubes| cubes.current(cubes.of_inode(&stage.geometry, home)));
+    let sub = stage.cube().map(|cube| cube.sub.clone()).or(known);
+    let path = sub.filter(|_| home != InodeNr::ROOT).map_or_else(Vec::new, |sub| sub.path);
+    String::from_utf8_lossy(&path).into_owned()
+}
+
 impl LostFound {
-    fn open(stage: &mut Stage<'_>) -> Result<Self, Failure> {
-        let inode = match (stage.lost_found(), stage.cube()) {
+    fn open(stage: &mut Stage<'_>, home: InodeNr) -> Result<Self, Failure> {
+        let inode = match (stage.lost_found_of(home), home) {
             (Some(inode), _) => inode,
-            (None, Some(cube)) => connectivity::create_lost_found(stage, cube.top())?,
-            (None, None) => return Err(Failure::NotNow("there is no lost+found")),
+            (None, InodeNr::ROOT) => return Err(Failure::NotNow("there is no lost+found")),
+            (None, top) => connectivity::create_lost_found(stage, top)?,
         };
+        let above = above(stage, home);
         let names = Names::open(stage, inode)?;
         let taken = names.stored(stage).into_iter().collect();
-        Ok(Self { inode, names, taken })
+        Ok(Self { inode, above, names, taken })
     }
 
     fn enter(&mut self, stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
@@ -66,10 +97,8 @@ impl LostFound {
             FileType::of_mode(image.base.mode).ok_or(Failure::NotNow("it has no type yet"))?;
         let name = self.free_name(inode)?;
         self.names.enter(stage, inode, name.as_bytes(), file_type)?;
-        let top = stage.cube().map_or(Cow::Borrowed(""), |cube| {
-            String::from_utf8_lossy(&cube.sub.path).into_owned().into()
-        });
-        stage.note(format!("{inode} is {top}/lost+found/{name} now"));
+        let above = &self.above;
+        stage.note(format!("{inode} is {above}/lost+found/{name} now"));
         self.taken.insert(name.into_bytes());
         Ok(())
     }

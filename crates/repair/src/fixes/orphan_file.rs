@@ -1,7 +1,7 @@
 //! The orphan file: cleared, recreated or removed.
 
 use floe_format::ext::extent::Extent;
-use floe_format::ext::orphan_file::{self, OrphanBlock};
+use floe_format::ext::orphan_file;
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{BlockNr, InodeNr};
 
@@ -39,18 +39,6 @@ fn clear_present(stage: &mut Stage<'_>) {
 
 fn number(stage: &Stage<'_>) -> InodeNr {
     InodeNr(stage.superblock().orphan_file_inum)
-}
-
-/// Stores the checksum of an orphan file block, if it has one.
-pub(super) fn seal(stage: &Stage<'_>, file: &InodeImage, block: BlockNr, bytes: &mut [u8]) {
-    if !stage.checksummed() {
-        return;
-    }
-    let crc =
-        OrphanBlock::new(bytes).map(|slots| slots.compute_checksum(stage.inode_seed(file), block));
-    if let (Some(crc), Some(tail)) = (crc, bytes.last_chunk_mut::<4>()) {
-        *tail = crc.to_le_bytes();
-    }
 }
 
 /// Restores a lost orphan file to its role, or releases it if the superblock names another one.

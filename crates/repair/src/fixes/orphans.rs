@@ -1,6 +1,7 @@
 //! The orphan list: completes the deletion or truncation of files that were open at a crash.
 
 use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::ext::orphan_file::{OrphanBlock, TAIL_SIZE};
 use floe_format::features::RoCompat;
 use floe_format::{BlockNr, InodeNr};
 
@@ -8,6 +9,7 @@ use crate::edit::OrphanEdit;
 use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::stage::Stage;
+use floe_ext4::journal::find_cubes;
 use floe_ext4::map::walk::has_map;
 
 pub(super) fn apply(stage: &mut Stage<'_>, edit: OrphanEdit) -> Result<(), Failure> {
@@ -65,8 +67,14 @@ fn cut(stage: &mut Stage<'_>, image: &mut crate::stage::InodeImage) -> Result<()
     Ok(())
 }
 
-/// Removes an inode from the orphan file; empty slots are zero.
+/// Removes an inode from the orphan file and from the blocks of cubes; empty slots are zero.
 fn clear_slots(stage: &mut Stage<'_>, orphan: InodeNr) -> Result<(), Failure> {
+    let volume = &stage.evidence.volume;
+    let superblock = stage.superblock();
+    let cubes = find_cubes(stage.overlay, superblock, &volume.geometry, &volume.groups).usable;
+    for own in cubes {
+        keep_in_block(stage, own.orphan_block, own.seed, |other| other != orphan)?;
+    }
     if !stage.geometry.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
         return Ok(());
     }
@@ -78,20 +86,37 @@ fn clear_slots(stage: &mut Stage<'_>, orphan: InodeNr) -> Result<(), Failure> {
         .flat_map(|extent| extent.run.start.0..extent.run.end().0)
         .map(BlockNr)
         .collect();
-    for block in blocks {
-        let mut bytes = stage.read_block(block)?;
-        let slots = bytes.len() - floe_format::ext::orphan_file::TAIL_SIZE;
-        let mut found = false;
-        for slot in bytes[..slots].chunks_exact_mut(4) {
-            if slot == orphan.0.to_le_bytes() {
-                slot.fill(0);
-                found = true;
-            }
-        }
-        if found {
-            super::orphan_file::seal(stage, &file, block, &mut bytes);
-            stage.write_block(block, &bytes)?;
+    let seed = stage.seed.of_inode(file.number, file.base.generation);
+    let seed = stage.checksummed().then_some(seed);
+    blocks.into_iter().try_for_each(|block| keep_in_block(stage, block, seed, |one| one != orphan))
+}
+
+/// Empties the slots of a block of orphans that are not to be kept. `seed` is that of its checksum, where there are checksums.
+pub(super) fn keep_in_block(
+    stage: &Stage<'_>,
+    block: BlockNr,
+    seed: Option<u32>,
+    keeps: impl Fn(InodeNr) -> bool,
+) -> Result<(), Failure> {
+    let mut bytes = stage.read_block(block)?;
+    let slots = bytes.len() - TAIL_SIZE;
+    let mut found = false;
+    for slot in bytes[..slots].as_chunks_mut::<4>().0 {
+        let inode = InodeNr(u32::from_le_bytes(*slot));
+        if inode.0 != 0 && !keeps(inode) {
+            slot.fill(0);
+            found = true;
         }
     }
-    Ok(())
+    if !found {
+        return Ok(());
+    }
+    let checksum = seed.and_then(|seed| {
+        OrphanBlock::new(&bytes).map(|stored| stored.compute_checksum(seed, block))
+    });
+    if let Some(checksum) = checksum {
+        let end = bytes.len();
+        bytes[end - 4..].copy_from_slice(&checksum.to_le_bytes());
+    }
+    stage.write_block(block, &bytes)
 }

@@ -32,7 +32,12 @@ fn create(stage: &mut Stage<'_>, record: LotRecord) -> Result<(), Failure> {
     let own = OwnFiles::of(&stage.evidence.volume);
     let cube = own.and_then(|own| own.cube);
     let cube = cube.ok_or(Failure::NotNow("the directory /.cubes/c0 cannot be read"))?;
-    let wanted = InodeNr(record.region_inode);
+    let per_lot = stage.geometry.block_size / stage.geometry.desc_size;
+    let lot_of = |inode| stage.geometry.place_of(inode).map(|(group, _)| group.0 / per_lot);
+    let first = stage.geometry.inode_at(GroupNr(record.lot * per_lot), 0);
+    let named = InodeNr(record.region_inode);
+    // The file of another lot is none of this one's, whatever the record says.
+    let wanted = if lot_of(named) == Some(record.lot) { named } else { first };
     let inode = stage.allocate_inode(wanted)?;
     let mut image = stage.new_inode(inode, MODE_PRIVATE)?;
     make_empty(stage, &mut image, &record)?;

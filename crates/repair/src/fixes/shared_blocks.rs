@@ -45,10 +45,13 @@ fn clone_with(
     Ok(())
 }
 
-/// Whether a cluster must be cloned: other inodes or metadata claim it.
-fn must_clone(stage: &Stage<'_>, ledger: &SharedLedger, cluster: u64) -> bool {
+/// Whether a block of an inode must be cloned: other inodes or metadata claim its cluster, or it belongs to another cube.
+fn must_clone(stage: &Stage<'_>, ledger: &SharedLedger, inode: InodeNr, block: BlockNr) -> bool {
     let metadata = &stage.evidence.volume.metadata;
-    ledger.must_clone(cluster) || metadata.contains(cluster)
+    let cluster = stage.geometry.cluster_of(block);
+    ledger.must_clone(cluster)
+        || metadata.contains(cluster)
+        || stage.is_outside(inode, BlockRun::new(block, 1))
 }
 
 /// Destination of a block.
@@ -96,14 +99,14 @@ fn clone_map(
         map.runs.iter().try_for_each(|extent| stage.withhold(extent.run))?;
     }
     let Moves { mut goals, to_copy, left, .. } = plan_moves(stage, ledger, image, &map)?;
-    let shared_nodes: Vec<bool> = map
-        .nodes
-        .iter()
-        .map(|&node| must_clone(stage, ledger, stage.geometry.cluster_of(node)))
-        .collect();
+    let shared_nodes: Vec<bool> =
+        map.nodes.iter().map(|&node| must_clone(stage, ledger, image.number, node)).collect();
     let of_nodes = map.nodes.iter().zip(&shared_nodes).filter(|(_, shared)| **shared);
     let of_data = goals.len();
     goals.extend(of_nodes.map(|(node, _)| *node));
+    for goal in &mut goals {
+        *goal = stage.goal_of_copy(image.number, *goal);
+    }
     let mut new = stage.allocate_all(&goals)?;
     let new_nodes = new.split_off(of_data);
     let mut copies = to_copy.len() as u64;
@@ -137,7 +140,7 @@ fn plan_moves(
     let own = first_block_of_its_own(stage, image, map);
     let mut moves = Moves::default();
     for extent in &map.runs {
-        if geometry.cluster_blocks == 1 && is_clear_in(stage, ledger, extent.run) {
+        if geometry.cluster_blocks == 1 && is_clear_in(stage, ledger, image.number, extent.run) {
             continue;
         }
         for at in 0..extent.run.len_blocks {
@@ -148,7 +151,7 @@ fn plan_moves(
             }
             let cluster = geometry.cluster_of(block);
             let is_own = own == Some(block) && logical.0 == 0 && ledger.is_left_to(cluster);
-            let must_clone = !is_own && must_clone(stage, ledger, cluster);
+            let must_clone = !is_own && must_clone(stage, ledger, image.number, block);
             if geometry.cluster_blocks > 1 {
                 moves.place_in_cluster(&geometry, logical, block, must_clone);
             } else if must_clone {
@@ -206,10 +209,11 @@ impl Moves {
 }
 
 /// Whether no other owner claims any block of a run, for clusters of one block.
-fn is_clear_in(stage: &Stage<'_>, ledger: &SharedLedger, run: BlockRun) -> bool {
+fn is_clear_in(stage: &Stage<'_>, ledger: &SharedLedger, inode: InodeNr, run: BlockRun) -> bool {
     let geometry = &stage.geometry;
     let last = BlockNr(run.end().0.saturating_sub(1));
-    geometry.contains(run.start)
+    !stage.is_outside(inode, run)
+        && geometry.contains(run.start)
         && geometry.contains(last)
         && ledger.is_clear_in(geometry.cluster_of(run.start), run.len_blocks)
         && stage
@@ -296,14 +300,17 @@ fn clone_attributes(
             ledger.let_go(cluster);
             to
         }
-        None if must_clone(stage, ledger, cluster) => {
-            let to = stage.allocate(block)?;
+        None if must_clone(stage, ledger, image.number, block) => {
+            let to = stage.allocate(stage.goal_of_copy(image.number, block))?;
             let mut bytes = stage.read_block(block)?;
             if stage.checksummed() {
                 xattr::write_block_checksum(stage.seed, to, &mut bytes);
             }
             stage.write_block(to, &bytes)?;
-            ledger.attributes.insert(block, to);
+            // Users of another cube keep theirs.
+            if !stage.is_outside(image.number, BlockRun::new(block, 1)) {
+                ledger.attributes.insert(block, to);
+            }
             ledger.let_go(cluster);
             to
         }

@@ -29,7 +29,7 @@ impl Session<'_> {
             stage.keep_marked();
         }
         if self.attempts.root_is_lost_found {
-            stage.set_lost_found(InodeNr::ROOT);
+            stage.set_lost_found(InodeNr::ROOT, InodeNr::ROOT);
         }
         stage.journal_device = self.journal_device;
         let results = fixes::apply_all(&mut stage, &edits);

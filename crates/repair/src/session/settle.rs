@@ -2,14 +2,21 @@
 
 use floe_blockdev::{Overlay, ReadBlocks, UnreadablePage, WriteBlocks};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, STATE_ERROR, STATE_VALID, Superblock};
+use floe_format::native::identity::Identity;
 
 use super::RepairError;
 use crate::failure::Failure;
 use crate::fixes::time;
 
 /// Updates the superblock after a check: the clean flag, and the time of the check if the clock is
-/// trusted.
-pub(super) fn settle(sb: &mut Superblock, clean: bool, now_seconds: i64, clock_believed: bool) {
+/// trusted. `coupled`: cubes are left entangled by another system.
+pub(super) fn settle(
+    sb: &mut Superblock,
+    clean: bool,
+    now_seconds: i64,
+    clock_believed: bool,
+    coupled: bool,
+) {
     if clean {
         sb.state = STATE_VALID;
     } else {
@@ -27,6 +34,8 @@ pub(super) fn settle(sb: &mut Superblock, clean: bool, now_seconds: i64, clock_b
     (sb.last_error_time, sb.last_error_time_hi) = (0, 0);
     (sb.last_error_ino, sb.last_error_block, sb.last_error_line) = (0, 0, 0);
     (sb.last_error_func, sb.last_error_errcode) = ([0; 32], 0);
+    // The seal is broken, but by nobody else.
+    Identity::put_in_use(sb, coupled);
 }
 
 /// Sets the error flag in the primary superblock, if it is usable.

@@ -4,6 +4,7 @@
 //! end writes superblock and descriptors back into the overlay.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_check::Examination;
@@ -60,8 +61,8 @@ pub struct Stage<'a> {
 #[derive(Default)]
 struct Kept {
     ledger: Option<SharedLedger>,
-    /// A lost+found that this round created.
-    lost_found: Option<InodeNr>,
+    /// The lost+found of a directory, where this round created it.
+    lost_found: BTreeMap<InodeNr, InodeNr>,
     /// Notes for the report since the last call of [`Stage::take_notes`].
     notes: Vec<String>,
 }
@@ -109,14 +110,32 @@ impl<'a> Stage<'a> {
 
     /// The lost+found directory, if there is a usable one.
     pub fn lost_found(&self) -> Option<InodeNr> {
-        self.kept.lost_found.or_else(|| {
-            let inode = match self.cube {
-                None => self.evidence.entries.lost_found?.inode,
-                Some(cube) => self.named_lost_found(cube.top())?,
+        self.lost_found_of(self.cube.map_or(InodeNr::ROOT, CubeScope::top))
+    }
+
+    /// That of the root, or of the directory of a cube.
+    pub(crate) fn lost_found_of(&self, home: InodeNr) -> Option<InodeNr> {
+        self.kept.lost_found.get(&home).copied().or_else(|| {
+            let inode = match home {
+                InodeNr::ROOT => self.evidence.entries.lost_found?.inode,
+                top => self.named_lost_found(top)?,
             };
             let image = self.read_inode(inode).ok()?;
             image.serves_as_lost_found().then_some(inode)
         })
+    }
+
+    /// The directory whose lost+found gets an inode that has no name: the root, or that of the inode's cube.
+    pub(crate) fn home_of(&self, inode: InodeNr) -> InodeNr {
+        if let Some(cube) = self.cube {
+            return cube.top();
+        }
+        let cubes = self.evidence.volume.cubes.as_ref();
+        let top = cubes.and_then(|cubes| {
+            let cube = cubes.of_inode(&self.geometry, inode);
+            cubes.top_of(&self.geometry, cube).filter(|_| cube > 0)
+        });
+        top.filter(|top| *top != inode).unwrap_or(InodeNr::ROOT)
     }
 
     /// The inode that a directory names lost+found.
@@ -129,9 +148,9 @@ impl<'a> Stage<'a> {
         entries.find(|entry| entry.name == b"lost+found").map(|entry| entry.inode)
     }
 
-    /// Sets a newly created lost+found.
-    pub(crate) const fn set_lost_found(&mut self, inode: InodeNr) {
-        self.kept.lost_found = Some(inode);
+    /// Sets a newly created lost+found of the root, or of the directory of a cube.
+    pub(crate) fn set_lost_found(&mut self, home: InodeNr, inode: InodeNr) {
+        self.kept.lost_found.insert(home, inode);
     }
 
     /// Takes the ledger of shared clusters; computed from the findings on first use.

@@ -53,7 +53,7 @@ impl<'a> Stage<'a> {
     pub fn allocate(&mut self, goal: BlockNr) -> Result<BlockNr, Failure> {
         loop {
             // An unreadable block is useless and stays allocated.
-            let block = self.allocator()?.block(goal).ok_or(Failure::NoSpace("block"))?;
+            let block = self.free_near(goal)?;
             if self
                 .hidden_in(BlockRun::new(block, u64::from(self.geometry.cluster_blocks)))
                 .is_none()
@@ -61,6 +61,41 @@ impl<'a> Stage<'a> {
                 return Ok(block);
             }
         }
+    }
+
+    /// A free cluster at or behind a goal, if possible; with cubes only one of the goal's cube.
+    fn free_near(&mut self, goal: BlockNr) -> Result<BlockNr, Failure> {
+        let cubes = self.evidence.volume.cubes.clone().filter(|_| self.cube.is_none());
+        let Some(cubes) = cubes else {
+            return self.allocator()?.block(goal).ok_or(Failure::NoSpace("block"));
+        };
+        let geometry = self.geometry.clone();
+        let home = geometry.group_of(goal).unwrap_or(GroupNr(0));
+        let rest = geometry.blocks_of(home).end().0.saturating_sub(goal.0);
+        let cube = cubes.of_group(home);
+        let groups = (home.0..geometry.group_count).chain(0..home.0).map(GroupNr);
+        let own = groups.filter(|group| cubes.of_group(*group) == cube);
+        let runs = own.map(|group| geometry.blocks_of(group));
+        let mut runs = [BlockRun::new(goal, rest)].into_iter().chain(runs);
+        let allocator = self.allocator()?;
+        let found = runs.find_map(|run| allocator.run(run, 1)).filter(|_| allocator.left() > 0);
+        found.ok_or(Failure::NoSpace("block"))
+    }
+
+    /// Where the copy of a block that an inode names lies best: near the block, or in the group of the inode if the block belongs
+    /// to another cube.
+    pub(crate) fn goal_of_copy(&self, inode: InodeNr, block: BlockNr) -> BlockNr {
+        let home = self.geometry.place_of(inode).map(|(group, _)| group);
+        match home.filter(|_| self.is_outside(inode, BlockRun::new(block, 1))) {
+            Some(home) => self.geometry.group_start(home),
+            None => block,
+        }
+    }
+
+    /// Whether blocks belong to another cube than the inode that names them, although none may.
+    pub(crate) fn is_outside(&self, inode: InodeNr, run: BlockRun) -> bool {
+        let cubes = self.evidence.volume.cubes.as_ref();
+        cubes.is_some_and(|cubes| cubes.is_outside(&self.geometry, inode, run))
     }
 
     /// The first unreadable block of a run, if unreadable blocks must be kept.
@@ -98,7 +133,18 @@ impl<'a> Stage<'a> {
         if self.free_clusters()? < goals.len() as u64 {
             return Err(Failure::NoSpace("block"));
         }
-        goals.iter().map(|&goal| self.allocate(goal)).collect()
+        let (mut blocks, mut last) = (Vec::with_capacity(goals.len()), None);
+        for &goal in goals {
+            // Several of one goal lie behind each other, so that nobody searches from the goal again.
+            let from = match last {
+                Some((before, BlockNr(block))) if before == goal => BlockNr(block + 1),
+                _ => goal,
+            };
+            let block = self.allocate(from)?;
+            last = Some((goal, block));
+            blocks.push(block);
+        }
+        Ok(blocks)
     }
 
     /// Allocates a run of free blocks inside `within`.
@@ -162,11 +208,12 @@ impl<'a> Stage<'a> {
     /// [`Failure::NoSpace`].
     pub(crate) fn allocate_inode(&mut self, near: InodeNr) -> Result<InodeNr, Failure> {
         let cube = self.cube;
+        let (cubes, geometry) = (self.evidence.volume.cubes.clone(), self.geometry.clone());
+        let of = |inode| cubes.as_ref().map_or(0, |cubes| cubes.of_inode(&geometry, inode));
         // The numbers of reservation files stay theirs, as directories outside the cube name them.
-        let may = |inode: InodeNr| {
-            cube.is_none_or(|cube| {
-                cube.holds_inode(inode) && !cube.map().reservations().contains(&inode)
-            })
+        let may = |inode: InodeNr| match cube {
+            Some(cube) => cube.holds_inode(inode) && !cube.map().reservations().contains(&inode),
+            None => of(inode) == of(near),
         };
         let inode = self.allocator()?.inode(near, may).ok_or(Failure::NoSpace("inode"))?;
         self.uncover_inode(inode)?;

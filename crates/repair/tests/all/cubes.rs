@@ -28,6 +28,7 @@ use floe_testkit::rng::Rng;
 use floe_testkit::{Image, oracle, tool};
 
 mod hints;
+mod outside;
 
 const NOW: Timestamp = Timestamp { seconds: tool::NOW as i64, nanoseconds: 0 };
 const MIB: u64 = 1 << 20;
@@ -279,31 +280,6 @@ fn what_leads_out_of_a_cube_is_remarked() {
         found.iter().all(|problem| problem.row().weight == Weight::Remark
             || problem.row().id == "cube-without-lot")
     );
-    // A file of cube 1 with its data in cube 2.
-    let device = cubes(2, 24);
-    let scopes = [1, 2].map(|cube| scope_of(&device, cube));
-    let fs = fs(&device);
-    let data = |scope: &CubeScope| {
-        let first = scope.groups().next().unwrap();
-        let inodes = (0..60).map(|index| fs.geometry().inode_at(first, index));
-        let read =
-            |inode| floe_ext4::inode_table::read_inode(inode, &device, fs.geometry(), descs(&fs));
-        let mut owned = inodes.filter_map(|inode| OwnedInode::of(inode, read(inode)?));
-        owned.find(|inode| inode.size_bytes() == 5000).unwrap()
-    };
-    let [mut one, two] = scopes.each_ref().map(data);
-    one.base.block = two.base.block;
-    let (block, at) = inode_place(one.number, fs.geometry(), descs(&fs)).unwrap();
-    let offset = fs.geometry().offset_bytes(block) + at as u64;
-    device.write_at(offset, one.seal(Some(fs.superblock.seed()))).unwrap();
-    let found = self::found(&device);
-    let entangled = found.iter().find_map(|problem| match problem {
-        Problem::CubeEntangledBlocks { inode, blocks, cube, other, .. } => {
-            Some((*inode, *blocks, *cube, *other))
-        }
-        _ => None,
-    });
-    assert_eq!(entangled, Some((one.number, 2, 1, 2)));
 }
 
 #[test]

@@ -2,13 +2,15 @@
 //! Reads: the entry, types of inodes, encryption policies, uses of attribute values.
 //! Keeps: nothing.
 //! Emits: 0x020002-0x020005, 0x020007, 0x02001A, 0x02001B, 0x020030, 0x020046, 0x020047,
-//! 0x020050-0x020052, 0x020055.
+//! 0x020050-0x020052, 0x020055, 0x07030E.
 //! Does not verify: type bytes, duplicates, characters of names (`checks/directory/dirents.rs`).
 
+use floe_ext4::inode_table::inode_offset;
 use floe_format::InodeNr;
 use floe_format::ext::crypt::MIN_NAME_LEN;
 use floe_format::ext::dirent::DirEntry;
 use floe_format::ext::inode::FileType;
+use floe_format::native::backpointer::Backpointer;
 
 use crate::checks::context::directory::DirCx;
 use crate::evidence::dirs::DirFlags;
@@ -30,7 +32,8 @@ pub fn accept(
         && entry.inode != block.dir
         && entry.inode != InodeNr::ROOT
         && !matches!(entry.name, b"" | b"." | b"..")
-        && !cx.is_illegal(entry.inode);
+        && !cx.is_illegal(entry.inode)
+        && cx.stays_in_cube(block.dir, entry.inode);
     if plain && !block.flags.contains(DirFlags::ENCRYPTED) {
         return Some(facts);
     }
@@ -107,7 +110,8 @@ fn refusal(cx: &DirCx<'_>, block: &DirBlock<'_>, entry: &DirEntry<'_>, facts: Fa
     if entry.name.is_empty() {
         return refused(Problem::DirentNameEmpty { dir, logical, offset_bytes, inode_named });
     }
-    if let Some(problem) = unusable_inode(cx, block, entry, facts) {
+    let leaves = outside(cx, block, entry).map(Some);
+    if let Some(problem) = leaves.or_else(|| unusable_inode(cx, block, entry, facts)) {
         return problem.map_or(Verdict::Silent, refused);
     }
     if facts.is_ea_inode() && cx.ea_references.contains_key(&inode_named) {
@@ -126,6 +130,30 @@ fn refusal(cx: &DirCx<'_>, block: &DirBlock<'_>, entry: &DirEntry<'_>, facts: Fa
         return refused(problem);
     }
     Verdict::Stays
+}
+
+/// The finding about a name that leads into another cube although none may.
+fn outside(cx: &DirCx<'_>, block: &DirBlock<'_>, entry: &DirEntry<'_>) -> Option<Problem> {
+    let (dir, logical, offset_bytes) = (block.dir, block.logical(), entry.offset);
+    let (inode_named, geometry) = (entry.inode, &cx.volume.geometry);
+    let cubes = cx.volume.cubes.as_ref().filter(|_| leaves_cube(cx, block, entry))?;
+    let (cube, other) = (cubes.of_inode(geometry, dir), cubes.of_inode(geometry, inode_named));
+    Some(Problem::CubeNameOutside { dir, logical, offset_bytes, inode_named, cube, other })
+}
+
+/// Whether a name leads into another cube although none may: no other system has written, and the inode does not say that this is
+/// its name (if it does, the record of a lot may be wrong).
+pub(crate) fn leaves_cube(cx: &DirCx<'_>, block: &DirBlock<'_>, entry: &DirEntry<'_>) -> bool {
+    let is_coupled = cx.volume.cubes.as_ref().is_none_or(|cubes| cubes.is_coupled());
+    if is_coupled || cx.stays_in_cube(block.dir, entry.inode) {
+        return false;
+    }
+    let geometry = &cx.volume.geometry;
+    let mut raw = vec![0; geometry.inode_size as usize];
+    let offset = inode_offset(entry.inode, geometry, &cx.volume.groups);
+    let read = offset.and_then(|offset| cx.volume.device.read_at(offset, &mut raw).ok());
+    let own = read.and_then(|()| Backpointer::of(&raw));
+    !own.is_some_and(|own| own.fits(block.dir, entry.name))
 }
 
 /// Whether the inode of an entry is none that can be named: `Some(None)` if the inode pass said so.

@@ -1,12 +1,13 @@
 //! Check: the sub-superblocks of cubes (`docs/cubes.md`) are whole, and agree with the records of lots and with the tree.
 //! Reads: the inodes of cubes' directories, and the directories that their paths lead through.  Keeps: nothing.
-//! Emits: `CubeCopyDamaged`, `CubeFailureRecorded`, `CubeSuperblockLost`, `CubeTopWrong`, `CubeWithoutLot`, `CubeHintOld`.
+//! Emits: `CubeJournalDamaged`, `CubeCopyDamaged`, `CubeFailureRecorded`, `CubeSuperblockLost`, `CubeTopWrong`, `CubeWithoutLot`, `CubeHintOld`.
 //! Does not verify: references out of a cube (`checks/mapping/mapper.rs`, `checks/directory/dirents.rs`).
 
 use std::collections::BTreeSet;
 
 use floe_ext4::cubes::{Copies, Copy};
 use floe_ext4::files::{Files, FilesError, Follow};
+use floe_ext4::journal::find_cubes;
 use floe_format::native::cube::{State, SubSuperblock};
 use floe_format::{GroupNr, InodeNr};
 
@@ -19,6 +20,7 @@ pub(super) fn check(volume: &Volume<'_>, only: Option<u32>, found: &mut Findings
     let Some(cubes) = &volume.cubes else { return };
     let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
     let files = Files::new(volume.device, superblock, geometry, volume.groups.clone());
+    journals(volume, only, found);
     let owned = cubes.numbers();
     let Some(all) = cubes.copies() else {
         // Another check reports the damage of the file; without it nothing is known of its cubes.
@@ -47,6 +49,16 @@ pub(super) fn check(volume: &Volume<'_>, only: Option<u32>, found: &mut Findings
                 }
             }
         }
+    }
+}
+
+/// Reports journals that cannot be used. What is damaged in a log that can shows when it is replayed.
+fn journals(volume: &Volume<'_>, only: Option<u32>, found: &mut Findings) {
+    let all = find_cubes(volume.device, &volume.superblock, &volume.geometry, &volume.groups);
+    let lost = all.unusable.into_iter().filter(|lost| !lost.is_unread);
+    for lost in lost.filter(|lost| only.is_none_or(|only| only == lost.cube)) {
+        let (cube, inode, reason) = (lost.cube, lost.inode, lost.why);
+        found.push(Problem::CubeJournalDamaged { cube, inode, reason });
     }
 }
 

@@ -78,8 +78,9 @@ impl<'a, 'e> Mapper<'a, 'e> {
         let volume = self.cx.volume;
         self.evidence.buffers.met_trees = true;
         self.evidence.buffers.maps.add(volume, node);
-        self.evidence.claims.claim(&volume.geometry, BlockRun::new(node, 1));
-        self.note_entangled(BlockRun::new(node, 1));
+        if self.may_claim(BlockRun::new(node, 1)) {
+            self.evidence.claims.claim(&volume.geometry, BlockRun::new(node, 1));
+        }
         self.mapping.clusters += 1;
         if volume.is_metadata(node) {
             let inode = self.cx.number;
@@ -113,9 +114,11 @@ impl<'a, 'e> Mapper<'a, 'e> {
             return;
         }
         let volume = self.cx.volume;
-        self.note_entangled(run);
+        let is_own = self.may_claim(run);
         if volume.geometry.cluster_bits == 0 {
-            self.evidence.claims.claim(&volume.geometry, run);
+            if is_own {
+                self.evidence.claims.claim(&volume.geometry, run);
+            }
             self.mapping.clusters += run.len_blocks;
         } else {
             self.claim_clusters(logical, run);
@@ -133,14 +136,14 @@ impl<'a, 'e> Mapper<'a, 'e> {
         }
     }
 
-    /// Notes blocks that lie in another cube than the inode.
-    fn note_entangled(&mut self, run: BlockRun) {
+    /// Notes blocks that lie in another cube than the inode. `false` if they cannot be its own: then they are not claimed, and
+    /// whoever has them is not asked to share.
+    fn may_claim(&mut self, run: BlockRun) -> bool {
         let (volume, inode) = (self.cx.volume, self.cx.number);
-        let Some(cubes) = &volume.cubes else { return };
-        if let Some((cube, other)) = cubes.left_by(&volume.geometry, inode, run) {
-            let (block, blocks) = (run.start, run.len_blocks);
-            self.report(Problem::CubeEntangledBlocks { inode, block, blocks, cube, other });
-        }
+        let problem = leaving(volume, inode, run);
+        let is_own = !matches!(problem, Some(Problem::CubeBlocksOutside { .. }));
+        self.evidence.found.0.extend(problem);
+        is_own
     }
 
     /// Claims the clusters of a run on a bigalloc file system: blocks of one logical cluster share
@@ -226,4 +229,15 @@ impl<'a, 'e> Mapper<'a, 'e> {
     pub fn inode(&self) -> InodeNr {
         self.cx.number
     }
+}
+
+/// The finding that blocks lie in another cube than their inode: damage, unless another system may have put them there.
+pub(crate) fn leaving(volume: &Volume<'_>, inode: InodeNr, run: BlockRun) -> Option<Problem> {
+    let cubes = volume.cubes.as_ref()?;
+    let (cube, other) = cubes.left_by(&volume.geometry, inode, run)?;
+    let (block, blocks) = (run.start, run.len_blocks);
+    Some(match cubes.is_coupled() {
+        true => Problem::CubeEntangledBlocks { inode, block, blocks, cube, other },
+        false => Problem::CubeBlocksOutside { inode, block, blocks, cube, other },
+    })
 }

@@ -1,6 +1,7 @@
 //! Check: the orphan list and the orphan file, which recovery empties.
 //! Reads: the superblock, the list, the orphan file.  Keeps: the orphans.
-//! Emits: `OrphanInodeProcessed`, `OrphanList*`, `OrphanFile*InRecovery`, `OrphansPending`.
+//! Emits: `OrphanInodeProcessed`, `OrphanList*`, `OrphanFile*InRecovery`, `OrphansPending`,
+//! `CubeOrphanOutside`.
 //! Does not verify: the orphan file as a file (`checks/system_files/orphan_file.rs`).
 
 use floe_blockdev::ReadBlocks;
@@ -57,6 +58,7 @@ fn problem_of(device: &dyn ReadBlocks, fault: OrphanFault, opened: &Opened) -> O
             Problem::OrphanListNextInvalid { inode, value: next.0 }
         }
         OrphanFault::Loop(inode) => Problem::OrphanListNextInvalid { inode, value: inode.0 },
+        OrphanFault::Stray { cube, inode } => Problem::CubeOrphanOutside { cube, inode },
         OrphanFault::Slot(slot) => Problem::OrphanListNextInvalid { inode, value: slot.0 },
         // The inode pass says what is wrong with it.
         OrphanFault::Unreadable(_) => return None,

@@ -14,9 +14,10 @@ pub mod value_inode;
 
 use floe_format::ext::xattr::{MAGIC, XattrArea};
 use floe_format::features::{Compat, Incompat};
-use floe_format::{BlockNr, InodeNr};
+use floe_format::{BlockNr, BlockRun, InodeNr};
 
 use crate::checks::context::inode::{InodeCx, InodeEvidence};
+use crate::checks::mapping::mapper;
 use crate::evidence::attributes::BlockUse;
 use crate::evidence::region::Region;
 use crate::problem::{Findings, Problem, Sink};
@@ -135,6 +136,13 @@ fn check_file_acl(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut Of
         return;
     }
     found.clusters = 1;
+    if let Some(problem) = mapper::leaving(volume, inode, BlockRun::new(block, 1)) {
+        let is_own = matches!(problem, Problem::CubeEntangledBlocks { .. });
+        evidence.found.push(problem);
+        if !is_own {
+            return;
+        }
+    }
     evidence.attributes.block_uses.push(BlockUse { block, inode, wants_context: false });
     if volume.has_incompat(Incompat::EA_INODE) {
         // Each user of the block is charged for the values that the block keeps in other inodes,

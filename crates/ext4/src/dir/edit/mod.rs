@@ -91,6 +91,9 @@ impl<'d, S: Space> DirEditor<'d, S> {
         };
         if self.last.filter(covers).is_none() {
             self.last = file::look(self.fs, self.inode).find(self.tx, logical)?;
+            if let Some(extent) = &self.last {
+                self.fs.space.judge_file(self.inode.number, extent.run)?;
+            }
         }
         let extent = self.last.filter(covers).ok_or(DAMAGED)?;
         let block = BlockNr(extent.run.start.0 + (logical.0 - extent.logical.0));

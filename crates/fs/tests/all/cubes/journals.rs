@@ -1,0 +1,202 @@
+//! Damaged journals of cubes, and lists of orphans that name something of another cube: found, kept from harm, and repaired.
+
+use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
+use floe_check::problem::Weight;
+use floe_check::{CheckOptions, Problem, check};
+use floe_ext4::alloc::Space as _;
+use floe_ext4::fs::FileSystem as Layout;
+use floe_ext4::journal::{CubeJournal, CubeJournals, find_cubes};
+use floe_format::InodeNr;
+use floe_format::ext::jbd2;
+use floe_format::ext::orphan_file::OrphanBlock;
+use floe_format::native::cube::Policies;
+use floe_fs::{Disk, FileSystem, Live, MemFs, Mode, NewInode, Store as _, now};
+use floe_repair::commit::{CommitOptions, Seen, commit};
+use floe_repair::policy::Yes;
+use floe_repair::{RepairOptions, repair};
+
+use super::edit;
+use super::struck::{BLOCK, Tenants, find, laid_out, load, make, read, used, write};
+
+fn journals(device: &dyn ReadBlocks) -> CubeJournals {
+    let layout = Layout::open(device).unwrap();
+    let descs = layout.space.groups().descs();
+    find_cubes(device, &layout.superblock, layout.geometry(), descs)
+}
+
+fn of_a(device: &dyn ReadBlocks) -> CubeJournal {
+    journals(device).usable.into_iter().find(|own| own.cube == 1).unwrap()
+}
+
+fn damage(device: &dyn ReadBlocks) -> Vec<Problem> {
+    let mut all = check(device, &CheckOptions::default()).unwrap().found;
+    all.retain(|problem| problem.row().weight > Weight::Remark);
+    all
+}
+
+fn ids(found: &[Problem]) -> Vec<&'static str> {
+    found.iter().map(|problem| problem.row().id).collect()
+}
+
+/// Repairs all, after which nothing is left.
+fn repaired(device: &MemDevice) {
+    let seen = Seen::of(device);
+    let planned = repair(device, &RepairOptions::default(), &mut Yes).unwrap();
+    assert!(planned.left.is_empty(), "{:?}", planned.left);
+    let options = CommitOptions {
+        seen: &seen,
+        undo: None,
+        overwrite_unreadable: false,
+        interrupt: None,
+        progress: None,
+    };
+    commit(&planned.staged, device, &options).unwrap();
+    drop(planned);
+    assert!(damage(device).is_empty(), "{:?}", damage(device));
+}
+
+/// Both tenants are served for writes, and nothing is wrong afterwards.
+fn serves(device: &MemDevice) {
+    let ((), closed) = used(device, |fs| {
+        for name in ["a", "b"] {
+            let top = find(fs, InodeNr::ROOT, name).unwrap();
+            let failed = load(fs, top, 7);
+            assert!(failed.is_empty(), "{name}: {failed:?}");
+        }
+    });
+    closed.unwrap();
+    assert!(damage(device).is_empty(), "{:?}", damage(device));
+}
+
+/// Files of `/a` and `/b` that fsync has made durable, in a file system that nobody unmounts.
+fn crashed() -> MemDevice {
+    let device = MemDevice::new(laid_out(Tenants::Apart, Policies::default()));
+    let (disk, volume) = Disk::open(&device).unwrap();
+    let files = disk.files().unwrap();
+    let live = Live::new(&disk, &files, volume, now()).unwrap();
+    let fs = FileSystem::new(MemFs::new(live, Default::default()));
+    for top in ["a", "b"] {
+        let top = find(&fs, InodeNr::ROOT, top).unwrap();
+        for name in ["first", "second", "third"] {
+            let file = make(&fs, top, name, NewInode::regular(0o644)).unwrap();
+            write(&fs, file, 0, name.as_bytes()).unwrap();
+            fs.sync_inode(file, None).unwrap();
+            fs.sync_inode(top, None).unwrap();
+        }
+    }
+    let bytes = device.to_vec();
+    drop(fs);
+    MemDevice::new(bytes)
+}
+
+/// The blocks of a log with descriptors of transactions, in their order.
+fn descriptors(device: &dyn ReadBlocks, own: &CubeJournal) -> Vec<u64> {
+    let mut block = vec![0; BLOCK as usize];
+    let mut all: Vec<(u32, u64)> = Vec::new();
+    for at in 1..own.journal.blocks {
+        let offset = own.journal.offset_bytes(at).unwrap();
+        device.read_at(offset, &mut block).unwrap();
+        let header = jbd2::header(&block);
+        let is_new =
+            |header: &jbd2::BlockHeader| header.sequence >= own.journal.superblock.sequence;
+        if let Some(header) = header.filter(is_new)
+            && header.blocktype == jbd2::DESCRIPTOR_BLOCK
+        {
+            all.push((header.sequence, offset));
+        }
+    }
+    all.sort_unstable();
+    all.into_iter().map(|(_, offset)| offset).collect()
+}
+
+#[test]
+fn a_damaged_log_of_a_cube_is_replayed_up_to_the_damage() {
+    let device = crashed();
+    let own = of_a(&device);
+    let transactions = descriptors(&device, &own);
+    assert!(transactions.len() > 2, "{transactions:?}");
+    let last = transactions[transactions.len() - 1];
+    device.write_at(last + 40, b"damage of a descriptor").unwrap();
+    let problems = damage(&device);
+    let is_wanted = |problem: &Problem| matches!(problem, Problem::CubeJournalDamaged { cube: 1, inode, .. } if *inode == own.inode);
+    assert!(problems.iter().any(is_wanted), "{problems:?}");
+    // A mount serves the other cube, and this one only for reading.
+    let ((), _) = used(&MemDevice::new(device.to_vec()), |fs| {
+        let b = find(fs, InodeNr::ROOT, "b").unwrap();
+        let failed = load(fs, b, 7);
+        assert!(failed.is_empty(), "{failed:?}");
+        let a = find(fs, InodeNr::ROOT, "a").unwrap();
+        assert!(make(fs, a, "new", NewInode::regular(0o644)).is_err());
+    });
+    repaired(&device);
+    let ((), closed) = used(&device, |fs| {
+        for (top, names) in [("a", &["first", "second"][..]), ("b", &["first", "second", "third"])]
+        {
+            let top = find(fs, InodeNr::ROOT, top).unwrap();
+            for name in names {
+                let file = find(fs, top, name).unwrap();
+                assert_eq!(read(fs, file, 90).unwrap(), name.as_bytes());
+            }
+        }
+    });
+    closed.unwrap();
+    serves(&device);
+}
+
+#[test]
+fn a_journal_of_a_cube_that_cannot_be_used_is_made_anew() {
+    for locked in [false, true] {
+        let sealed = || MemDevice::new(laid_out(Tenants::Apart, Policies::default()));
+        let device = if locked { crashed() } else { sealed() };
+        let own = of_a(&device);
+        device.write_at(own.journal.offset_bytes(0).unwrap(), &[0xa5; 1024]).unwrap();
+        let problems = damage(&device);
+        assert!(ids(&problems).contains(&"cube-journal-damaged"), "{problems:?}");
+        repaired(&device);
+        let after = journals(&device);
+        assert!(after.unusable.is_empty() && after.usable.len() == 2, "{after:?}");
+        serves(&device);
+    }
+}
+
+#[test]
+fn a_cube_whose_journal_lost_its_file_has_none_afterwards() {
+    let device = MemDevice::new(laid_out(Tenants::Apart, Policies::default()));
+    let own = of_a(&device);
+    edit(&device, own.inode, |inode| inode.base.flags &= !0x10);
+    assert_eq!(ids(&damage(&device)), ["cube-journal-damaged"]);
+    repaired(&device);
+    let after = journals(&device);
+    assert!(after.unusable.is_empty() && after.usable.len() == 1, "{after:?}");
+    serves(&device);
+}
+
+#[test]
+fn a_list_of_orphans_deletes_nothing_of_another_cube() {
+    let device = MemDevice::new(laid_out(Tenants::Apart, Policies::default()));
+    let name = format!("file3{}", "-".repeat(180));
+    let (victim, closed) =
+        used(&device, |fs| find(fs, find(fs, InodeNr::ROOT, "b").unwrap(), &name).unwrap());
+    closed.unwrap();
+    let own = of_a(&device);
+    let mut block = vec![0; BLOCK as usize];
+    device.read_at(own.orphan_block.0 * BLOCK, &mut block).unwrap();
+    block[..4].copy_from_slice(&victim.0.to_le_bytes());
+    let sum = OrphanBlock::new(&block).unwrap();
+    let sum = sum.compute_checksum(own.seed.unwrap(), own.orphan_block);
+    let end = block.len();
+    block[end - 4..].copy_from_slice(&sum.to_le_bytes());
+    device.write_at(own.orphan_block.0 * BLOCK, &block).unwrap();
+    let problems = damage(&device);
+    assert_eq!(ids(&problems), ["cube-orphan-outside"], "{problems:?}");
+    let ((), closed) = used(&device, |fs| {
+        let gates = fs.store().gates().unwrap();
+        assert_eq!((gates.state(1).0, gates.state(2).0), (Mode::ReadOnly, Mode::Serving));
+        let b = find(fs, InodeNr::ROOT, "b").unwrap();
+        let failed = load(fs, b, 8);
+        assert!(failed.is_empty(), "{failed:?}");
+    });
+    closed.unwrap();
+    repaired(&device);
+    serves(&device);
+}
