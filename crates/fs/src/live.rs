@@ -139,7 +139,12 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             let _ = self.run_once(|volume, tx| cubes::renew(volume, tx, now));
             self.reserve_regions(now)?;
         }
-        self.run(InodeNr::ROOT, |volume, tx| volume.end_writing(tx, now))?;
+        let end = || self.run(InodeNr::ROOT, |volume, tx| volume.end_writing(tx, now));
+        match end() {
+            // One failed read does not leave a whole mount unclean.
+            Err(FsError::Unreadable { .. }) => end()?,
+            done => done?,
+        }
         self.make_durable()
     }
 

@@ -334,7 +334,7 @@ impl<S: Store> Adapter<'_, S> {
         self.note_access(inode);
         match listed {
             // What can be read comes first; the next call finds the damage again.
-            Err(FsError::Damaged { .. }) if !reply.is_empty() => {}
+            Err(FsError::Damaged { .. } | FsError::Unreadable { .. }) if !reply.is_empty() => {}
             other => other?,
         }
         Ok(Answer::Bytes(reply.into_bytes()))

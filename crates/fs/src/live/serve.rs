@@ -18,8 +18,8 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
 
     fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
         let directory = self.watch(inode, |image| image.read_directory(inode))?;
-        if let Some((what, fault)) = directory.fault() {
-            self.meet(&FsError::Damaged { inode, what: what.to_owned(), fault });
+        if let Some(error) = directory.error(inode) {
+            self.meet(&error);
         }
         Ok(Arc::new(directory))
     }
@@ -112,7 +112,11 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
             // It stays an orphan, which the next mount deletes.
             return Ok(());
         }
-        self.finish_orphan(inode, crate::now())
+        match self.finish_orphan(inode, crate::now()) {
+            // It would keep its space until the next mount.
+            Err(FsError::Unreadable { .. }) => self.finish_orphan(inode, crate::now()),
+            done => done,
+        }
     }
 
     fn sync(&self) -> Result<(), FsError> {

@@ -7,7 +7,7 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_sync::{MutexGuard, thread};
 
-use super::carry::survive;
+use super::carry::{survive, twice};
 use super::content::Flight;
 use super::losses::Losses;
 use super::lower::Lower;
@@ -285,7 +285,7 @@ impl<L: Lower> MemFs<L> {
         let inode = memory.inode;
         let disk = {
             let _reading = self.reading_below();
-            self.lower.attributes(inode)?
+            twice(|| self.lower.attributes(inode))?
         };
         let same = |one: &Attributes| {
             // Memory does not follow how directories grow, nor what maps take.
@@ -310,9 +310,10 @@ impl<L: Lower> MemFs<L> {
         };
         let kind = OpKind::Change { inode, size_bytes: None, change };
         let _changing = self.changing_below();
-        self.lower.apply(&Op { uid: 0, gid: 0, time: memory.ctime, kind })?;
+        let op = Op { uid: 0, gid: 0, time: memory.ctime, kind };
+        twice(|| self.lower.apply(&op))?;
         // Small inodes have no nanoseconds: what is stored counts.
-        self.lower.attributes(inode)
+        twice(|| self.lower.attributes(inode))
     }
 
     /// Lets the disk have all changes that were made before the call.

@@ -12,6 +12,7 @@ mod live;
 mod losses;
 mod opening;
 mod patterns;
+mod read_errors;
 
 use std::collections::BTreeSet;
 
