@@ -345,7 +345,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
                 }
             })?;
         }
-        if change == Default::default() {
+        if size_bytes.is_some() && change == Default::default() {
             return Ok(());
         }
         self.run(inode, |volume, tx| volume.change(tx, caller, inode, &change))

@@ -138,6 +138,11 @@ pub trait Store: Send + Sync {
         false
     }
 
+    /// A time as inodes keep it.
+    fn kept_time(&self, time: Timestamp) -> Timestamp {
+        time
+    }
+
     /// Makes a change, whole or not at all. It is durable after the next [`Store::sync`].
     ///
     /// # Errors

@@ -43,6 +43,14 @@ const SET_FSXATTR: u32 = 0x401c_5820;
 /// Flags that `FS_IOC_GETFLAGS` shows (`EXT4_FL_USER_VISIBLE`).
 const VISIBLE_FLAGS: u32 = 0x725b_dfff;
 
+/// Flags that `FS_IOC_SETFLAGS` may set (`EXT4_FL_USER_MODIFIABLE`).
+const CHANGEABLE_FLAGS: u32 = 0x604b_c0ff;
+/// Flags that directories alone have.
+const OF_DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC
+    .union(InodeFlags::TOPDIR)
+    .union(InodeFlags::CASEFOLD)
+    .union(InodeFlags::PROJINHERIT);
+
 /// An attribute of the root that no file system stores: how it is served, as lines of `name: value`.
 pub const STATUS: &[u8] = b"floe.status";
 
@@ -383,9 +391,7 @@ impl<S: Store> Adapter<'_, S> {
         let word = |at: usize| le32_at(data, at).ok_or(FsError::Invalid);
         let data = match request.cmd {
             SET_FLAGS => {
-                let hidden = file.flags.bits() & !VISIBLE_FLAGS;
-                let flags = InodeFlags::from_bits_retain(word(0)? | hidden);
-                self.set_flags(&file, by, flags, None)?;
+                self.set_flags(&file, by, flags_asked(&file, word(0)?)?, None)?;
                 Vec::new()
             }
             SET_FSXATTR => {
@@ -405,6 +411,28 @@ impl<S: Store> Adapter<'_, S> {
         let data = data.get(..data.len().min(request.out_size as usize)).unwrap_or_default();
         // `fuse_ioctl_out`: result, flags, and two counts that only unrestricted requests use.
         Ok(Answer::Bytes([&[0; 16][..], data].concat()))
+    }
+}
+
+/// The flags of a file for which a program asks so (Linux: `ext4_fileattr_set`): those that say what the inode holds stay, and
+/// those that a file of its type cannot have are refused.
+fn flags_asked(file: &Attributes, asked: u32) -> Result<InodeFlags, FsError> {
+    let refused = || FsError::Unsupported("this flag");
+    let visible = Some(asked).filter(|asked| asked & !VISIBLE_FLAGS == 0).ok_or_else(refused)?;
+    let asked = InodeFlags::from_bits_retain(visible);
+    let of_type = match file.kind {
+        FileType::Directory => InodeFlags::from_bits_retain(!0),
+        FileType::Regular => InodeFlags::from_bits_retain(!OF_DIRECTORIES.bits()),
+        _ => InodeFlags::NODUMP | InodeFlags::NOATIME,
+    };
+    let changeable = InodeFlags::from_bits_retain(CHANGEABLE_FLAGS);
+    let flags = (asked & changeable) | file.flags.difference(changeable);
+    // Linux would write the map anew, or log content: neither is done here.
+    let changed = flags.symmetric_difference(file.flags);
+    let unserved = InodeFlags::EXTENTS | InodeFlags::JOURNAL_DATA;
+    match of_type.contains(asked) && !changed.intersects(unserved) {
+        true => Ok(flags),
+        false => Err(refused()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_fs::{
-    Attributes, Change as Fields, FsError, NewInode, NewKind, Op, OpKind, Place, RangeMode,
+    Attributes, Caller, Change as Fields, FsError, NewInode, NewKind, Op, OpKind, Place, RangeMode,
     RenameMode, SetMode, Store, Timestamp, now,
 };
 use floe_sync::thread;
@@ -85,8 +85,8 @@ impl<S: Store> Adapter<'_, S> {
             Change::Unlink { name, directory: true } => OpKind::RemoveDirectory(place(name)),
             Change::Rename { from, directory, to, flags } => {
                 let directory = abi::inode_of(directory).ok_or(FsError::NotFound)?;
-                let (from, to) = (place(from), Place { directory, name: to });
-                OpKind::Rename { from, to, mode: rename_mode(flags)? }
+                let mode = self.rename_mode(flags, directory, to)?;
+                OpKind::Rename { from: place(from), to: Place { directory, name: to }, mode }
             }
             Change::Setattr(ref fields) => {
                 let (size_bytes, change) = self.new_fields(inode, by, fields)?;
@@ -99,7 +99,7 @@ impl<S: Store> Adapter<'_, S> {
                 OpKind::Write { inode, offset_bytes, bytes }
             }
             Change::Setxattr { name, value, flags } => {
-                OpKind::SetAttribute { inode, name, value, mode: set_mode(flags) }
+                OpKind::SetAttribute { inode, name, value, mode: self.set_mode(inode, name, flags)? }
             }
             Change::Removexattr { name } => OpKind::RemoveAttribute { inode, name },
             Change::Fallocate { offset_bytes, len_bytes, mode } => {
@@ -149,11 +149,37 @@ impl<S: Store> Adapter<'_, S> {
         by: (u32, u32),
         asked: &SetattrIn,
     ) -> Result<(Option<u64>, Fields), FsError> {
+        if SetattrFields::from_bits_truncate(asked.valid).difference(SetattrFields::CTIME).is_empty() {
+            return Ok((None, self.owned_again(inode, by)?));
+        }
         let (size_bytes, mut change) = fields_of(asked);
+        if change.accessed.is_some() && !is_now(asked) {
+            self.judge_times(inode)?;
+        }
         if loses_ids(asked) {
             change.permissions = self.without_ids(inode, by, change.permissions)?;
         }
         Ok((size_bytes, change))
+    }
+
+    /// `chown` that changes neither owner nor group: set-user-ID and set-group-ID go, and nothing is left to do for an immutable
+    /// file.
+    fn owned_again(&self, inode: InodeNr, by: (u32, u32)) -> Result<Fields, FsError> {
+        let file = self.fs.attributes(inode)?;
+        let permissions = self.without_ids(inode, by, None)?;
+        let may = by.0 == 0 || by.0 == file.uid || permissions.is_none();
+        if !may || file.flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(FsError::NotPermitted);
+        }
+        Ok(Fields { permissions, ..Fields::default() })
+    }
+
+    /// An append-only file gets no times but now.
+    fn judge_times(&self, inode: InodeNr) -> Result<(), FsError> {
+        match self.fs.attributes(inode)?.flags.contains(InodeFlags::APPEND) {
+            true => Err(FsError::NotPermitted),
+            false => Ok(()),
+        }
     }
 
     /// Copies bytes from one file to another, or to another place of the same file. May copy fewer than asked for.
@@ -255,6 +281,43 @@ impl<S: Store> Adapter<'_, S> {
         Ok(Answer::Bytes(bytes))
     }
 
+    fn rename_mode(
+        &self,
+        flags: u32,
+        directory: InodeNr,
+        to: &[u8],
+    ) -> Result<RenameMode, FsError> {
+        let flags = RenameFlags::from_bits(flags).ok_or(FsError::Invalid)?;
+        Ok(match flags {
+            flags if flags.is_empty() => RenameMode::Replace,
+            RenameFlags::NOREPLACE => RenameMode::NoReplace,
+            RenameFlags::EXCHANGE => RenameMode::Exchange,
+            RenameFlags::WHITEOUT => RenameMode::Whiteout,
+            flags if flags == RenameFlags::WHITEOUT | RenameFlags::NOREPLACE => {
+                // The kernel lets nobody else into the directory meanwhile.
+                match self.fs.resolve(&Caller::Judged, directory, to) {
+                    Ok(_) => return Err(FsError::Exists),
+                    Err(FsError::NotFound) => RenameMode::Whiteout,
+                    Err(error) => return Err(error),
+                }
+            }
+            _ => return Err(FsError::Invalid),
+        })
+    }
+
+    fn set_mode(&self, inode: InodeNr, name: &[u8], flags: u32) -> Result<SetMode, FsError> {
+        Ok(match XattrFlags::from_bits_truncate(flags) {
+            // An attribute that is there must not be, and one that is not must.
+            flags if flags.contains(XattrFlags::CREATE | XattrFlags::REPLACE) => {
+                self.fs.extended_attribute(inode, name)?;
+                return Err(FsError::Exists);
+            }
+            flags if flags.contains(XattrFlags::CREATE) => SetMode::Create,
+            flags if flags.contains(XattrFlags::REPLACE) => SetMode::Replace,
+            _ => SetMode::Any,
+        })
+    }
+
     /// On whose behalf a change is made. What the kernel writes back has no user any more, and comes as root's, who may use
     /// the last blocks and pass limits: so it counts as the file's owner's.
     fn on_behalf_of(
@@ -338,16 +401,6 @@ fn new_node(mode: u32, device: u32, umask: u32) -> Result<NewInode<'static>, FsE
     Ok(new(kind, mode, umask))
 }
 
-fn rename_mode(flags: u32) -> Result<RenameMode, FsError> {
-    match RenameFlags::from_bits(flags) {
-        Some(flags) if flags.is_empty() => Ok(RenameMode::Replace),
-        Some(RenameFlags::NOREPLACE) => Ok(RenameMode::NoReplace),
-        Some(RenameFlags::EXCHANGE) => Ok(RenameMode::Exchange),
-        Some(RenameFlags::WHITEOUT) => Ok(RenameMode::Whiteout),
-        _ => Err(FsError::Invalid),
-    }
-}
-
 fn range_mode(mode: u32) -> Result<RangeMode, FsError> {
     let unserved = || FsError::Unsupported("this mode of fallocate");
     let mode = FallocateFlags::from_bits(mode).ok_or_else(unserved)?;
@@ -362,15 +415,9 @@ fn range_mode(mode: u32) -> Result<RangeMode, FsError> {
     }
 }
 
-fn set_mode(flags: u32) -> SetMode {
-    let flags = XattrFlags::from_bits_truncate(flags);
-    if flags.contains(XattrFlags::CREATE) {
-        SetMode::Create
-    } else if flags.contains(XattrFlags::REPLACE) {
-        SetMode::Replace
-    } else {
-        SetMode::Any
-    }
+/// Whether the time of the last access becomes the present.
+fn is_now(asked: &SetattrIn) -> bool {
+    SetattrFields::from_bits_truncate(asked.valid).contains(SetattrFields::ATIME_NOW)
 }
 
 /// Whether set-user-ID and set-group-ID go: with a new owner or group, and where the kernel says so.

@@ -31,6 +31,7 @@ mod mount;
 mod mount_limits;
 mod mounted_cubes;
 mod native;
+mod odd_calls;
 mod online;
 mod outputs;
 mod own_mount;

@@ -9,7 +9,8 @@ use super::{Live, caller_of, in_one};
 use crate::cubes::{CubeCall, Gates};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
-use crate::{Attributes, Directory, FsError};
+use crate::file_system::kept_time;
+use crate::{Attributes, Directory, FsError, Timestamp};
 
 impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
@@ -56,6 +57,10 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
 
     fn is_read_only(&self) -> bool {
         self.faults.is_read_only()
+    }
+
+    fn kept_time(&self, time: Timestamp) -> Timestamp {
+        kept_time(time, self.image.files().geometry().inode_size > 128)
     }
 
     fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
