@@ -16,8 +16,8 @@ mod paths;
 mod reads;
 mod taken;
 
-pub(crate) use taken::kept_time;
 pub use paths::{Follow, Stopped};
+pub(crate) use taken::kept_time;
 
 /// Bytes of a name at most.
 const MOST_NAME_BYTES: usize = 255;

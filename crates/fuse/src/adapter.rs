@@ -9,10 +9,8 @@ use floe_fs::{Attributes, Caller, FileSystem, FsError, Handle, SeekFor, Store, W
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use floe_sync::atomic::{AtomicUsize, Ordering};
-use floe_sync::{Mutex, PoisonError};
-
 use crate::abi::{self, DirectoryReply, InHeader, IoctlIn, Operation};
+use crate::asked::{VISIBLE_FLAGS, WritingBack, flags_asked};
 use crate::carrier::Carrier;
 use crate::cubes::{self, CUBE_PREFIX};
 use crate::errno::{errno, is_fault};
@@ -24,8 +22,6 @@ use crate::writers::{Writers, writes};
 pub(crate) const MOST_ANSWER_BYTES: u32 = 1 << 20;
 /// Sectors of a file whose content the kernel may keep: those of a page.
 const SECTORS_AT_LEAST: u64 = 8;
-/// Threads that serve the requests of a core, at least, where there are several.
-const THREADS_AT_LEAST: usize = 3;
 /// `SEEK_DATA` of lseek.
 const SEEK_DATA: u32 = 3;
 /// `SEEK_HOLE` of lseek.
@@ -40,19 +36,10 @@ const GET_VERSION: u32 = 0x8008_7601;
 const SET_FLAGS: u32 = 0x4008_6602;
 /// `FS_IOC_FSSETXATTR`.
 const SET_FSXATTR: u32 = 0x401c_5820;
-/// Flags that `FS_IOC_GETFLAGS` shows (`EXT4_FL_USER_VISIBLE`).
-const VISIBLE_FLAGS: u32 = 0x725b_dfff;
-
-/// Flags that `FS_IOC_SETFLAGS` may set (`EXT4_FL_USER_MODIFIABLE`).
-const CHANGEABLE_FLAGS: u32 = 0x604b_c0ff;
-/// Flags that directories alone have.
-const OF_DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC
-    .union(InodeFlags::TOPDIR)
-    .union(InodeFlags::CASEFOLD)
-    .union(InodeFlags::PROJINHERIT);
-
 /// An attribute of the root that no file system stores: how it is served, as lines of `name: value`.
 pub const STATUS: &[u8] = b"floe.status";
+/// The line of the status that counts refused writes of which no program was told, up to the number. Missing for none.
+pub const UNTOLD: &str = "refused writes nobody was told of: ";
 
 /// An answer to the kernel.
 #[derive(Debug)]
@@ -80,13 +67,6 @@ pub(crate) struct Adapter<'s, S> {
     pub(crate) writeback: bool,
     pub(crate) carrier: &'s dyn Carrier,
     pub(crate) writing_back: &'s WritingBack,
-}
-
-/// Threads that let the kernel write back.
-#[derive(Debug, Default)]
-pub(crate) struct WritingBack {
-    count: AtomicUsize,
-    turn: Mutex<()>,
 }
 
 impl<S: Store> Adapter<'_, S> {
@@ -279,20 +259,6 @@ impl<S: Store> Adapter<'_, S> {
         (Attributes { sectors, ..*file }, Duration::ZERO)
     }
 
-    /// Lets the kernel write back what it keeps of a file. The writes come to other threads, while this one waits; `false` if
-    /// too few would be left for them.
-    fn write_back(&self, inode: InodeNr) -> bool {
-        let most = self.options.threads.min(THREADS_AT_LEAST) - 1;
-        let enters = self.writing_back.count.fetch_add(1, Ordering::Relaxed) < most;
-        if enters {
-            let _turn = self.writing_back.turn.lock().unwrap_or_else(PoisonError::into_inner);
-            // An inode that the kernel does not know has nothing to write.
-            let _ = self.carrier.notify(&abi::write_back(inode));
-        }
-        self.writing_back.count.fetch_sub(1, Ordering::Relaxed);
-        enters
-    }
-
     fn open(&self, inode: InodeNr, flags: u32) -> Result<Answer, FsError> {
         let file = self.fs.attributes(inode)?;
         let writes = writes(flags);
@@ -373,6 +339,9 @@ impl<S: Store> Adapter<'_, S> {
         let mut text = format!(
             "version: {version}\nprocess: {process}\nthreads: {threads}\nmode: {mode}\ntransport: {transport}\nkernel cache: {writes}\n"
         );
+        if let untold @ 1.. = self.writers.untold_losses() {
+            text.push_str(&format!("{UNTOLD}{untold}\n"));
+        }
         let gates = self.fs.store().gates();
         for (cube, mode, why) in gates.map_or_else(Vec::new, |gates| gates.failures()) {
             text.push_str(&format!("cube {cube}: {}: {}\n", mode.name(), why.replace('\n', " ")));
@@ -411,28 +380,6 @@ impl<S: Store> Adapter<'_, S> {
         let data = data.get(..data.len().min(request.out_size as usize)).unwrap_or_default();
         // `fuse_ioctl_out`: result, flags, and two counts that only unrestricted requests use.
         Ok(Answer::Bytes([&[0; 16][..], data].concat()))
-    }
-}
-
-/// The flags of a file for which a program asks so (Linux: `ext4_fileattr_set`): those that say what the inode holds stay, and
-/// those that a file of its type cannot have are refused.
-fn flags_asked(file: &Attributes, asked: u32) -> Result<InodeFlags, FsError> {
-    let refused = || FsError::Unsupported("this flag");
-    let visible = Some(asked).filter(|asked| asked & !VISIBLE_FLAGS == 0).ok_or_else(refused)?;
-    let asked = InodeFlags::from_bits_retain(visible);
-    let of_type = match file.kind {
-        FileType::Directory => InodeFlags::from_bits_retain(!0),
-        FileType::Regular => InodeFlags::from_bits_retain(!OF_DIRECTORIES.bits()),
-        _ => InodeFlags::NODUMP | InodeFlags::NOATIME,
-    };
-    let changeable = InodeFlags::from_bits_retain(CHANGEABLE_FLAGS);
-    let flags = (asked & changeable) | file.flags.difference(changeable);
-    // Linux would write the map anew, or log content: neither is done here.
-    let changed = flags.symmetric_difference(file.flags);
-    let unserved = InodeFlags::EXTENTS | InodeFlags::JOURNAL_DATA;
-    match of_type.contains(asked) && !changed.intersects(unserved) {
-        true => Ok(flags),
-        false => Err(refused()),
     }
 }
 

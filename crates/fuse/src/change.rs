@@ -5,11 +5,11 @@ use std::time::Duration;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_fs::{
-    Attributes, Caller, Change as Fields, FsError, NewInode, NewKind, Op, OpKind, Place, RangeMode,
-    RenameMode, SetMode, Store, Timestamp, now,
+    Attributes, Change as Fields, FsError, NewInode, NewKind, Op, OpKind, Place, RangeMode, Store,
+    Timestamp, now,
 };
 use floe_sync::thread;
-use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
+use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use crate::abi::{self, Change, SetattrFields, SetattrIn, WriteFlags};
@@ -85,8 +85,10 @@ impl<S: Store> Adapter<'_, S> {
             Change::Unlink { name, directory: true } => OpKind::RemoveDirectory(place(name)),
             Change::Rename { from, directory, to, flags } => {
                 let directory = abi::inode_of(directory).ok_or(FsError::NotFound)?;
-                let mode = self.rename_mode(flags, directory, to)?;
-                OpKind::Rename { from: place(from), to: Place { directory, name: to }, mode }
+                let (from, to) = (place(from), Place { directory, name: to });
+                let mode = self.rename_mode(flags, &to)?;
+                self.write_back_what_replaces(&from, &to, mode);
+                OpKind::Rename { from, to, mode }
             }
             Change::Setattr(ref fields) => {
                 let (size_bytes, change) = self.new_fields(inode, by, fields)?;
@@ -98,9 +100,12 @@ impl<S: Store> Adapter<'_, S> {
                 }
                 OpKind::Write { inode, offset_bytes, bytes }
             }
-            Change::Setxattr { name, value, flags } => {
-                OpKind::SetAttribute { inode, name, value, mode: self.set_mode(inode, name, flags)? }
-            }
+            Change::Setxattr { name, value, flags } => OpKind::SetAttribute {
+                inode,
+                name,
+                value,
+                mode: self.set_mode(inode, name, flags)?,
+            },
             Change::Removexattr { name } => OpKind::RemoveAttribute { inode, name },
             Change::Fallocate { offset_bytes, len_bytes, mode } => {
                 let end = offset_bytes.checked_add(len_bytes).ok_or(FsError::TooLarge)?;
@@ -149,7 +154,10 @@ impl<S: Store> Adapter<'_, S> {
         by: (u32, u32),
         asked: &SetattrIn,
     ) -> Result<(Option<u64>, Fields), FsError> {
-        if SetattrFields::from_bits_truncate(asked.valid).difference(SetattrFields::CTIME).is_empty() {
+        if SetattrFields::from_bits_truncate(asked.valid)
+            .difference(SetattrFields::CTIME)
+            .is_empty()
+        {
             return Ok((None, self.owned_again(inode, by)?));
         }
         let (size_bytes, mut change) = fields_of(asked);
@@ -160,26 +168,6 @@ impl<S: Store> Adapter<'_, S> {
             change.permissions = self.without_ids(inode, by, change.permissions)?;
         }
         Ok((size_bytes, change))
-    }
-
-    /// `chown` that changes neither owner nor group: set-user-ID and set-group-ID go, and nothing is left to do for an immutable
-    /// file.
-    fn owned_again(&self, inode: InodeNr, by: (u32, u32)) -> Result<Fields, FsError> {
-        let file = self.fs.attributes(inode)?;
-        let permissions = self.without_ids(inode, by, None)?;
-        let may = by.0 == 0 || by.0 == file.uid || permissions.is_none();
-        if !may || file.flags.contains(InodeFlags::IMMUTABLE) {
-            return Err(FsError::NotPermitted);
-        }
-        Ok(Fields { permissions, ..Fields::default() })
-    }
-
-    /// An append-only file gets no times but now.
-    fn judge_times(&self, inode: InodeNr) -> Result<(), FsError> {
-        match self.fs.attributes(inode)?.flags.contains(InodeFlags::APPEND) {
-            true => Err(FsError::NotPermitted),
-            false => Ok(()),
-        }
     }
 
     /// Copies bytes from one file to another, or to another place of the same file. May copy fewer than asked for.
@@ -281,43 +269,6 @@ impl<S: Store> Adapter<'_, S> {
         Ok(Answer::Bytes(bytes))
     }
 
-    fn rename_mode(
-        &self,
-        flags: u32,
-        directory: InodeNr,
-        to: &[u8],
-    ) -> Result<RenameMode, FsError> {
-        let flags = RenameFlags::from_bits(flags).ok_or(FsError::Invalid)?;
-        Ok(match flags {
-            flags if flags.is_empty() => RenameMode::Replace,
-            RenameFlags::NOREPLACE => RenameMode::NoReplace,
-            RenameFlags::EXCHANGE => RenameMode::Exchange,
-            RenameFlags::WHITEOUT => RenameMode::Whiteout,
-            flags if flags == RenameFlags::WHITEOUT | RenameFlags::NOREPLACE => {
-                // The kernel lets nobody else into the directory meanwhile.
-                match self.fs.resolve(&Caller::Judged, directory, to) {
-                    Ok(_) => return Err(FsError::Exists),
-                    Err(FsError::NotFound) => RenameMode::Whiteout,
-                    Err(error) => return Err(error),
-                }
-            }
-            _ => return Err(FsError::Invalid),
-        })
-    }
-
-    fn set_mode(&self, inode: InodeNr, name: &[u8], flags: u32) -> Result<SetMode, FsError> {
-        Ok(match XattrFlags::from_bits_truncate(flags) {
-            // An attribute that is there must not be, and one that is not must.
-            flags if flags.contains(XattrFlags::CREATE | XattrFlags::REPLACE) => {
-                self.fs.extended_attribute(inode, name)?;
-                return Err(FsError::Exists);
-            }
-            flags if flags.contains(XattrFlags::CREATE) => SetMode::Create,
-            flags if flags.contains(XattrFlags::REPLACE) => SetMode::Replace,
-            _ => SetMode::Any,
-        })
-    }
-
     /// On whose behalf a change is made. What the kernel writes back has no user any more, and comes as root's, who may use
     /// the last blocks and pass limits: so it counts as the file's owner's.
     fn on_behalf_of(
@@ -337,7 +288,7 @@ impl<S: Store> Adapter<'_, S> {
 
     /// Permissions that a file keeps when its content or owner changes: without set-user-ID, and without set-group-ID if the
     /// group may execute it, or if the caller is not of the group. `None` if all stay.
-    fn without_ids(
+    pub(crate) fn without_ids(
         &self,
         inode: InodeNr,
         (uid, gid): (u32, u32),

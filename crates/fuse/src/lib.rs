@@ -7,6 +7,7 @@
 
 pub mod abi;
 mod adapter;
+mod asked;
 mod carrier;
 mod change;
 mod cubes;
@@ -20,7 +21,7 @@ mod ring;
 mod session;
 mod writers;
 
-pub use adapter::STATUS;
+pub use adapter::{STATUS, UNTOLD};
 pub use carrier::{Carrier, Channel, MemoryCarrier};
 pub use device::{DevFuse, Transport};
 pub use metrics::{METRICS, prometheus};

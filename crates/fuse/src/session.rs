@@ -12,7 +12,8 @@ use rustix::io::Errno;
 
 use crate::abi::{InHeader, InitFlags, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, Operation};
 use crate::abi::{OutHeader, Request, ask_again, stale_name};
-use crate::adapter::{Adapter, Answer, WritingBack};
+use crate::adapter::{Adapter, Answer};
+use crate::asked::WritingBack;
 use crate::carrier::{Carrier, Channel, MOST_DATA_BYTES};
 use crate::metrics::Metrics;
 use crate::options::ServeOptions;

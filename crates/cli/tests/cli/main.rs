@@ -28,6 +28,7 @@ mod mkfs_block_map;
 mod mkfs_from;
 mod monitoring;
 mod mount;
+mod mount_killed;
 mod mount_limits;
 mod mounted_cubes;
 mod native;

@@ -159,9 +159,7 @@ fn open_cubes<D: WriteBlocks>(
 ///
 /// The one write that is not atomic where a device tears writes between sectors of 512 bytes (the feature and the checksum
 /// lie in different ones). The log is empty at that time, and Linux takes the same risk; e2fsck and `floe repair` mend it.
-fn set_needs_recovery<D: WriteBlocks>(
-    device: &D,
-) -> Result<[u8; Superblock::SIZE], JournalError> {
+fn set_needs_recovery<D: WriteBlocks>(device: &D) -> Result<[u8; Superblock::SIZE], JournalError> {
     let mut bytes = [0; Superblock::SIZE];
     let doing = "marking the file system in its superblock";
     device.read_at(OFFSET_BYTES, &mut bytes).map_err(JournalError::io(doing))?;

@@ -7,9 +7,9 @@ use floe_sync::Arc;
 
 use super::{Live, caller_of, in_one};
 use crate::cubes::{CubeCall, Gates};
+use crate::file_system::kept_time;
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
-use crate::file_system::kept_time;
 use crate::{Attributes, Directory, FsError, Timestamp};
 
 impl<D: WriteBlocks> Store for Live<'_, '_, D> {

@@ -196,10 +196,8 @@ impl Program {
             ["chown", at, uid, gid] => chown(&path(at), uid, gid, AtFlags::empty())?,
             ["lchown", at, uid, gid] => chown(&path(at), uid, gid, AtFlags::SYMLINK_NOFOLLOW)?,
             ["times", at, accessed, modified] => {
-                let times = Timestamps {
-                    last_access: time(accessed),
-                    last_modification: time(modified),
-                };
+                let times =
+                    Timestamps { last_access: time(accessed), last_modification: time(modified) };
                 fs::utimensat(CWD, path(at), &times, AtFlags::SYMLINK_NOFOLLOW)?;
             }
             ["access", at, mode] => {
@@ -297,8 +295,8 @@ fn octal(word: &str) -> Mode {
 
 fn time(word: &str) -> Timespec {
     let (tv_sec, tv_nsec) = match word {
-        "now" => (0, fs::UTIME_NOW.into()),
-        "omit" => (0, fs::UTIME_OMIT.into()),
+        "now" => (0, fs::UTIME_NOW),
+        "omit" => (0, fs::UTIME_OMIT),
         word => {
             let (seconds, nanoseconds) = word.split_once('.').unwrap_or((word, "0"));
             (seconds.parse().unwrap(), nanoseconds.parse().unwrap())

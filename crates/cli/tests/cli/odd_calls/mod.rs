@@ -28,7 +28,10 @@ const FIXTURE: &[(&str, &str)] = &[
     ("loop", "symlink loop loop"),
     ("p", "mknod p fifo 644"),
     ("open", "mkdir open 755; chmod open 777"),
-    ("sticky", "mkdir sticky 755; open sticky/root w|creat; close; open sticky/mine w|creat; close"),
+    (
+        "sticky",
+        "mkdir sticky 755; open sticky/root w|creat; close; open sticky/mine w|creat; close",
+    ),
     ("sticky", "chown sticky/mine 1000 1000; chmod sticky 1777"),
     ("mine", "mkdir mine 755; chown mine 1000 1000"),
     ("mf", "open mf w|creat; append 4; close; chown mf 1000 1000"),
@@ -146,9 +149,8 @@ fn odd_calls_are_answered_as_by_linux() {
         let answers = answers(ours.path());
         all.extend(wrong(options, &answers, true));
         let found = cases().into_iter().zip(answers);
-        differ.extend(
-            found.filter(|(case, found)| case.linux != found).map(|(case, _)| case.calls),
-        );
+        differ
+            .extend(found.filter(|(case, found)| case.linux != found).map(|(case, _)| case.calls));
         ours.end();
         assert!(floe_testkit::oracle::e2fsck(&image).unwrap().clean(), "{options}");
     }
