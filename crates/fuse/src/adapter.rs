@@ -38,8 +38,6 @@ const SET_FLAGS: u32 = 0x4008_6602;
 const SET_FSXATTR: u32 = 0x401c_5820;
 /// An attribute of the root that no file system stores: how it is served, as lines of `name: value`.
 pub const STATUS: &[u8] = b"floe.status";
-/// The line of the status that counts refused writes of which no program was told, up to the number. Missing for none.
-pub const UNTOLD: &str = "refused writes nobody was told of: ";
 
 /// An answer to the kernel.
 #[derive(Debug)]
@@ -339,9 +337,6 @@ impl<S: Store> Adapter<'_, S> {
         let mut text = format!(
             "version: {version}\nprocess: {process}\nthreads: {threads}\nmode: {mode}\ntransport: {transport}\nkernel cache: {writes}\n"
         );
-        if let untold @ 1.. = self.writers.untold_losses() {
-            text.push_str(&format!("{UNTOLD}{untold}\n"));
-        }
         let gates = self.fs.store().gates();
         for (cube, mode, why) in gates.map_or_else(Vec::new, |gates| gates.failures()) {
             text.push_str(&format!("cube {cube}: {}: {}\n", mode.name(), why.replace('\n', " ")));

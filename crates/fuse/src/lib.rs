@@ -21,7 +21,7 @@ mod ring;
 mod session;
 mod writers;
 
-pub use adapter::{STATUS, UNTOLD};
+pub use adapter::STATUS;
 pub use carrier::{Carrier, Channel, MemoryCarrier};
 pub use device::{DevFuse, Transport};
 pub use metrics::{METRICS, prometheus};

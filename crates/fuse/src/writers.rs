@@ -23,8 +23,6 @@ struct Failures {
     of_files: HashMap<InodeNr, Errno>,
     /// Files about which the kernel is to ask.
     untold: Vec<InodeNr>,
-    /// Refused writes of files that nobody has open any more for writing, as of one that was mapped.
-    losses: u64,
 }
 
 /// Whether a file that is opened so can be written.
@@ -66,16 +64,9 @@ impl Writers {
     /// Something that the kernel wrote back was refused. The kernel tells who closes the file or makes it durable; whoever
     /// goes on writing would never learn of it.
     pub(crate) fn fail(&self, inode: InodeNr, errno: Errno) {
-        let is_open = self.has(inode);
         let mut failures = self.failures();
         failures.of_files.insert(inode, errno);
         failures.untold.push(inode);
-        failures.losses += u64::from(!is_open);
-    }
-
-    /// Refused writes of which no program was told. Whoever has the file open is told by its next write, fsync or close.
-    pub(crate) fn untold_losses(&self) -> u64 {
-        self.failures().losses
     }
 
     /// The error of a file, once.
@@ -115,11 +106,6 @@ mod tests {
         assert_eq!(writers.take_untold(), [file]);
         assert_eq!(writers.take_failure(file), Some(Errno::NOSPC));
         assert_eq!((writers.take_failure(file), writers.take_untold().len()), (None, 0));
-        assert_eq!(writers.untold_losses(), 1, "nobody has it open");
-        writers.open(file, write);
-        writers.fail(file, Errno::NOSPC);
-        assert_eq!(writers.untold_losses(), 1);
-        writers.close(file, write);
         // Was never opened.
         writers.close(file, both);
         assert!(!writers.has(file));

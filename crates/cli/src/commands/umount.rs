@@ -5,8 +5,8 @@ use std::fs::File;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use floe_fuse::STATUS;
 use floe_fuse::mount::unmount;
-use floe_fuse::{STATUS, UNTOLD};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::getxattr;
 use rustix::io::Errno;
@@ -84,8 +84,9 @@ fn write_all(directory: &Path) -> Result<()> {
     // First the kernel lets the server have what it keeps of files, such as those that were mapped.
     let written = File::open(directory).and_then(|opened| {
         match rustix::fs::syncfs(&opened) {
-            // The kernel remembers each error until somebody calls syncfs; the programs were told by write, fsync or close.
-            Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) if all_were_told(directory) => {}
+            // The kernel remembers each error until somebody calls syncfs. The programs were told of what did not fit, by write,
+            // fsync or close; what the server accepted and could not write is another error.
+            Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => {}
             synced => synced?,
         }
         opened.sync_all()
@@ -94,12 +95,6 @@ fn write_all(directory: &Path) -> Result<()> {
         let name = directory.display();
         format!("{name}: the last changes could not be written; it is unmounted without them")
     })
-}
-
-/// Whether the server knows of no refused write that no program was told of.
-fn all_were_told(directory: &Path) -> bool {
-    let status = attribute(directory, STATUS);
-    status.is_ok_and(|status| !status.lines().any(|line| line.starts_with(UNTOLD)))
 }
 
 /// Whether a mount has no server any more.
