@@ -19,6 +19,7 @@ use floe_sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::cubes::Gates;
 use crate::disk::{ChangeError, Disk, DiskError};
+use crate::error::twice;
 use crate::faults::{Fault, Faults, OnError};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{Space, Store};
@@ -139,12 +140,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             let _ = self.run_once(|volume, tx| cubes::renew(volume, tx, now));
             self.reserve_regions(now)?;
         }
-        let end = || self.run(InodeNr::ROOT, |volume, tx| volume.end_writing(tx, now));
-        match end() {
-            // One failed read does not leave a whole mount unclean.
-            Err(FsError::Unreadable { .. }) => end()?,
-            done => done?,
-        }
+        twice(|| self.run(InodeNr::ROOT, |volume, tx| volume.end_writing(tx, now)))?;
         self.make_durable()
     }
 

@@ -10,13 +10,13 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::abi::{self, DirectoryReply, InHeader, IoctlIn, Operation};
-use crate::asked::{VISIBLE_FLAGS, WritingBack, flags_asked};
 use crate::carrier::Carrier;
 use crate::cubes::{self, CUBE_PREFIX};
 use crate::errno::{errno, is_fault};
+use crate::flags::{VISIBLE_FLAGS, extended_flags, flags_asked, with_extended_flags};
 use crate::metrics::{METRICS, Metrics, Now};
 use crate::options::ServeOptions;
-use crate::writers::{Writers, writes};
+use crate::writers::{Writers, WritingBack, writes};
 
 /// Bytes of an answer at most; the kernel never asks for more than was agreed.
 pub(crate) const MOST_ANSWER_BYTES: u32 = 1 << 20;
@@ -394,27 +394,4 @@ fn sized(value: Vec<u8>, len_bytes: u32) -> Answer {
     } else {
         Answer::Bytes(value)
     }
-}
-
-/// Flags and how `FS_IOC_FSGETXATTR` shows them (`FS_XFLAG_*`).
-const EXTENDED_FLAGS: [(InodeFlags, u32); 6] = [
-    (InodeFlags::IMMUTABLE, 0x8),
-    (InodeFlags::APPEND, 0x10),
-    (InodeFlags::SYNC, 0x20),
-    (InodeFlags::NOATIME, 0x40),
-    (InodeFlags::NODUMP, 0x80),
-    (InodeFlags::PROJINHERIT, 0x200),
-];
-
-fn extended_flags(flags: InodeFlags) -> u32 {
-    let shown = EXTENDED_FLAGS.iter().filter(|(flag, _)| flags.contains(*flag));
-    shown.map(|(_, shown)| shown).sum()
-}
-
-/// Flags, with those that `FS_IOC_FSSETXATTR` sets as it says.
-fn with_extended_flags(mut flags: InodeFlags, extended: u32) -> InodeFlags {
-    for (flag, shown) in EXTENDED_FLAGS {
-        flags.set(flag, extended & shown != 0);
-    }
-    flags
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
-use floe_fs::{Attributes, Caller, Change as Fields, FsError, Place, RenameMode, SetMode, Store};
-use floe_sync::atomic::{AtomicUsize, Ordering};
-use floe_sync::{Mutex, PoisonError, thread};
+use floe_fs::{Caller, Change as Fields, FsError, Place, RenameMode, SetMode, Store};
+use floe_sync::atomic::Ordering;
+use floe_sync::{PoisonError, thread};
 use rustix::fs::{RenameFlags, XattrFlags};
 
 use crate::abi;
@@ -17,24 +17,6 @@ const THREADS_AT_LEAST: usize = 3;
 /// How often, and after which time each, a rename asks anew whether the kernel may write back.
 const MOST_TRIES: u32 = 200;
 const TRY_EVERY: Duration = Duration::from_millis(2);
-/// Flags that `FS_IOC_GETFLAGS` shows (`EXT4_FL_USER_VISIBLE`).
-pub(crate) const VISIBLE_FLAGS: u32 = 0x725b_dfff;
-
-/// Flags that `FS_IOC_SETFLAGS` may set (`EXT4_FL_USER_MODIFIABLE`).
-const CHANGEABLE_FLAGS: u32 = 0x604b_c0ff;
-/// Flags that directories alone have.
-const OF_DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC
-    .union(InodeFlags::TOPDIR)
-    .union(InodeFlags::CASEFOLD)
-    .union(InodeFlags::PROJINHERIT);
-
-/// Threads that let the kernel write back.
-#[derive(Debug, Default)]
-pub(crate) struct WritingBack {
-    count: AtomicUsize,
-    turn: Mutex<()>,
-}
-
 impl<S: Store> Adapter<'_, S> {
     /// `chown` that changes neither owner nor group: set-user-ID and set-group-ID go, and nothing is left to do for an immutable
     /// file.
@@ -136,27 +118,5 @@ impl<S: Store> Adapter<'_, S> {
                 thread::sleep(TRY_EVERY);
             }
         }
-    }
-}
-
-/// The flags of a file for which a program asks so (Linux: `ext4_fileattr_set`): those that say what the inode holds stay, and
-/// those that a file of its type cannot have are refused.
-pub(crate) fn flags_asked(file: &Attributes, asked: u32) -> Result<InodeFlags, FsError> {
-    let refused = || FsError::Unsupported("this flag");
-    let visible = Some(asked).filter(|asked| asked & !VISIBLE_FLAGS == 0).ok_or_else(refused)?;
-    let asked = InodeFlags::from_bits_retain(visible);
-    let of_type = match file.kind {
-        FileType::Directory => InodeFlags::from_bits_retain(!0),
-        FileType::Regular => InodeFlags::from_bits_retain(!OF_DIRECTORIES.bits()),
-        _ => InodeFlags::NODUMP | InodeFlags::NOATIME,
-    };
-    let changeable = InodeFlags::from_bits_retain(CHANGEABLE_FLAGS);
-    let flags = (asked & changeable) | file.flags.difference(changeable);
-    // Linux would write the map anew, or log content: neither is done here.
-    let changed = flags.symmetric_difference(file.flags);
-    let unserved = InodeFlags::EXTENTS | InodeFlags::JOURNAL_DATA;
-    match of_type.contains(asked) && !changed.intersects(unserved) {
-        true => Ok(flags),
-        false => Err(refused()),
     }
 }

@@ -13,6 +13,7 @@ mod change;
 mod cubes;
 mod device;
 mod errno;
+mod flags;
 mod metrics;
 pub mod mount;
 mod options;

@@ -7,6 +7,7 @@ use floe_sync::Arc;
 
 use super::{Live, caller_of, in_one};
 use crate::cubes::{CubeCall, Gates};
+use crate::error::twice;
 use crate::file_system::kept_time;
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
@@ -117,11 +118,8 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
             // It stays an orphan, which the next mount deletes.
             return Ok(());
         }
-        match self.finish_orphan(inode, crate::now()) {
-            // It would keep its space until the next mount.
-            Err(FsError::Unreadable { .. }) => self.finish_orphan(inode, crate::now()),
-            done => done,
-        }
+        // It would keep its space until the next mount.
+        twice(|| self.finish_orphan(inode, crate::now()))
     }
 
     fn sync(&self) -> Result<(), FsError> {

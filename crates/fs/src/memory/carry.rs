@@ -147,14 +147,6 @@ impl<L: Lower> MemFs<L> {
     }
 }
 
-/// Does something once more after a read that failed: what was accepted is not lost to one failure of the device.
-pub(super) fn twice<T>(mut work: impl FnMut() -> Result<T, FsError>) -> Result<T, FsError> {
-    match work() {
-        Err(FsError::Unreadable { .. }) => work(),
-        done => done,
-    }
-}
-
 /// Notes that the times of an inode are lost, where that is all.
 pub(super) fn survive(
     done: Result<(), FsError>,

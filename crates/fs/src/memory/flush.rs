@@ -7,7 +7,7 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_sync::{MutexGuard, thread};
 
-use super::carry::{survive, twice};
+use super::carry::survive;
 use super::content::Flight;
 use super::losses::Losses;
 use super::lower::Lower;
@@ -18,6 +18,7 @@ use super::record::{Action, Record, Stamp};
 use super::table::Table;
 use super::waiting::Pending;
 use super::{MemFs, State};
+use crate::error::twice;
 use crate::op::{Op, OpKind};
 use crate::{Attributes, FsError, Timestamp};
 
