@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use floe_ext4::files::Bounds;
 use floe_format::native::cube::{MOST_CUBES, OnError, Policies, Recovery};
-use floe_format::{BlockRun, Geometry, GroupNr, InodeNr};
+use floe_format::{Geometry, GroupNr, InodeNr};
 use floe_sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use floe_sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, thread, thread_number};
 
 use crate::FsError;
 use pins::Pins;
 
+mod bounds;
 mod call;
 pub(crate) mod pins;
 
@@ -126,14 +126,19 @@ pub(crate) struct Job {
     pub(crate) undo: Option<std::path::PathBuf>,
 }
 
+/// Sizes by which inodes and blocks lie in lots.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    /// Groups of a lot; 0 where there are no lots.
+    lot_groups: u32,
+    inodes_per_group: u32,
+    blocks_per_group: u32,
+}
+
 /// The gates of all cubes. Nothing that a call reads here is written while cubes are neither made nor removed, so that calls
 /// of different threads pass no cache line to each other.
 pub struct Gates {
-    /// Groups of a lot; 0 where there are no lots.
-    lot_groups: u32,
-    /// Inodes and blocks of a group.
-    inodes_per_group: u32,
-    blocks_per_group: u32,
+    sizes: Sizes,
     /// Names and blocks may lead from one cube into another: a system that does not know cubes has written.
     coupled: AtomicBool,
     /// The inodes of `/.cubes`, whose names lead into all cubes, and of `/.cubes/super`, whose blocks lie in all.
@@ -167,9 +172,11 @@ impl Gates {
         let lots = groups.checked_div(lot_groups).map_or(0, |_| groups.div_ceil(lot_groups));
         let leaves = if lots > 0 { MOST_CUBES as usize / LEAF + 1 } else { 0 };
         Self {
-            lot_groups,
-            inodes_per_group: geometry.inodes_per_group,
-            blocks_per_group: geometry.blocks_per_group,
+            sizes: Sizes {
+                lot_groups,
+                inodes_per_group: geometry.inodes_per_group,
+                blocks_per_group: geometry.blocks_per_group,
+            },
             coupled: AtomicBool::new(false),
             own_files: Default::default(),
             owners: (0..lots).map(|_| AtomicU32::new(0)).collect(),
@@ -189,29 +196,6 @@ impl Gates {
             owner.store(by_lot.get(&lot).copied().unwrap_or(0), Ordering::Release);
         }
         self.has_cubes.store(!by_lot.is_empty(), Ordering::Release);
-    }
-
-    /// Sets the inodes of `/.cubes` and `/.cubes/super`, and whether names and blocks may lead from one cube into another.
-    pub(crate) fn set_bounds(&self, own_files: [u32; 2], coupled: bool) {
-        for (place, inode) in self.own_files.iter().zip(own_files) {
-            place.store(inode, Ordering::Release);
-        }
-        self.coupled.store(coupled, Ordering::Release);
-    }
-
-    /// Whether the references of one inode to another may be judged by their cubes.
-    fn keeps_apart(&self) -> bool {
-        self.has_cubes() && !self.coupled.load(Ordering::Acquire)
-    }
-
-    /// Whether a directory may name an inode, whatever that inode says: it lies in the same cube, or is the directory of one.
-    pub(crate) fn may_name(&self, directory: InodeNr, inode: InodeNr) -> bool {
-        if !self.keeps_apart() {
-            return true;
-        }
-        let (own, other) = (self.of_inode(directory), self.of_inode(inode));
-        let is_home = directory.0 == self.own_files[0].load(Ordering::Acquire);
-        own == other || own == 0 && (is_home || self.pins().may_be_top(other, inode))
     }
 
     /// Whether there is a cube besides the root cube.
@@ -236,7 +220,7 @@ impl Gates {
 
     /// The cube of a group; 0: the root cube.
     pub(crate) fn of_group(&self, group: GroupNr) -> u32 {
-        let lot = group.0.checked_div(self.lot_groups);
+        let lot = group.0.checked_div(self.sizes.lot_groups);
         let owner = lot.and_then(|lot| self.owners.get(lot as usize));
         owner.map_or(0, |owner| owner.load(Ordering::Acquire))
     }
@@ -246,7 +230,7 @@ impl Gates {
         if !self.has_cubes.load(Ordering::Acquire) {
             return 0;
         }
-        let group = inode.0.saturating_sub(1).checked_div(self.inodes_per_group);
+        let group = inode.0.saturating_sub(1).checked_div(self.sizes.inodes_per_group);
         group.map_or(0, |group| self.of_group(GroupNr(group)))
     }
 
@@ -417,20 +401,6 @@ impl Gates {
     /// The result of the last check or repair of a cube; `None` while it runs.
     pub(crate) fn report(&self, cube: u32) -> Option<String> {
         self.known(cube)?.about().report.clone()
-    }
-}
-
-impl Bounds for Gates {
-    fn may_have(&self, inode: InodeNr, run: BlockRun) -> bool {
-        if !self.keeps_apart() || inode.0 == self.own_files[1].load(Ordering::Acquire) {
-            return true;
-        }
-        let own = self.of_inode(inode);
-        let group = |block: u64| u32::try_from(block / u64::from(self.blocks_per_group.max(1)));
-        // Native file systems have no blocks before the first group.
-        let ends = (group(run.start.0), group(run.end().0.saturating_sub(1)));
-        let (Ok(first), Ok(last)) = ends else { return false };
-        (first..=last).all(|group| self.of_group(GroupNr(group)) == own)
     }
 }
 

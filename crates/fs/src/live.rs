@@ -69,8 +69,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
     ) -> Result<Self, FsError> {
         let (image, faults) = (Image::new(files), Faults::default());
         let space = image.space();
-        let gates = Arc::new(Gates::new(volume.lot_groups(), volume.geometry()));
-        files.keep_within(Arc::<Gates>::clone(&gates));
+        let gates = cubes::gates_of(&volume, files);
         let work = Mutex::new(Work {
             volume,
             damaged_groups: 0,
@@ -171,21 +170,6 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         self.make_durable()?;
         let copied = self.work().volume.back_up_descriptors(self.disk, &lots);
         copied.map_err(|error| FsError::Ended(error.to_string()))
-    }
-
-    /// Records entries in lists of orphans that name something of another cube. They stay there for `floe repair`.
-    fn meet_stray_orphans(&self) {
-        let strays = self.work().volume.stray_orphans().to_vec();
-        for (cube, inode) in strays {
-            let what = format!("a list of orphans names {inode}, which belongs to another cube");
-            match cube {
-                0 => {
-                    let inode = InodeNr(0);
-                    self.meet(&FsError::Damaged { inode, what, fault: Fault::DAMAGE });
-                }
-                cube => self.fail_cube(cube, what),
-            }
-        }
     }
 
     fn work(&self) -> MutexGuard<'_, Work> {

@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use clap::{Subcommand, ValueEnum};
 use floe_blockdev::{ReadBlocks, WriteBlocks};
+use floe_check::cube::CubeName;
 use floe_disk::ops::{Caller, NewCube};
 use floe_disk::volume::cubes;
 use floe_ext4::files::{Files, Follow, Node, printable};
@@ -28,6 +29,7 @@ use crate::input::size::bytes;
 use crate::terminal::signals;
 
 mod live;
+mod room;
 
 /// Create, list, change and remove cubes of a native file system, unmounted (IMAGE PATH) or mounted by Floe (DIRECTORY).
 ///
@@ -99,7 +101,7 @@ enum Verb {
 struct PlaceArgs {
     #[command(flatten)]
     source: Source,
-    /// Directory of the cube in the image; left out if the first argument is a directory below a mount
+    /// Directory of the cube in the image, or `cube:` and its number; left out if the first argument is a directory below a mount
     path: Option<OsString>,
 }
 
@@ -318,27 +320,17 @@ impl<'f, 'd> CubeImage<'f, 'd> {
         Ok(Self { files, owners, subs })
     }
 
-    fn lot_bytes(&self) -> u64 {
-        let geometry = self.files.geometry();
-        let groups = u64::from(geometry.block_size / geometry.desc_size);
-        groups * u64::from(geometry.blocks_per_group) * u64::from(geometry.block_size)
-    }
-
-    fn policies(&self, settings: Settings, before: Policies) -> Result<Policies> {
-        let lot = self.lot_bytes();
-        if settings.max_bytes.is_some_and(|limit| limit > 0 && limit < lot) {
-            bail!("--max-size is below {}, the size of a lot; nothing was changed", size(lot));
-        }
-        Ok(settings.over(before, self.files.geometry().block_size))
-    }
-
     fn node(&self, path: &[u8]) -> Result<Node> {
         let found = self.files.lookup(path, Follow::Last);
         found.with_context(|| printable(path))
     }
 
-    /// The cube whose directory a path leads to.
+    /// The cube whose directory a path leads to, or with this number (`cube:3`).
     fn cube(&self, path: &[u8]) -> Result<&SubSuperblock> {
+        if let CubeName::Number(number) = CubeName::of(path) {
+            let sub = self.subs.get(&number);
+            return sub.with_context(|| format!("there is no cube {number}"));
+        }
         let inode = self.node(path)?.number.0;
         let sub = self.subs.values().find(|sub| sub.top_inode == inode);
         sub.with_context(|| format!("{} is not a cube", printable(path)))
@@ -391,6 +383,7 @@ impl<'f, 'd> CubeImage<'f, 'd> {
             bail!("the path of a cube has at most {MOST_PATH_BYTES} bytes");
         }
         let policies = self.policies(settings, Policies::default())?;
+        self.judge_journal(settings.journal_blocks.unwrap_or(0))?;
         let name = place::last_name(path).context("the path of a cube must end with a name")?;
         let new = NewCube {
             parent: self.node(parent)?.number,
@@ -412,7 +405,8 @@ impl<'f, 'd> CubeImage<'f, 'd> {
         path: &[u8],
         keep_files: bool,
     ) -> Result<u32> {
-        let cube = self.cube(path)?.cube;
+        let sub = self.cube(path)?;
+        let (cube, path) = (sub.cube, &sub.path[..]);
         let name = place::last_name(path).context("the path of a cube must end with a name")?;
         let parent = self.node(parent_of(path)?)?.number;
         let place = (!keep_files).then_some((parent, name));

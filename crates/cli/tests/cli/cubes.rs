@@ -55,12 +55,17 @@ fn cubes_are_made_shown_changed_and_removed() {
         ("show", &["/"], "is not a cube"),
         ("set", &["/none", "--max-size", "none"], "there is no"),
         ("remove", &["/lost+found"], "is not a cube"),
+        ("remove", &["cube:9"], "there is no cube 9"),
+        ("create", &["/x", "--journal-blocks", "63"], "room for 64 to "),
+        ("create", &["/x", "--journal-blocks", "100000"], "room for 64 to "),
     ] {
         let (code, out, err) = cube(&image, verb, arguments);
         assert!(code == 8 && err.contains(why), "{verb} {arguments:?}: {code} {out}{err}");
     }
     assert_eq!(cube(&image, "set", &["/web"]).0, 16);
     assert!(cube(&image, "set", &["/web", "--max-size", "none"]).1.contains("no limit"));
+    assert!(cube(&image, "set", &["cube:1", "--max-size", "32m"]).1.contains("at most 32"));
+    assert!(cube(&image, "show", &["cube:2"]).1.contains("/db"));
     let (_, json, _) = cube(&image, "list", &["--json"]);
     let shown: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(
@@ -68,7 +73,7 @@ fn cubes_are_made_shown_changed_and_removed() {
         (&"/db".into(), &"floe-cubes".into())
     );
     judge(&image, "made");
-    assert_eq!(cube(&image, "remove", &["/web"]).0, 0);
+    assert_eq!(cube(&image, "remove", &["cube:1"]).0, 0);
     assert!(!cube(&image, "list", &[]).1.contains("/web"));
     let mut made = 0;
     while made < 20 && cube(&image, "create", &[&format!("/c{made}")]).0 == 0 {

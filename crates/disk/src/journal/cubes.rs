@@ -85,6 +85,29 @@ impl<D: WriteBlocks> Journal<D> {
         own.is_some()
     }
 
+    /// As [`Journal::abort_cube`], without an end for anybody else: changes that the cube shares with others become durable first.
+    ///
+    /// # Errors
+    /// As [`Journal::commit`].
+    pub fn abandon_cube(&self, cube: u32, why: &str) -> Result<bool, JournalError> {
+        loop {
+            let mut shared = self.lock();
+            let Some(lane) = shared.lane_of_cube(cube).filter(|lane| *lane > 0) else {
+                return Ok(false);
+            };
+            let state = &shared.lanes[lane].state;
+            if state.failed.is_none() && !state.running.partners.is_empty() {
+                drop(shared);
+                self.commit_cube(cube)?;
+                continue;
+            }
+            shared.end_lanes([lane], why);
+            drop(shared);
+            self.changed.notify_all();
+            return Ok(true);
+        }
+    }
+
     /// Makes all finished changes of a cube durable, and those of others that share a change with them: an fsync of a file in the
     /// cube. The journals of other cubes are not written. A cube without a journal of its own has that of inode 8.
     ///

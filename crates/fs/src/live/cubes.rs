@@ -3,15 +3,18 @@
 use floe_blockdev::WriteBlocks;
 use floe_disk::ops::{Caller, NewCube};
 use floe_disk::volume::{Volume, cubes};
-use floe_ext4::files::{Follow, printable};
+use floe_ext4::files::{Files, Follow, printable};
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 use floe_format::native::cube::{Policies, Recovery, State, SubSuperblock};
 use floe_format::native::identity::Identity;
+use floe_sync::Arc;
 
 use super::{Live, Work};
 use crate::cubes::pins::Pins;
-use crate::cubes::{CubeCall, Gates, Job, Settings};
+use crate::cubes::{CubeCall, Gates, Job, Mode, Settings};
+use crate::disk::Disk;
+use crate::faults::Fault;
 use crate::store::{Space, Store, find_in};
 use crate::{FsError, now};
 
@@ -118,12 +121,39 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
 
     /// Records a failure of a cube, and does what its policy wants.
     pub(super) fn fail_cube(&self, cube: u32, why: String) {
-        if self.gates.fail(cube, why).is_none() {
-            return;
+        match self.gates.fail(cube, why.clone()) {
+            None => return,
+            Some(Mode::Failed) => self.drop_changes(cube, &why),
+            Some(_) => {}
         }
         // If it cannot be recorded, the next mount meets the failure again.
         let _ = self.note_state(cube, State::Failed);
         self.queue_recovery(cube);
+    }
+
+    /// Records entries in lists of orphans that name something of another cube. They stay there for `floe repair`.
+    pub(super) fn meet_stray_orphans(&self) {
+        let strays = self.work().volume.stray_orphans().to_vec();
+        for (cube, inode) in strays {
+            let what = format!("a list of orphans names {inode}, which belongs to another cube");
+            match cube {
+                0 => {
+                    let inode = InodeNr(0);
+                    self.meet(&FsError::Damaged { inode, what, fault: Fault::DAMAGE });
+                }
+                cube => self.fail_cube(cube, what),
+            }
+        }
+    }
+
+    /// Drops changes of a cube that are not durable: nothing of it is written from now on, and whoever waits for its journal is
+    /// told. Only a journal of its own can end alone; a repair at once needs it.
+    fn drop_changes(&self, cube: u32, why: &str) {
+        let Disk::Journaled(journal) = self.disk else { return };
+        if self.gates.recovery(cube) != Recovery::Online {
+            // If the device fails meanwhile, all ends, which every call says.
+            let _ = journal.abandon_cube(cube, why);
+        }
     }
 
     fn queue_recovery(&self, cube: u32) {
@@ -298,6 +328,13 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     pub fn gates(&self) -> &Gates {
         &self.gates
     }
+}
+
+/// The gates of a volume, by which its files are read from now on.
+pub(super) fn gates_of(volume: &Volume, files: &Files<'_>) -> Arc<Gates> {
+    let gates = Arc::new(Gates::new(volume.lot_groups(), volume.geometry()));
+    files.keep_within(Arc::<Gates>::clone(&gates));
+    gates
 }
 
 /// Brings the sub-superblocks up to date, before writing ends.

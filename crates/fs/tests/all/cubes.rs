@@ -20,6 +20,7 @@ use floe_sync::thread;
 mod above;
 mod faults;
 mod journals;
+mod policies;
 mod states;
 mod struck;
 

@@ -110,8 +110,7 @@ fn refusal(cx: &DirCx<'_>, block: &DirBlock<'_>, entry: &DirEntry<'_>, facts: Fa
     if entry.name.is_empty() {
         return refused(Problem::DirentNameEmpty { dir, logical, offset_bytes, inode_named });
     }
-    let leaves = outside(cx, block, entry).map(Some);
-    if let Some(problem) = leaves.or_else(|| unusable_inode(cx, block, entry, facts)) {
+    if let Some(problem) = bad_target(cx, block, entry, facts) {
         return problem.map_or(Verdict::Silent, refused);
     }
     if facts.is_ea_inode() && cx.ea_references.contains_key(&inode_named) {
@@ -130,6 +129,17 @@ fn refusal(cx: &DirCx<'_>, block: &DirBlock<'_>, entry: &DirEntry<'_>, facts: Fa
         return refused(problem);
     }
     Verdict::Stays
+}
+
+/// Whether an entry may not lead where it does: into another cube, or to an inode that cannot be named.
+fn bad_target(
+    cx: &DirCx<'_>,
+    block: &DirBlock<'_>,
+    entry: &DirEntry<'_>,
+    facts: Facts,
+) -> Option<Option<Problem>> {
+    let leaves = outside(cx, block, entry).map(Some);
+    leaves.or_else(|| unusable_inode(cx, block, entry, facts))
 }
 
 /// The finding about a name that leads into another cube although none may.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use floe_format::native::cube::OnError;
+use floe_format::native::cube::{FEWEST_JOURNAL_BLOCKS, OnError};
 use floe_fs::Settings;
 use floe_sync::thread;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
@@ -49,7 +49,9 @@ fn set_attribute(directory: &Path, name: &str, value: &[u8]) -> Result<()> {
             "it is not below a mount of a native file system by `floe mount`, or a cube in a cube; nothing was changed",
         ),
         Err(Errno::PERM | Errno::ACCESS) => failed("only root controls cubes"),
-        Err(Errno::NOSPC) => failed("there is no free lot; nothing was changed"),
+        Err(Errno::NOSPC) => failed(
+            "there is no free lot, or the journal does not fit into one; nothing was changed",
+        ),
         Err(Errno::EXIST) => failed("the name exists; nothing was changed"),
         Err(Errno::NODATA) => failed("it lies in no cube; nothing was changed"),
         Err(Errno::INVAL) => failed(
@@ -82,6 +84,12 @@ fn words(settings: Settings) -> String {
 
 /// Makes a cube, and waits until the kernel sees its directory.
 pub(super) fn create(directory: &Path, settings: Settings) -> Result<Vec<Value>> {
+    let few = settings.journal_blocks.filter(|blocks| *blocks < FEWEST_JOURNAL_BLOCKS);
+    if let Some(blocks) = few {
+        bail!(
+            "--journal-blocks {blocks}: the journal of a cube has {FEWEST_JOURNAL_BLOCKS} blocks at least; nothing was changed"
+        );
+    }
     let (parent, name) = split(directory)?;
     let value = [name, b"/", words(settings).as_bytes()].concat();
     set_attribute(parent, "floe.cube.create", &value)?;

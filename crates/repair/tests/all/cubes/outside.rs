@@ -132,15 +132,14 @@ fn blocks_of_another_cube_are_damage_of_the_file_that_claims_them() {
     let device = MemDevice::new(made.clone());
     let scopes = [1, 2].map(|cube| scope_of(&device, cube));
     let [one, two] = scopes.each_ref().map(|scope| inodes(&device, scope, 5000).remove(0));
-    let changes: [(&str, Box<dyn Fn(&mut OwnedInode)>); 2] = [
-        ("data", Box::new(|inode| inode.base.block = two.base.block)),
-        ("attributes", Box::new(|inode| inode.base.file_acl_lo = two.base.file_acl_lo)),
-    ];
-    for (what, change) in changes {
+    for what in ["data", "attributes"] {
         let device = MemDevice::new(made.clone());
         let victim = content(&device, &scopes[1]);
         let mut wrong = one.clone();
-        change(&mut wrong);
+        match what {
+            "data" => wrong.base.block = two.base.block,
+            _ => wrong.base.file_acl_lo = two.base.file_acl_lo,
+        }
         put(&device, &mut wrong);
         let problems = damage(&device);
         let outside = problems.iter().filter_map(|problem| match problem {
