@@ -116,7 +116,7 @@ fn a_damaged_log_of_a_cube_is_replayed_up_to_the_damage() {
     let transactions = descriptors(&device, &own);
     assert!(transactions.len() > 2, "{transactions:?}");
     let last = transactions[transactions.len() - 1];
-    device.write_at(last + 40, b"damage of a descriptor").unwrap();
+    device.write_at(last + BLOCK + 100, b"damage of a logged block").unwrap();
     let problems = damage(&device);
     let is_wanted = |problem: &Problem| matches!(problem, Problem::CubeJournalDamaged { cube: 1, inode, .. } if *inode == own.inode);
     assert!(problems.iter().any(is_wanted), "{problems:?}");
