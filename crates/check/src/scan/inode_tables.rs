@@ -52,6 +52,11 @@ impl TablePart {
     }
 }
 
+/// Parts of all groups, those that are never read among them.
+pub(crate) fn part_count(geometry: &Geometry) -> u64 {
+    u64::from(geometry.group_count) * u64::from(chunks_per_group(geometry.inodes_per_group))
+}
+
 /// The parts of all inode tables that may hold inodes in use, in order of groups.
 pub(crate) fn table_parts(volume: &Volume<'_>) -> Vec<TablePart> {
     let mut parts = Vec::new();
