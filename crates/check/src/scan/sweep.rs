@@ -17,11 +17,12 @@ use floe_blockdev::ReadBlocks;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::geometry::Strictness;
 use floe_format::native::identity::Identity;
-use floe_format::native::lot::DESC_SIZE;
+use floe_format::native::lot::is_desc_size;
 use floe_format::{BlockNr, BlockRun, Geometry};
 use floe_sync::atomic::{AtomicUsize, Ordering};
 use floe_sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 
+use super::forecast::besides;
 use super::lots::{Lot, READ_BYTES};
 
 /// Bytes that a sweep may hold, unless the memory of the check is limited.
@@ -34,6 +35,8 @@ pub struct Sweep<'d> {
     below: &'d dyn ReadBlocks,
     geometry: Geometry,
     lot_count: u32,
+    /// Blocks outside of lots' own structures that each check reads.
+    besides: Vec<BlockNr>,
     room_bytes: u64,
     /// Bytes that it will hold, at most, as the superblock tells.
     expected_bytes: u64,
@@ -50,23 +53,6 @@ impl std::fmt::Debug for Sweep<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Sweep").field("lot_count", &self.lot_count).finish_non_exhaustive()
     }
-}
-
-/// The runs of blocks that a sweep reads, in order, as the descriptors tell: no inode is read. `None` if the file system is not
-/// native. The device must have its superblock.
-pub fn expected(device: &dyn ReadBlocks) -> Option<Vec<BlockRun>> {
-    let sweep = Sweep::over(device, None)?;
-    let geometry = &sweep.geometry;
-    let (mut runs, mut bytes) = (Vec::new(), vec![0; geometry.block_size as usize]);
-    for lot in 0..sweep.lot_count {
-        let block = geometry.primary_desc_block(lot);
-        if device.read_at(geometry.offset_bytes(block), &mut bytes).is_ok()
-            && let Some(lot) = Lot::of(geometry, lot, &bytes)
-        {
-            runs.extend(lot.runs(geometry, lot.sealed_region()));
-        }
-    }
-    Some(runs)
 }
 
 /// The blocks that a sweep holds.
@@ -114,10 +100,10 @@ impl<'d> Sweep<'d> {
         let superblock = Superblock::decode(&bytes);
         let identity = Identity::of(&superblock)?;
         let geometry = Geometry::new(&superblock, Strictness::Strict).ok()?;
-        if geometry.desc_size != DESC_SIZE || geometry.block_size < DESC_SIZE {
+        if !is_desc_size(geometry.desc_size) || geometry.block_size < geometry.desc_size {
             return None;
         }
-        let lot_count = geometry.group_count.div_ceil(geometry.block_size / DESC_SIZE);
+        let lot_count = geometry.desc_blocks;
         let block_size = u64::from(geometry.block_size);
         // The use that the superblock alone tells, with tables that are half empty. Damage makes it a wrong guess, no more.
         let free = superblock.free_inodes_count;
@@ -135,6 +121,7 @@ impl<'d> Sweep<'d> {
         }
         Some(Self {
             below: device,
+            besides: besides(&superblock, &geometry),
             geometry,
             lot_count,
             room_bytes,
@@ -144,6 +131,19 @@ impl<'d> Sweep<'d> {
             swept: Mutex::new(BTreeSet::new()),
             held: RwLock::new(Held::default()),
         })
+    }
+
+    pub(super) const fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(super) const fn besides(&self) -> &[BlockNr] {
+        self.besides.as_slice()
+    }
+
+    /// Whether all that is in use fits the memory.
+    pub(super) const fn fits(&self) -> bool {
+        self.fits
     }
 
     /// Bytes that it will hold, at most.
@@ -173,9 +173,11 @@ impl<'d> Sweep<'d> {
     fn lot_to_sweep(&self, offset_bytes: u64) -> Option<u32> {
         let block = BlockNr(offset_bytes / self.block_size());
         let group = self.geometry.group_of(block)?;
-        let lot = group.0 / (self.geometry.block_size / DESC_SIZE);
+        let lot = group.0 / (self.geometry.block_size / self.geometry.desc_size);
         if self.fits {
-            return (block == self.geometry.primary_desc_block(lot)).then_some(lot);
+            let first = Lot::beginning(&self.geometry, lot).start;
+            let is_first = block == first || block == self.geometry.primary_desc_block(lot);
+            return is_first.then_some(lot);
         }
         (self.begun.load(Ordering::Acquire) > 0).then_some(lot)
     }
@@ -188,16 +190,13 @@ impl<'d> Sweep<'d> {
         }
         swept.insert(lot);
         let block = self.geometry.primary_desc_block(lot);
-        let groups = Lot::groups_of(&self.geometry, lot);
-        // The bitmaps lie behind the descriptors.
-        let run = BlockRun::new(block, 1 + 2 * groups.len() as u64);
-        if !self.read(run) {
-            self.read(BlockRun::new(block, 1));
+        if !self.read(Lot::beginning(&self.geometry, lot), true) {
+            self.read(BlockRun::new(block, 1), true);
         }
         let Some(bytes) = self.held_block(block) else { return true };
         let Some(lot) = Lot::of(&self.geometry, lot, &bytes) else { return true };
         let region = lot.used_region(&self.geometry, |block| self.held_block(block));
-        for run in lot.runs(&self.geometry, region) {
+        for run in lot.runs(&self.geometry, region, &self.besides) {
             self.read_new(run);
         }
         true
@@ -229,15 +228,16 @@ impl<'d> Sweep<'d> {
             match next {
                 Err(held) => at = held,
                 Ok(end) => {
-                    self.read(BlockRun::new(BlockNr(at), end - at));
+                    self.read(BlockRun::new(BlockNr(at), end - at), false);
                     at = end;
                 }
             }
         }
     }
 
-    /// Reads a run of blocks that are not held, and holds it. `false` if it cannot be read as a whole, or need not be.
-    fn read(&self, run: BlockRun) -> bool {
+    /// Reads a run of blocks that are not held, and holds it, `small` ones longer than others. `false` if it cannot be read as
+    /// a whole, or need not be.
+    fn read(&self, run: BlockRun, small: bool) -> bool {
         let size = self.block_size();
         let (offset, len) = (run.start.0 * size, run.len_blocks * size);
         if offset + len > self.below.size_bytes() || self.below.is_hole(offset, len) {
@@ -251,9 +251,7 @@ impl<'d> Sweep<'d> {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         held.bytes += bytes.len() as u64;
         held.runs.insert(run.start.0, bytes);
-        // The first run of a lot is its descriptors and bitmaps.
-        let is_small = run.len_blocks <= 1 + 2 * u64::from(self.geometry.block_size / DESC_SIZE);
-        if is_small && held.small_bytes < self.room_bytes / 2 {
+        if small && held.small_bytes < self.room_bytes / 2 {
             held.small_bytes += len as u64;
         } else {
             held.order.push_back(run.start.0);
