@@ -42,7 +42,7 @@ impl ReadBlocks for Traced<'_> {
 }
 
 /// Reads that do not go on where the last one ended.
-pub(super) fn places(reads: &[(u64, u64)]) -> usize {
+fn places(reads: &[(u64, u64)]) -> usize {
     let ends = std::iter::once(None).chain(reads.iter().map(|(at, len)| Some(at + len)));
     reads.iter().zip(ends).filter(|((at, _), end)| Some(*at) != *end).count()
 }
