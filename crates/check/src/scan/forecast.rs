@@ -27,18 +27,24 @@ impl Forecast {
         let sweep = Sweep::over(device, None)?;
         let geometry = sweep.geometry();
         let (mut runs, mut bytes) = (Vec::new(), vec![0; geometry.block_size as usize]);
-        let descriptors = (0..geometry.desc_blocks).map(|lot| geometry.primary_desc_block(lot));
-        if !sweep.fits() {
-            // All of them are judged before lots are swept one after the other.
-            runs.extend(descriptors.clone().map(|block| BlockRun::new(block, 1)));
-        }
-        for (lot, block) in (0..).zip(descriptors) {
-            if device.read_at(geometry.offset_bytes(block), &mut bytes).is_ok()
-                && let Some(lot) = Lot::of(geometry, lot, &bytes)
-            {
-                runs.extend(lot.runs(geometry, lot.sealed_region(), sweep.besides()));
+        let (mut left_bytes, mut later) = (Some(sweep.room_bytes()), Vec::new());
+        for lot in 0..geometry.desc_blocks {
+            let block = geometry.primary_desc_block(lot);
+            let is_read = device.read_at(geometry.offset_bytes(block), &mut bytes).is_ok();
+            let Some(of_lot) = Lot::of(geometry, lot, &bytes).filter(|_| is_read) else { continue };
+            let own = of_lot.runs(geometry, of_lot.sealed_region(), sweep.besides());
+            let len = own.iter().map(|run| run.len_blocks * u64::from(geometry.block_size)).sum();
+            left_bytes = left_bytes.and_then(|left: u64| left.checked_sub(len));
+            if left_bytes.is_some() {
+                runs.extend(own);
+                continue;
             }
+            // There is no room for it before inodes are read.
+            let beginning = Lot::beginning(geometry, lot);
+            runs.push(beginning);
+            later.extend(own.into_iter().filter_map(|run| behind(run, beginning.end())));
         }
+        runs.extend(later);
         Some(Self { runs, block_size: geometry.block_size })
     }
 
@@ -56,6 +62,12 @@ impl Forecast {
             parts.map(move |at| Request::read(start + at, READ_BYTES.min(len - at)))
         })
     }
+}
+
+/// The part of a run from a block on.
+fn behind(run: BlockRun, from: BlockNr) -> Option<BlockRun> {
+    let start = run.start.max(from);
+    (start < run.end()).then(|| BlockRun::new(start, run.end().0 - start.0))
 }
 
 /// Blocks outside of the structures of lots that each check reads: the first block of the journal. The superblock has a copy of

@@ -6,9 +6,9 @@
 //! findings cannot differ from those of a check without a sweep. A check of a lot's files walks their trees in memory, so
 //! that a valid node that nobody leads to (a ghost) proves nothing, and needs no sums of levels to be recognised.
 //!
-//! If all that is in use fits the memory, a lot is swept when its descriptors are read for the first time: then the whole check
-//! is one pass over the device. If not, a lot is swept when the first of its inodes are read, and the lot swept longest ago
-//! is dropped, except for its bitmaps.
+//! A lot is swept when its descriptors are read for the first time, as long as there is room: if there is for all of them, the
+//! whole check is one pass over the device. Of the others descriptors and bitmaps are held, and they are swept when the first of
+//! their inodes are read; then the lot swept longest ago is dropped, except for its bitmaps.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -40,10 +40,10 @@ pub struct Sweep<'d> {
     room_bytes: u64,
     /// Bytes that it will hold, at most, as the superblock tells.
     expected_bytes: u64,
-    /// All that is in use fits the room.
-    fits: bool,
     /// 1: inodes are read from now on.
     begun: AtomicUsize,
+    /// 1: no further lot fits the room before inodes are read.
+    full: AtomicUsize,
     /// Lots that were swept, in order; one thread sweeps at a time.
     swept: Mutex<BTreeSet<u32>>,
     held: RwLock<Held>,
@@ -114,9 +114,8 @@ impl<'d> Sweep<'d> {
         let blocks = region_blocks.saturating_add(small_blocks);
         let bound = blocks.saturating_mul(block_size).saturating_add(inode_bytes);
         let room_bytes = memory_bytes.map_or(ROOM_BYTES, |bytes| bytes / SHARE);
-        let fits = bound <= room_bytes;
         // A budget that has no room for one lot beside another is better used otherwise.
-        if !fits && memory_bytes.is_some() {
+        if bound > room_bytes && memory_bytes.is_some() {
             return None;
         }
         Some(Self {
@@ -126,8 +125,8 @@ impl<'d> Sweep<'d> {
             lot_count,
             room_bytes,
             expected_bytes: bound.min(room_bytes),
-            fits,
             begun: AtomicUsize::new(0),
+            full: AtomicUsize::new(0),
             swept: Mutex::new(BTreeSet::new()),
             held: RwLock::new(Held::default()),
         })
@@ -141,9 +140,9 @@ impl<'d> Sweep<'d> {
         self.besides.as_slice()
     }
 
-    /// Whether all that is in use fits the memory.
-    pub(super) const fn fits(&self) -> bool {
-        self.fits
+    /// Bytes that it may hold.
+    pub(super) const fn room_bytes(&self) -> u64 {
+        self.room_bytes
     }
 
     /// Bytes that it will hold, at most.
@@ -154,11 +153,15 @@ impl<'d> Sweep<'d> {
     /// Inodes are read from now on, in the order of groups. What fits the memory is swept to the end.
     pub fn begin(&self) {
         self.begun.store(1, Ordering::Release);
-        if self.fits {
+        if !self.is_full() {
             for lot in 0..self.lot_count {
                 self.sweep(lot);
             }
         }
+    }
+
+    fn is_full(&self) -> bool {
+        self.full.load(Ordering::Acquire) > 0
     }
 
     fn held(&self) -> RwLockReadGuard<'_, Held> {
@@ -174,12 +177,10 @@ impl<'d> Sweep<'d> {
         let block = BlockNr(offset_bytes / self.block_size());
         let group = self.geometry.group_of(block)?;
         let lot = group.0 / (self.geometry.block_size / self.geometry.desc_size);
-        if self.fits {
-            let first = Lot::beginning(&self.geometry, lot).start;
-            let is_first = block == first || block == self.geometry.primary_desc_block(lot);
-            return is_first.then_some(lot);
-        }
-        (self.begun.load(Ordering::Acquire) > 0).then_some(lot)
+        let first = Lot::beginning(&self.geometry, lot).start;
+        let is_first = block == first || block == self.geometry.primary_desc_block(lot);
+        let wants_any = self.is_full() && self.begun.load(Ordering::Acquire) > 0;
+        (is_first || wants_any).then_some(lot)
     }
 
     /// Sweeps a lot, unless that was done. Returns whether it was done now.
@@ -188,17 +189,26 @@ impl<'d> Sweep<'d> {
         if swept.contains(&lot) {
             return false;
         }
-        swept.insert(lot);
-        let block = self.geometry.primary_desc_block(lot);
-        if !self.read(Lot::beginning(&self.geometry, lot), true) {
-            self.read(BlockRun::new(block, 1), true);
+        let (number, block) = (lot, self.geometry.primary_desc_block(lot));
+        self.read_new(Lot::beginning(&self.geometry, lot), true);
+        self.read_new(BlockRun::new(block, 1), true);
+        let is_early = self.begun.load(Ordering::Acquire) == 0;
+        if is_early && self.is_full() {
+            return true;
         }
+        swept.insert(number);
         let Some(bytes) = self.held_block(block) else { return true };
         let Some(lot) = Lot::of(&self.geometry, lot, &bytes) else { return true };
         let region = lot.used_region(&self.geometry, |block| self.held_block(block));
-        for run in lot.runs(&self.geometry, region, &self.besides) {
-            self.read_new(run);
+        let runs = lot.runs(&self.geometry, region, &self.besides);
+        let wanted: u64 = runs.iter().map(|run| run.len_blocks * self.block_size()).sum();
+        if is_early && self.held().bytes.saturating_add(wanted) > self.room_bytes {
+            // This one and those behind it are swept when their inodes are read.
+            self.full.store(1, Ordering::Release);
+            swept.remove(&number);
+            return true;
         }
+        runs.into_iter().for_each(|run| self.read_new(run, false));
         true
     }
 
@@ -209,7 +219,7 @@ impl<'d> Sweep<'d> {
     }
 
     /// Reads those blocks of a run that are not held.
-    fn read_new(&self, run: BlockRun) {
+    fn read_new(&self, run: BlockRun, small: bool) {
         let size = self.block_size();
         let most = (READ_BYTES / size).max(1);
         let mut at = run.start.0;
@@ -228,25 +238,25 @@ impl<'d> Sweep<'d> {
             match next {
                 Err(held) => at = held,
                 Ok(end) => {
-                    self.read(BlockRun::new(BlockNr(at), end - at), false);
+                    self.read(BlockRun::new(BlockNr(at), end - at), small);
                     at = end;
                 }
             }
         }
     }
 
-    /// Reads a run of blocks that are not held, and holds it, `small` ones longer than others. `false` if it cannot be read as
-    /// a whole, or need not be.
-    fn read(&self, run: BlockRun, small: bool) -> bool {
+    /// Reads a run of blocks that are not held, and holds it, `small` ones longer than others. Nothing is held if it
+    /// cannot be read as a whole, or need not be.
+    fn read(&self, run: BlockRun, small: bool) {
         let size = self.block_size();
         let (offset, len) = (run.start.0 * size, run.len_blocks * size);
         if offset + len > self.below.size_bytes() || self.below.is_hole(offset, len) {
-            return false;
+            return;
         }
-        let Ok(len) = usize::try_from(len) else { return false };
+        let Ok(len) = usize::try_from(len) else { return };
         let mut bytes = vec![0; len];
         if self.below.read_at(offset, &mut bytes).is_err() {
-            return false;
+            return;
         }
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         held.bytes += bytes.len() as u64;
@@ -261,7 +271,6 @@ impl<'d> Sweep<'d> {
             let dropped = held.runs.remove(&oldest).map_or(0, |bytes| bytes.len() as u64);
             held.bytes -= dropped;
         }
-        true
     }
 }
 

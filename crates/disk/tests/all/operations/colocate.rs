@@ -1,6 +1,6 @@
 //! Metadata put together in stock file systems (`-o colocate`): where blocks lie, and that a check seeks less.
 
-use floe_blockdev::{MemDevice, WriteBlocks};
+use floe_blockdev::{MemDevice, Request, WriteBlocks};
 use floe_check::{CheckOptions, check};
 use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
 use floe_disk::ops::{Caller, NewInode, OpError};
@@ -10,7 +10,7 @@ use floe_format::{BlockNr, InodeNr};
 use floe_testkit::{Volume as Stored, tool};
 
 use super::model::time;
-use super::sweep::Traced;
+use super::sweep::{Traced, below_a_cache};
 use super::{image_of, judge};
 
 const BLOCK: u64 = 4096;
@@ -18,14 +18,14 @@ const GROUP: u64 = 2048;
 const FILES: u64 = 60;
 
 /// Files that grow in turn, so that each of their blocks lies elsewhere; in ext3 far enough for a double indirect block.
-fn grown(kind: FsType, colocate: bool, blocks: u64) -> MemDevice {
+fn grown(kind: FsType, mib: u64, colocate: bool, blocks: u64) -> MemDevice {
     let mut options = Options::of_type(kind);
     for (letter, value) in [('g', "2048"), ('b', "4096"), ('N', "2000"), ('m', "0")] {
         options.set(letter, value).unwrap();
     }
     let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: time(1) };
-    let device = MemDevice::new(vec![0; 64 << 20]);
-    let params = options.params(64 << 20, None, &fresh).unwrap();
+    let device = MemDevice::new(vec![0; (mib << 20) as usize]);
+    let params = options.params(mib << 20, None, &fresh).unwrap();
     mkfs::write(&Plan::new(&params).unwrap(), &device).unwrap();
     let mut volume = Volume::open(&device).unwrap();
     if colocate {
@@ -69,7 +69,7 @@ fn grown(kind: FsType, colocate: bool, blocks: u64) -> MemDevice {
 fn is_in_area(kind: FsType, block: BlockNr) -> bool {
     match kind {
         FsType::Ext3 => block.0 % GROUP < 1200 + GROUP / 25,
-        _ => block.0 < 1200 + GROUP / 4,
+        _ => block.0 % (16 * GROUP) < 1200 + GROUP / 4,
     }
 }
 
@@ -92,9 +92,14 @@ fn maps(device: &MemDevice) -> (Vec<(BlockNr, bool)>, Vec<BlockNr>) {
 }
 
 /// Reads that begin far from the end of the one before: what is near passes below the head sooner than it seeks.
-fn far(reads: &[(u64, u64)]) -> usize {
-    let ends = std::iter::once(0).chain(reads.iter().map(|(at, len)| at + len));
-    reads.iter().zip(ends).filter(|((at, _), end)| at.abs_diff(*end) > 128 << 10).count()
+fn far(reads: &[Request]) -> usize {
+    let ends = reads.iter().map(|read| read.offset_bytes + read.len_bytes);
+    let ends = std::iter::once(0).chain(ends);
+    reads
+        .iter()
+        .zip(ends)
+        .filter(|(read, end)| read.offset_bytes.abs_diff(*end) > 128 << 10)
+        .count()
 }
 
 #[test]
@@ -103,12 +108,13 @@ fn a_check_seeks_half_as_often_at_most() {
         return;
     }
     let seeks = |device: &MemDevice| {
-        let traced = Traced::new(device);
+        let traced = Traced::below_a_cache(device);
         let report = check(&traced, &CheckOptions::default()).unwrap();
         assert!(report.found.is_empty(), "{:?}", report.found);
-        far(&traced.reads())
+        far(&below_a_cache(&traced.reads()))
     };
-    let (apart, together) = (grown(FsType::Ext4, false, 40), grown(FsType::Ext4, true, 40));
+    let (apart, together) =
+        (grown(FsType::Ext4, 192, false, 40), grown(FsType::Ext4, 192, true, 40));
     let (nodes, data) = maps(&together);
     assert!(nodes.len() as u64 >= FILES);
     assert!(nodes.iter().all(|(block, _)| is_in_area(FsType::Ext4, *block)), "{nodes:?}");
@@ -122,7 +128,7 @@ fn the_first_indirect_block_stays_with_its_data() {
     if tool::missing() {
         return;
     }
-    let device = grown(FsType::Ext3, true, 24);
+    let device = grown(FsType::Ext3, 64, true, 24);
     let (nodes, data) = maps(&device);
     let near = |block: BlockNr| data.iter().any(|other| other.0.abs_diff(block.0) <= FILES + 1);
     let (single, others): (Vec<_>, Vec<_>) = nodes.iter().partition(|(_, single)| *single);
@@ -139,7 +145,7 @@ fn metadata_and_data_spill_over() {
         return;
     }
     // 8 groups of 2,048 blocks; without the areas there is no room for the files.
-    let device = grown(FsType::Ext4, true, 260);
+    let device = grown(FsType::Ext4, 64, true, 260);
     let (nodes, data) = maps(&device);
     assert!(data.len() as u64 > FILES * 220 && nodes.len() as u64 >= FILES);
     assert!(data.iter().any(|block| is_in_area(FsType::Ext4, *block)));

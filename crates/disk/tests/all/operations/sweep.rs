@@ -18,11 +18,16 @@ use super::{device_of, image_of};
 const BLOCK: u64 = 4096;
 
 /// A device that writes down all reads.
-pub(super) struct Traced<'d>(&'d MemDevice, Mutex<Vec<(u64, u64)>>);
+pub(super) struct Traced<'d>(&'d MemDevice, Mutex<Vec<(u64, u64)>>, bool);
 
 impl<'d> Traced<'d> {
     pub(super) fn new(device: &'d MemDevice) -> Self {
-        Self(device, Mutex::default())
+        Self(device, Mutex::default(), false)
+    }
+
+    /// The same, with hints of what will be read.
+    pub(super) fn below_a_cache(device: &'d MemDevice) -> Self {
+        Self(device, Mutex::default(), true)
     }
 
     pub(super) fn reads(&self) -> Vec<(u64, u64)> {
@@ -38,6 +43,18 @@ impl ReadBlocks for Traced<'_> {
     fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
         self.1.lock().unwrap().push((offset_bytes, into.len() as u64));
         self.0.read_at(offset_bytes, into)
+    }
+
+    // As a page cache has it.
+    fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
+        if self.2 {
+            self.1.lock().unwrap().push((offset_bytes, len_bytes));
+        }
+    }
+
+    fn is_cached(&self, offset_bytes: u64) -> bool {
+        let within = |(at, len): &(u64, u64)| (*at..at + len).contains(&offset_bytes);
+        !self.2 || self.1.lock().unwrap().iter().any(within)
     }
 }
 
@@ -180,7 +197,7 @@ fn each_block_is_read_once() {
 }
 
 /// The requests that reach a device below a page cache that is empty at first.
-fn below_a_cache(reads: &[(u64, u64)]) -> Vec<Request> {
+pub(super) fn below_a_cache(reads: &[(u64, u64)]) -> Vec<Request> {
     let (mut pages, mut requests) = (BTreeSet::new(), Vec::<Request>::new());
     for page in reads.iter().flat_map(|(at, len)| at / BLOCK..(at + len).div_ceil(BLOCK)) {
         if !pages.insert(page) {
