@@ -323,8 +323,14 @@ fn attribute_block(block: BlockNr, edit: AttributeBlockEdit, tense: Tense) -> St
 }
 
 fn flipped_back(flips: Flips, tense: Tense) -> String {
-    let bit = |bit| format!("bit {} of byte {:#04x}", bit % 8, bit / 8);
-    let bits: Vec<String> = flips.bits().map(bit).collect();
+    if let Flips::Byte(at, bits) = flips {
+        let was = tense.was();
+        return format!(
+            "byte {at:#04x} {was} changed by {bits:#04x}: the checksum of the inode then matches"
+        );
+    }
+    let bit = |(at, bits): (usize, u8)| format!("bit {} of byte {at:#04x}", bits.trailing_zeros());
+    let bits: Vec<String> = flips.bytes().map(bit).collect();
     let (bits, verb) =
         (bits.join(" and "), if flips.is_single() { tense.was() } else { tense.were() });
     format!("{bits} {verb} flipped back: the checksum of the inode then matches")
@@ -375,6 +381,9 @@ fn inode(edit: InodeEdit, tense: Tense) -> String {
         }
         InodeEdit::AttributeName { .. } => {
             format!("the attribute {was} given a name that can be read, or removed if it has none")
+        }
+        InodeEdit::AccessList { .. } => {
+            format!("the access list {was} replaced by one that the mode allows, or removed")
         }
         InodeEdit::ValueHere { .. } => {
             format!(

@@ -115,7 +115,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let case = judge_one(args, &program, (&recipes, &linux), profile, seed)?;
         // At once, for runs that are ended before they print their groups.
         for fault in case.iter().flat_map(|case| &case.faults) {
-            eprintln!("{profile}:{seed}: {fault}");
+            eprintln!("{}:{seed}: {fault}", case.as_ref().map_or(profile, |case| case.profile));
         }
         Ok(case)
     })?;

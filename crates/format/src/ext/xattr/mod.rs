@@ -447,6 +447,35 @@ pub fn mend_name(area: &mut [u8], offset: usize) {
     }
 }
 
+/// Puts the [narrowest](acl::narrowest) ACL for `permissions` in the place of the unreadable access list at
+/// byte `offset` of an area, if there is room for it; removes the list otherwise, and any default
+/// list, of which the permissions of new files would follow. Returns whether it was put there.
+pub fn mend_list(area: &mut [u8], offset: usize, permissions: u16) -> bool {
+    let Some(raw) = area.get(offset..).and_then(|rest| rest.first_chunk()) else { return false };
+    let mut raw = RawXattrEntry::decode(raw);
+    let value = acl::narrowest(permissions);
+    let room = area
+        .get_mut(usize::from(raw.value_offs)..)
+        .and_then(|rest| rest.get_mut(..padded(raw.value_size as usize)))
+        .filter(|room| raw.name_index == INDEX_ACL_ACCESS && room.len() >= value.len());
+    let Some(room) = room else {
+        remove_entry(area, offset);
+        return false;
+    };
+    room.fill(0);
+    room[..value.len()].copy_from_slice(&value);
+    // A few entries.
+    raw.value_size = value.len() as u32;
+    // Old kernels wrote no hash into inodes.
+    if raw.hash != 0 {
+        raw.hash = entry_hash(&[], &value, Chars::Unsigned);
+    }
+    if let Some(bytes) = area.get_mut(offset..).and_then(|rest| rest.first_chunk_mut()) {
+        raw.encode_into(bytes);
+    }
+    true
+}
+
 /// Removes the entry at byte `offset`; values stay where they are. Entries behind it move up, as
 /// far as they can be followed; the rest goes, too.
 fn remove_entry(area: &mut [u8], offset: usize) {
