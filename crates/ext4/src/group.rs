@@ -21,13 +21,15 @@ pub struct Groups {
     /// The seed of bitmap checksums, with metadata_csum.
     seed: Option<Seed>,
     descs: Vec<GroupDesc>,
+    /// Descriptors as they were before each change since the mark, oldest first.
+    before: Option<Vec<(GroupNr, GroupDesc)>>,
 }
 
 impl Groups {
     /// The groups of a file system with these descriptors (`inode_table::read_groups`).
     pub fn new(superblock: &Superblock, geometry: Geometry, descs: Vec<GroupDesc>) -> Self {
         let seed = geometry.features.metadata_csum().then(|| superblock.seed());
-        Self { geometry, checksum: DescChecksum::of(superblock), seed, descs }
+        Self { geometry, checksum: DescChecksum::of(superblock), seed, descs, before: None }
     }
 
     /// The geometry.
@@ -267,23 +269,23 @@ impl Groups {
         bytes
     }
 
-    /// Reads the descriptors that lie in a block anew: its changes were given up.
-    ///
-    /// # Errors
-    /// If the block cannot be read.
-    pub fn reread(&mut self, tx: &mut dyn Tx, block: BlockNr) -> Result<(), Refusal> {
-        let geo = &self.geometry;
-        let Some(index) = (0..geo.desc_blocks).find(|&at| geo.primary_desc_block(at) == block)
-        else {
-            return Ok(());
-        };
-        let first = index as usize * (geo.block_size / geo.desc_size) as usize;
-        let bytes = tx.block(block)?;
-        let stored = bytes.chunks_exact(geo.desc_size as usize).map(GroupDesc::of);
-        for (own, desc) in self.descs.iter_mut().skip(first).zip(stored) {
-            *own = desc;
+    /// Keeps descriptors as they are now, for [`Groups::roll_back`].
+    pub fn mark(&mut self) {
+        self.before = Some(Vec::new());
+    }
+
+    /// Keeps the changes since the mark.
+    pub fn keep(&mut self) {
+        self.before = None;
+    }
+
+    /// Gives up the changes since the mark, with those of the transaction. Nothing is read.
+    pub fn roll_back(&mut self) {
+        for (group, desc) in self.before.take().into_iter().flatten().rev() {
+            if let Some(own) = self.descs.get_mut(group.0 as usize) {
+                *own = desc;
+            }
         }
-        Ok(())
     }
 
     /// Changes bytes of a descriptor that no field covers, and its checksum.
@@ -330,7 +332,10 @@ impl Groups {
             desc.seal(raw, group, self.checksum);
         }
         if let Some(own) = self.descs.get_mut(group.0 as usize) {
-            *own = desc;
+            let old = std::mem::replace(own, desc);
+            if let Some(before) = &mut self.before {
+                before.push((group, old));
+            }
         }
         Ok(())
     }

@@ -62,7 +62,7 @@ impl<S: Store> FileSystem<S> {
             return Ok(());
         }
         let _reading = self.reading();
-        let (file, now) = (self.store().attributes(inode)?, now());
+        let (file, now) = (self.store().attributes(inode)?, self.store().kept_time(now()));
         let is_directory = file.kind == FileType::Directory;
         if (is_directory && !of_directories) || !times.concern(&file, now) {
             return Ok(());

@@ -42,6 +42,9 @@ impl Directories {
         }
         // Not under the lock: it may wait for the disk.
         let directory = Arc::new(read()?);
+        if directory.is_unread() {
+            return Ok(directory);
+        }
         let mut kept = self.kept();
         if kept.names > self.most_names {
             *kept = Kept::default();

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use floe_disk::volume::ErrorCode;
 use floe_format::InodeNr;
 use floe_format::ext::casefold;
 use floe_format::ext::dirhash::dirhash;
@@ -16,6 +17,7 @@ use floe_format::ext::htree::HashVersion;
 use floe_format::ext::inode::FileType;
 use floe_format::ext::superblock::{FLAG_UNSIGNED_HASH, Superblock};
 
+use crate::FsError;
 use crate::faults::Fault;
 
 /// The cookie behind `.`.
@@ -92,14 +94,25 @@ impl Directory {
         self.damage.as_ref().map(|(what, _)| what.as_str())
     }
 
-    /// The same, with what the superblock records of it.
-    pub fn fault(&self) -> Option<(&str, Fault)> {
-        self.damage.as_ref().map(|(what, fault)| (what.as_str(), *fault))
+    /// Whether entries may be missing because the device failed: the next look may find them.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.damage.as_ref().is_some_and(|(_, fault)| fault.code == ErrorCode::Device)
     }
 
-    /// Notes that entries may be missing. The first reason counts.
+    /// The error of a call that needs entries that may be missing.
+    pub(crate) fn error(&self, inode: InodeNr) -> Option<FsError> {
+        let (what, fault) = self.damage.clone()?;
+        Some(match fault.code {
+            ErrorCode::Device => FsError::Unreadable { inode, what, fault },
+            _ => FsError::Damaged { inode, what, fault },
+        })
+    }
+
+    /// Notes that entries may be missing. The first reason counts, but for one that may pass.
     pub(crate) fn note_damage(&mut self, why: String, fault: Fault) {
-        self.damage.get_or_insert((why, fault));
+        if self.damage.is_none() || self.is_unread() {
+            self.damage = Some((why, fault));
+        }
     }
 
     /// Names but `.` and `..`.

@@ -161,6 +161,14 @@ impl FsError {
     }
 }
 
+/// Does something once more after a read that failed: what was accepted is not lost to one failure of the device.
+pub(crate) fn twice<T>(mut work: impl FnMut() -> Result<T, FsError>) -> Result<T, FsError> {
+    match work() {
+        Err(FsError::Unreadable { .. }) => work(),
+        done => done,
+    }
+}
+
 fn among(others: usize) -> String {
     match others {
         0 => String::new(),

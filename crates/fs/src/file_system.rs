@@ -14,8 +14,10 @@ use crate::{Attributes, FsError, Handle};
 mod cubes;
 mod paths;
 mod reads;
+mod taken;
 
 pub use paths::{Follow, Stopped};
+pub(crate) use taken::kept_time;
 
 /// Bytes of a name at most.
 const MOST_NAME_BYTES: usize = 255;
@@ -267,7 +269,7 @@ impl<S: Store> FileSystem<S> {
         Ok(self.store.attributes(directory)?.flags.contains(InodeFlags::CASEFOLD))
     }
 
-    /// Makes a change. What is created is held, as by [`FileSystem::look_up_and_hold`]; its attributes come back. The
+    /// Makes a change, as Linux's ext4 would: times are cut to what inodes can tell, and an access list that is empty goes. What is created is held, as by [`FileSystem::look_up_and_hold`]; its attributes come back. The
     /// caller was judged already.
     ///
     /// # Errors
@@ -276,7 +278,11 @@ impl<S: Store> FileSystem<S> {
         if self.store.is_read_only() {
             return Err(FsError::ReadOnly);
         }
-        self.guarded(op.kind.home(), true, || self.apply_inside(op))
+        let op = &*self.taken(op)?;
+        match self.guarded(op.kind.home(), true, || self.apply_inside(op)) {
+            Err(FsError::NoAttribute) if taken::ends_list(&op.kind) => Ok(None),
+            done => done,
+        }
     }
 
     fn apply_inside(&self, op: &Op<'_>) -> Result<Option<Attributes>, FsError> {

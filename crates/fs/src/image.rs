@@ -133,7 +133,7 @@ impl<'f, 'd> Image<'f, 'd> {
                     .note_damage("thousands of names have the same hash".to_owned(), Fault::DAMAGE);
             }
         }
-        if let Some(fault) = listing.faults.first() {
+        for fault in &listing.faults {
             let finding = finding(fault).map_or_else(String::new, |finding| format!("{finding}: "));
             directory.note_damage(format!("{finding}{fault}"), Fault::of_file(fault));
         }

@@ -19,6 +19,7 @@ use floe_sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::cubes::Gates;
 use crate::disk::{ChangeError, Disk, DiskError};
+use crate::error::twice;
 use crate::faults::{Fault, Faults, OnError};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{Space, Store};
@@ -139,7 +140,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             let _ = self.run_once(|volume, tx| cubes::renew(volume, tx, now));
             self.reserve_regions(now)?;
         }
-        self.run(InodeNr::ROOT, |volume, tx| volume.end_writing(tx, now))?;
+        twice(|| self.run(InodeNr::ROOT, |volume, tx| volume.end_writing(tx, now)))?;
         self.make_durable()
     }
 
@@ -340,7 +341,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
                 }
             })?;
         }
-        if change == Default::default() {
+        if size_bytes.is_some() && change == Default::default() {
             return Ok(());
         }
         self.run(inode, |volume, tx| volume.change(tx, caller, inode, &change))

@@ -138,6 +138,11 @@ pub trait Store: Send + Sync {
         false
     }
 
+    /// A time as inodes keep it.
+    fn kept_time(&self, time: Timestamp) -> Timestamp {
+        time
+    }
+
     /// Makes a change, whole or not at all. It is durable after the next [`Store::sync`].
     ///
     /// # Errors
@@ -240,13 +245,10 @@ pub(crate) fn find_in(
     directory: InodeNr,
     name: &[u8],
 ) -> Result<Option<InodeNr>, FsError> {
-    match (names.find(name), names.fault()) {
-        (Some(entry), _) => Ok(Some(entry.inode)),
-        (None, None) => Ok(None),
+    match names.find(name) {
+        Some(entry) => Ok(Some(entry.inode)),
         // The name may be among those that cannot be read: "there is none" would be a guess.
-        (None, Some((what, fault))) => {
-            Err(FsError::Damaged { inode: directory, what: what.to_owned(), fault })
-        }
+        None => names.error(directory).map_or(Ok(None), Err),
     }
 }
 
@@ -279,8 +281,5 @@ pub(crate) fn list_of(
             return Ok(());
         }
     }
-    match names.fault() {
-        Some((what, fault)) => Err(FsError::Damaged { inode, what: what.to_owned(), fault }),
-        None => Ok(()),
-    }
+    names.error(inode).map_or(Ok(()), Err)
 }

@@ -9,23 +9,19 @@ use floe_fs::{Attributes, Caller, FileSystem, FsError, Handle, SeekFor, Store, W
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use floe_sync::atomic::{AtomicUsize, Ordering};
-use floe_sync::{Mutex, PoisonError};
-
 use crate::abi::{self, DirectoryReply, InHeader, IoctlIn, Operation};
 use crate::carrier::Carrier;
 use crate::cubes::{self, CUBE_PREFIX};
 use crate::errno::{errno, is_fault};
+use crate::flags::{VISIBLE_FLAGS, extended_flags, flags_asked, with_extended_flags};
 use crate::metrics::{METRICS, Metrics, Now};
 use crate::options::ServeOptions;
-use crate::writers::{Writers, writes};
+use crate::writers::{Writers, WritingBack, writes};
 
 /// Bytes of an answer at most; the kernel never asks for more than was agreed.
 pub(crate) const MOST_ANSWER_BYTES: u32 = 1 << 20;
 /// Sectors of a file whose content the kernel may keep: those of a page.
 const SECTORS_AT_LEAST: u64 = 8;
-/// Threads that serve the requests of a core, at least, where there are several.
-const THREADS_AT_LEAST: usize = 3;
 /// `SEEK_DATA` of lseek.
 const SEEK_DATA: u32 = 3;
 /// `SEEK_HOLE` of lseek.
@@ -40,9 +36,6 @@ const GET_VERSION: u32 = 0x8008_7601;
 const SET_FLAGS: u32 = 0x4008_6602;
 /// `FS_IOC_FSSETXATTR`.
 const SET_FSXATTR: u32 = 0x401c_5820;
-/// Flags that `FS_IOC_GETFLAGS` shows (`EXT4_FL_USER_VISIBLE`).
-const VISIBLE_FLAGS: u32 = 0x725b_dfff;
-
 /// An attribute of the root that no file system stores: how it is served, as lines of `name: value`.
 pub const STATUS: &[u8] = b"floe.status";
 
@@ -72,13 +65,6 @@ pub(crate) struct Adapter<'s, S> {
     pub(crate) writeback: bool,
     pub(crate) carrier: &'s dyn Carrier,
     pub(crate) writing_back: &'s WritingBack,
-}
-
-/// Threads that let the kernel write back.
-#[derive(Debug, Default)]
-pub(crate) struct WritingBack {
-    count: AtomicUsize,
-    turn: Mutex<()>,
 }
 
 impl<S: Store> Adapter<'_, S> {
@@ -280,20 +266,6 @@ impl<S: Store> Adapter<'_, S> {
         }
     }
 
-    /// Lets the kernel write back what it keeps of a file. The writes come to other threads, while this one waits; `false` if
-    /// too few would be left for them.
-    fn write_back(&self, inode: InodeNr) -> bool {
-        let most = self.options.threads.min(THREADS_AT_LEAST) - 1;
-        let enters = self.writing_back.count.fetch_add(1, Ordering::Relaxed) < most;
-        if enters {
-            let _turn = self.writing_back.turn.lock().unwrap_or_else(PoisonError::into_inner);
-            // An inode that the kernel does not know has nothing to write.
-            let _ = self.carrier.notify(&abi::write_back(inode));
-        }
-        self.writing_back.count.fetch_sub(1, Ordering::Relaxed);
-        enters
-    }
-
     fn open(&self, inode: InodeNr, flags: u32) -> Result<Answer, FsError> {
         let file = self.fs.attributes(inode)?;
         let writes = writes(flags);
@@ -343,7 +315,7 @@ impl<S: Store> Adapter<'_, S> {
         self.note_access(inode);
         match listed {
             // What can be read comes first; the next call finds the damage again.
-            Err(FsError::Damaged { .. }) if !reply.is_empty() => {}
+            Err(FsError::Damaged { .. } | FsError::Unreadable { .. }) if !reply.is_empty() => {}
             other => other?,
         }
         Ok(Answer::Bytes(reply.into_bytes()))
@@ -392,9 +364,7 @@ impl<S: Store> Adapter<'_, S> {
         let word = |at: usize| le32_at(data, at).ok_or(FsError::Invalid);
         let data = match request.cmd {
             SET_FLAGS => {
-                let hidden = file.flags.bits() & !VISIBLE_FLAGS;
-                let flags = InodeFlags::from_bits_retain(word(0)? | hidden);
-                self.set_flags(&file, by, flags, None)?;
+                self.set_flags(&file, by, flags_asked(&file, word(0)?)?, None)?;
                 Vec::new()
             }
             SET_FSXATTR => {
@@ -433,27 +403,4 @@ fn sized(value: Vec<u8>, len_bytes: u32) -> Answer {
     } else {
         Answer::Bytes(value)
     }
-}
-
-/// Flags and how `FS_IOC_FSGETXATTR` shows them (`FS_XFLAG_*`).
-const EXTENDED_FLAGS: [(InodeFlags, u32); 6] = [
-    (InodeFlags::IMMUTABLE, 0x8),
-    (InodeFlags::APPEND, 0x10),
-    (InodeFlags::SYNC, 0x20),
-    (InodeFlags::NOATIME, 0x40),
-    (InodeFlags::NODUMP, 0x80),
-    (InodeFlags::PROJINHERIT, 0x200),
-];
-
-fn extended_flags(flags: InodeFlags) -> u32 {
-    let shown = EXTENDED_FLAGS.iter().filter(|(flag, _)| flags.contains(*flag));
-    shown.map(|(_, shown)| shown).sum()
-}
-
-/// Flags, with those that `FS_IOC_FSSETXATTR` sets as it says.
-fn with_extended_flags(mut flags: InodeFlags, extended: u32) -> InodeFlags {
-    for (flag, shown) in EXTENDED_FLAGS {
-        flags.set(flag, extended & shown != 0);
-    }
-    flags
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_fs::{
-    Attributes, Change as Fields, FsError, NewInode, NewKind, Op, OpKind, Place, RangeMode,
-    RenameMode, SetMode, Store, Timestamp, now,
+    Attributes, Change as Fields, FsError, NewInode, NewKind, Op, OpKind, Place, RangeMode, Store,
+    Timestamp, now,
 };
 use floe_sync::thread;
-use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
+use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use crate::abi::{self, Change, SetattrFields, SetattrIn, WriteFlags};
@@ -86,7 +86,9 @@ impl<S: Store> Adapter<'_, S> {
             Change::Rename { from, directory, to, flags } => {
                 let directory = abi::inode_of(directory).ok_or(FsError::NotFound)?;
                 let (from, to) = (place(from), Place { directory, name: to });
-                OpKind::Rename { from, to, mode: rename_mode(flags)? }
+                let mode = self.rename_mode(flags, &to)?;
+                self.write_back_what_replaces(&from, &to, mode);
+                OpKind::Rename { from, to, mode }
             }
             Change::Setattr(ref fields) => {
                 let (size_bytes, change) = self.new_fields(inode, by, fields)?;
@@ -98,9 +100,12 @@ impl<S: Store> Adapter<'_, S> {
                 }
                 OpKind::Write { inode, offset_bytes, bytes }
             }
-            Change::Setxattr { name, value, flags } => {
-                OpKind::SetAttribute { inode, name, value, mode: set_mode(flags) }
-            }
+            Change::Setxattr { name, value, flags } => OpKind::SetAttribute {
+                inode,
+                name,
+                value,
+                mode: self.set_mode(inode, name, flags)?,
+            },
             Change::Removexattr { name } => OpKind::RemoveAttribute { inode, name },
             Change::Fallocate { offset_bytes, len_bytes, mode } => {
                 let end = offset_bytes.checked_add(len_bytes).ok_or(FsError::TooLarge)?;
@@ -149,7 +154,16 @@ impl<S: Store> Adapter<'_, S> {
         by: (u32, u32),
         asked: &SetattrIn,
     ) -> Result<(Option<u64>, Fields), FsError> {
+        if SetattrFields::from_bits_truncate(asked.valid)
+            .difference(SetattrFields::CTIME)
+            .is_empty()
+        {
+            return Ok((None, self.owned_again(inode, by)?));
+        }
         let (size_bytes, mut change) = fields_of(asked);
+        if change.accessed.is_some() && !is_now(asked) {
+            self.judge_times(inode)?;
+        }
         if loses_ids(asked) {
             change.permissions = self.without_ids(inode, by, change.permissions)?;
         }
@@ -274,7 +288,7 @@ impl<S: Store> Adapter<'_, S> {
 
     /// Permissions that a file keeps when its content or owner changes: without set-user-ID, and without set-group-ID if the
     /// group may execute it, or if the caller is not of the group. `None` if all stay.
-    fn without_ids(
+    pub(crate) fn without_ids(
         &self,
         inode: InodeNr,
         (uid, gid): (u32, u32),
@@ -338,16 +352,6 @@ fn new_node(mode: u32, device: u32, umask: u32) -> Result<NewInode<'static>, FsE
     Ok(new(kind, mode, umask))
 }
 
-fn rename_mode(flags: u32) -> Result<RenameMode, FsError> {
-    match RenameFlags::from_bits(flags) {
-        Some(flags) if flags.is_empty() => Ok(RenameMode::Replace),
-        Some(RenameFlags::NOREPLACE) => Ok(RenameMode::NoReplace),
-        Some(RenameFlags::EXCHANGE) => Ok(RenameMode::Exchange),
-        Some(RenameFlags::WHITEOUT) => Ok(RenameMode::Whiteout),
-        _ => Err(FsError::Invalid),
-    }
-}
-
 fn range_mode(mode: u32) -> Result<RangeMode, FsError> {
     let unserved = || FsError::Unsupported("this mode of fallocate");
     let mode = FallocateFlags::from_bits(mode).ok_or_else(unserved)?;
@@ -362,15 +366,9 @@ fn range_mode(mode: u32) -> Result<RangeMode, FsError> {
     }
 }
 
-fn set_mode(flags: u32) -> SetMode {
-    let flags = XattrFlags::from_bits_truncate(flags);
-    if flags.contains(XattrFlags::CREATE) {
-        SetMode::Create
-    } else if flags.contains(XattrFlags::REPLACE) {
-        SetMode::Replace
-    } else {
-        SetMode::Any
-    }
+/// Whether the time of the last access becomes the present.
+fn is_now(asked: &SetattrIn) -> bool {
+    SetattrFields::from_bits_truncate(asked.valid).contains(SetattrFields::ATIME_NOW)
 }
 
 /// Whether set-user-ID and set-group-ID go: with a new owner or group, and where the kernel says so.

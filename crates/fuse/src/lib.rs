@@ -7,11 +7,13 @@
 
 pub mod abi;
 mod adapter;
+mod asked;
 mod carrier;
 mod change;
 mod cubes;
 mod device;
 mod errno;
+mod flags;
 mod metrics;
 pub mod mount;
 mod options;

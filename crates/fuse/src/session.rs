@@ -12,11 +12,11 @@ use rustix::io::Errno;
 
 use crate::abi::{InHeader, InitFlags, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, Operation};
 use crate::abi::{OutHeader, Request, ask_again, stale_name};
-use crate::adapter::{Adapter, Answer, WritingBack};
+use crate::adapter::{Adapter, Answer};
 use crate::carrier::{Carrier, Channel, MOST_DATA_BYTES};
 use crate::metrics::Metrics;
 use crate::options::ServeOptions;
-use crate::writers::Writers;
+use crate::writers::{Writers, WritingBack};
 
 /// Requests that nobody waits for, at most; the kernel's own default of 12 slows reading ahead.
 const MOST_BACKGROUND: u16 = 64;

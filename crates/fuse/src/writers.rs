@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use floe_format::InodeNr;
+use floe_sync::atomic::AtomicUsize;
 use floe_sync::{Mutex, MutexGuard, PoisonError};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -83,6 +84,13 @@ impl Writers {
     pub(crate) fn has(&self, inode: InodeNr) -> bool {
         self.unknown || self.counts().contains_key(&inode)
     }
+}
+
+/// Threads that let the kernel write back.
+#[derive(Debug, Default)]
+pub(crate) struct WritingBack {
+    pub(crate) count: AtomicUsize,
+    pub(crate) turn: Mutex<()>,
 }
 
 #[cfg(test)]

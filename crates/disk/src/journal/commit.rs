@@ -280,7 +280,7 @@ impl<D: WriteBlocks> Journal<D> {
     /// Writes the superblock in its place, where it is never logged: as one of a file system in use.
     fn write_superblock(&self) -> Result<(), JournalError> {
         let writes = self.superblock_writes.lock();
-        let _writes = writes.unwrap_or_else(PoisonError::into_inner);
+        let mut known = writes.unwrap_or_else(PoisonError::into_inner);
         let (image, lock) = {
             let shared = self.lock();
             (shared.superblock.clone(), shared.lock)
@@ -300,6 +300,7 @@ impl<D: WriteBlocks> Journal<D> {
             Identity { flags, ..identity }.put(&mut superblock);
         }
         superblock.encode_with_checksum(&mut bytes);
+        *known = bytes;
         let written = self.device.write_at(OFFSET_BYTES, &bytes);
         written.map_err(JournalError::io("writing the superblock"))
     }

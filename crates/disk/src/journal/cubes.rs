@@ -1,5 +1,7 @@
 //! The journals of cubes: which have one, what became of it, and lots that move from one journal to another.
 
+use std::collections::BTreeSet;
+
 use floe_blockdev::WriteBlocks;
 use floe_ext4::fs::FileSystem;
 use floe_ext4::journal::{CubeJournal, find_cubes};
@@ -103,30 +105,61 @@ impl<D: WriteBlocks> Journal<D> {
 
     /// Lets lots move whose records name another journal: everything in the old one is durable, home, and behind its tail; only
     /// then may the new one log blocks of the lot. No handle is open.
+    ///
+    /// A new journal that cannot be read logs nothing yet: the old one goes on, and a change a second later tries again. A lot
+    /// whose old journal has ended stays with that.
     pub(super) fn settle_moves(&self) -> Result<(), JournalError> {
+        let now_seconds = (self.clock)().0;
+        let mut unread = BTreeSet::new();
         loop {
             let (lot, to, from) = {
-                let shared = self.lock();
-                let Some((&lot, &to)) = shared.lots.moves.first_key_value() else { return Ok(()) };
-                (lot, to, shared.lots.lane_of_lot(lot))
+                let mut shared = self.lock();
+                if shared.lots.moves.is_empty() || shared.lots.unread_at == Some(now_seconds) {
+                    return Ok(());
+                }
+                let next = shared.lots.moves.iter().find(|(lot, _)| !unread.contains(*lot));
+                let Some((&lot, &to)) = next else {
+                    shared.lots.unread_at = Some(now_seconds);
+                    return Ok(());
+                };
+                let from = shared.lots.lane_of_lot(lot);
+                if from > 0 && shared.lanes[from].state.failed.is_some() {
+                    shared.lots.moves.remove(&lot);
+                    continue;
+                }
+                (lot, to, from)
             };
             let last = self.lock().lanes[from].state.last();
-            self.commit(last)?;
-            self.checkpoint_lane(from, true)?;
+            let settled = self.commit(last).and_then(|()| self.checkpoint_lane(from, true));
+            if let Err(error) = settled {
+                self.judge_root(error)?;
+                unread.insert(lot);
+                continue;
+            }
             let lane = match to {
                 0 => Some(0),
-                inode => self.lane_of_inode(inode)?,
+                inode => match self.lane_of_inode(inode) {
+                    Ok(lane) => lane,
+                    Err(_) => {
+                        unread.insert(lot);
+                        continue;
+                    }
+                },
             };
-            let mut shared = self.lock();
-            // Where the new journal cannot be used, the old one goes on.
-            shared.lots.moves.remove(&lot);
-            if let Some(lane) = lane {
-                shared.lots.give(lot, lane);
-            }
-            let left = shared.lots.has_lots(from);
-            if from > 0 && !left {
-                shared.lanes[from].gone = true;
-            }
+            self.move_lot(lot, from, lane);
+        }
+    }
+
+    /// Gives a lot to another log; without one, because that cannot be used, the old one goes on.
+    fn move_lot(&self, lot: u32, from: usize, lane: Option<usize>) {
+        let mut shared = self.lock();
+        shared.lots.moves.remove(&lot);
+        if let Some(lane) = lane {
+            shared.lots.give(lot, lane);
+        }
+        let left = shared.lots.has_lots(from);
+        if from > 0 && !left {
+            shared.lanes[from].gone = true;
         }
     }
 

@@ -75,8 +75,14 @@ impl<D: WriteBlocks> Journal<D> {
         let (_, at) = self.superblock_place();
         match image.as_ref().and_then(|image| image.get(at..at + bytes.len())) {
             Some(own) => bytes.copy_from_slice(own),
+            None if self.is_native => {
+                let known = self.superblock_writes.lock();
+                bytes = *known.unwrap_or_else(PoisonError::into_inner);
+            }
             None => {
-                self.device.read_at(OFFSET_BYTES, &mut bytes).map_err(JournalError::io(doing))?
+                let mut read = || self.device.read_at(OFFSET_BYTES, &mut bytes);
+                // One failed read does not leave a whole mount unclean.
+                read().or_else(|_| read()).map_err(JournalError::io(doing))?;
             }
         }
         let mut superblock = Superblock::decode(&bytes);
@@ -128,8 +134,8 @@ impl<D: WriteBlocks> Journal<D> {
         // Others wait for its end, also for that of a panic.
         let setting = Setting { journal: self };
         let writes = self.superblock_writes.lock();
-        let _writes = writes.unwrap_or_else(PoisonError::into_inner);
-        let done = self.write_lock();
+        let mut writes = writes.unwrap_or_else(PoisonError::into_inner);
+        let done = self.write_lock(&mut writes);
         let mut shared = self.lock();
         if done.is_ok() {
             shared.lock = Lock::Set;
@@ -142,16 +148,15 @@ impl<D: WriteBlocks> Journal<D> {
         done
     }
 
-    fn write_lock(&self) -> Result<(), JournalError> {
+    /// `bytes`: the superblock on the device, which is not read, because one failed read would end the journals.
+    fn write_lock(&self, bytes: &mut [u8; Superblock::SIZE]) -> Result<(), JournalError> {
         let doing = "setting the bit that keeps other programs out";
-        let mut bytes = [0; Superblock::SIZE];
-        self.device.read_at(OFFSET_BYTES, &mut bytes).map_err(JournalError::io(doing))?;
-        let mut superblock = Superblock::decode(&bytes);
+        let mut superblock = Superblock::decode(bytes);
         mark_backups(&self.device, &self.geometry, &superblock, true)?;
         self.flush_all(doing)?;
         superblock.feature_incompat |= LOCK;
-        superblock.encode_with_checksum(&mut bytes);
-        self.device.write_at(OFFSET_BYTES, &bytes).map_err(JournalError::io(doing))?;
+        superblock.encode_with_checksum(bytes);
+        self.device.write_at(OFFSET_BYTES, &*bytes).map_err(JournalError::io(doing))?;
         self.flush_all(doing)
     }
 

@@ -50,7 +50,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_ext4::tx::Refusal;
-use floe_format::ext::superblock::OFFSET_BYTES;
+use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::{BlockNr, Geometry};
 use floe_sync::atomic::{AtomicU64, Ordering};
 use floe_sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -85,8 +85,9 @@ pub struct Journal<D> {
     is_native: bool,
     handles: Handles,
     shared: Mutex<Shared>,
-    /// Held while the primary superblock is written, so that an older one never replaces a newer one.
-    superblock_writes: Mutex<()>,
+    /// The primary superblock of the device, as long as it is never logged. Held while it is written, so that an older one never
+    /// replaces a newer one.
+    superblock_writes: Mutex<[u8; Superblock::SIZE]>,
     /// Told whenever a turn of work or a flush ends.
     changed: Condvar,
     /// Writes of data that have ended.

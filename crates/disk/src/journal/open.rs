@@ -69,7 +69,7 @@ impl<D: WriteBlocks> Journal<D> {
         let mut lanes = vec![root];
         let latest = open_cubes(&device, &fs, recovered, &mut lanes, &mut lots)?;
         commit_time = commit_time.max(latest);
-        set_needs_recovery(&device)?;
+        let superblock = set_needs_recovery(&device)?;
         let lock = if is_locked(&fs.superblock) { Lock::Set } else { Lock::Open };
         let shared = Shared {
             lanes,
@@ -89,7 +89,7 @@ impl<D: WriteBlocks> Journal<D> {
             is_native: shared.lots.is_native(),
             handles: Handles::default(),
             shared: Mutex::new(shared),
-            superblock_writes: Mutex::new(()),
+            superblock_writes: Mutex::new(superblock),
             changed: Condvar::new(),
             data_writes: AtomicU64::new(0),
         })
@@ -155,17 +155,18 @@ fn open_cubes<D: WriteBlocks>(
     Ok(latest)
 }
 
-/// Sets `needs_recovery` in the primary superblock, and flushes the device.
+/// Sets `needs_recovery` in the primary superblock, which comes back, and flushes the device.
 ///
 /// The one write that is not atomic where a device tears writes between sectors of 512 bytes (the feature and the checksum
 /// lie in different ones). The log is empty at that time, and Linux takes the same risk; e2fsck and `floe repair` mend it.
-fn set_needs_recovery<D: WriteBlocks>(device: &D) -> Result<(), JournalError> {
-    let mut bytes = [0; 1024];
+fn set_needs_recovery<D: WriteBlocks>(device: &D) -> Result<[u8; Superblock::SIZE], JournalError> {
+    let mut bytes = [0; Superblock::SIZE];
     let doing = "marking the file system in its superblock";
     device.read_at(OFFSET_BYTES, &mut bytes).map_err(JournalError::io(doing))?;
     let mut superblock = Superblock::decode(&bytes);
     superblock.feature_incompat |= Incompat::RECOVER.bits();
     superblock.encode_with_checksum(&mut bytes);
     device.write_at(OFFSET_BYTES, &bytes).map_err(JournalError::io(doing))?;
-    device.flush().map_err(JournalError::io(doing))
+    device.flush().map_err(JournalError::io(doing))?;
+    Ok(bytes)
 }

@@ -76,6 +76,8 @@ pub(super) struct Lots {
     lanes: BTreeMap<u32, usize>,
     /// Lots whose record names another journal than the one that still logs them: its inode.
     pub(super) moves: BTreeMap<u32, u32>,
+    /// The second in which a new journal of such a lot could not be read.
+    pub(super) unread_at: Option<u64>,
     /// Lots whose journal cannot be used, with their cube and the reason: nothing in them is changed.
     lost: BTreeMap<u32, (u32, String)>,
 }

@@ -12,6 +12,7 @@ use crate::volume::Volume;
 /// Flags that programs may set (`chattr`); the others say what the inode holds.
 const SETTABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::UNRM)
+    .union(InodeFlags::COMPR)
     .union(InodeFlags::SYNC)
     .union(InodeFlags::IMMUTABLE)
     .union(InodeFlags::APPEND)
@@ -47,7 +48,8 @@ impl Volume {
     /// keeps its permissions and owner (Linux: `notify_change`).
     ///
     /// # Errors
-    /// [`OpError::NotPermitted`] for these; [`OpError::Invalid`] for flags that cannot be set or a project where inodes have none; or the inode cannot be changed.
+    /// [`OpError::NotPermitted`] for these; [`OpError::Unsupported`] for flags that cannot be set, [`OpError::Invalid`] for a
+    /// project where inodes have none; or the inode cannot be changed.
     pub fn change(
         &mut self,
         tx: &mut dyn Tx,
@@ -102,12 +104,14 @@ impl Op<'_> {
     fn change_flags(&mut self, inode: &mut OwnedInode, flags: InodeFlags) -> Result<(), OpError> {
         let changed = flags.symmetric_difference(inode.flags());
         if !SETTABLE.contains(changed) {
-            return Err(OpError::Invalid("this flag cannot be set"));
+            return Err(OpError::Unsupported("this flag"));
         }
         if changed.contains(InodeFlags::CASEFOLD) {
-            let has = self.volume.geometry().features.incompat.contains(Incompat::CASEFOLD);
-            if !has || inode.file_type() != Some(FileType::Directory) {
-                return Err(OpError::Invalid("names are compared as they are here"));
+            if !self.volume.geometry().features.incompat.contains(Incompat::CASEFOLD) {
+                return Err(OpError::Unsupported("names without case in this file system"));
+            }
+            if inode.file_type() != Some(FileType::Directory) {
+                return Err(OpError::NotADirectory);
             }
             // The names of an index would lie elsewhere.
             if self.has_names(inode)? {

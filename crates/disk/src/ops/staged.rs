@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use floe_ext4::alloc::Space;
 use floe_ext4::dir::edit::DirEditor;
 use floe_ext4::tx::{ChangedBlocks, Refusal, Staging, Tx, judge_inside};
 use floe_format::ext::inode::{OwnedInode, TimeField, Timestamp};
@@ -118,19 +117,16 @@ impl Volume {
             if fits { Ok(value) } else { Err(OpError::TooLong) }
         });
         let Op { tx: staged, superblock_before, orphans_before, .. } = op;
-        let (error, changed) = match done {
-            Err(error) => (error, staged.changed.into_blocks().into_keys()),
+        let error = match done {
+            Err(error) => error,
             Ok(value) => {
                 let applied = staged.apply();
+                self.fs.space.keep();
                 self.stopped |= applied.is_err();
                 self.last_changed = applied?;
                 return Ok(value);
             }
         };
-        for block in changed {
-            let reread = self.fs.space.groups_mut().reread(tx, block);
-            self.stopped |= reread.is_err();
-        }
         self.fs.space.roll_back(mark);
         if let Some(superblock) = superblock_before {
             self.fs.superblock = *superblock;

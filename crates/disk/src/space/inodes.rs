@@ -92,13 +92,14 @@ impl Pool {
             false => home,
         };
         let count = self.groups.geometry().group_count;
+        let mut unread = None;
         for group in self.search_order(first, count) {
             if self.damaged.contains(&group) {
                 continue;
             }
             let found =
                 self.inodes_in(tx, group, most).map(|free| (!free.is_empty()).then_some(free));
-            if let Some(free) = self.unless_damaged(group, found)? {
+            if let Some(free) = self.unless_unread(group, found, &mut unread)? {
                 return Ok(free);
             }
         }
@@ -106,7 +107,8 @@ impl Pool {
         if cube > 0 && self.grow(tx, cube)? {
             return self.free_inodes(tx, parent, is_directory, hint, most);
         }
-        Ok(Vec::new())
+        // What cannot be read may be free.
+        unread.map_or_else(|| Ok(Vec::new()), Err)
     }
 
     /// The first inodes of a group that may be handed out.

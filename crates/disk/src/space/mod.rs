@@ -117,12 +117,19 @@ impl Pool {
         self.may_use_reserve = may;
     }
 
-    pub(crate) fn mark(&self) -> PoolMark {
+    pub(crate) fn mark(&mut self) -> PoolMark {
+        self.groups.mark();
         PoolMark { held: self.held.mark(), regions: self.regions.mark(), cubes: self.cubes.mark() }
     }
 
-    /// Returns to a mark; the groups are the caller's to read anew.
+    /// Keeps the changes since the last mark.
+    pub(crate) fn keep(&mut self) {
+        self.groups.keep();
+    }
+
+    /// Returns to the last mark. Nothing is read for it: that could fail.
     pub(crate) fn roll_back(&mut self, mark: PoolMark) {
+        self.groups.roll_back();
         self.held.roll_back(mark.held);
         self.regions.roll_back(mark.regions);
         self.cubes.roll_back(mark.cubes);
@@ -276,6 +283,23 @@ impl Pool {
         found
     }
 
+    /// The same; and `None` for a group whose bitmap the device does not give, which is looked at again by the next call.
+    /// `unread` gets the first such error.
+    fn unless_unread<T>(
+        &mut self,
+        group: GroupNr,
+        found: Result<Option<T>, Refusal>,
+        unread: &mut Option<Refusal>,
+    ) -> Result<Option<T>, Refusal> {
+        match self.unless_damaged(group, found) {
+            Err(refusal @ Refusal::Io { .. }) => {
+                unread.get_or_insert(refusal);
+                Ok(None)
+            }
+            found => found,
+        }
+    }
+
     /// Groups in which nothing is allocated because a bitmap is damaged.
     pub(crate) const fn damaged(&self) -> &BTreeSet<GroupNr> {
         &self.damaged
@@ -296,7 +320,7 @@ impl Pool {
         let within = u32::try_from(within).unwrap_or(0);
         let group_count = geo.group_count;
         let mut longest: Option<(GroupNr, Range<u32>)> = None;
-        let mut searched = 0;
+        let (mut searched, mut unread) = (0, None);
         for group in self.search_order(home, group_count) {
             let free = self.groups.desc(group)?.free_blocks_count;
             let promising = free >= wanted || longest.is_none() && free > 0;
@@ -309,7 +333,7 @@ impl Pool {
             searched += 1;
             let goal = if group == home { within } else { 0 };
             let hole = self.hole_in(tx, group, goal, wanted, spare_area);
-            let Some(hole) = self.unless_damaged(group, hole)? else { continue };
+            let Some(hole) = self.unless_unread(group, hole, &mut unread)? else { continue };
             if hole.end - hole.start >= wanted {
                 return Ok((group, hole));
             }
@@ -325,7 +349,8 @@ impl Pool {
             // Data spill over into the areas of metadata.
             None if spare_area => self.hole(tx, goal, wanted, false),
             None if cube > 0 && self.grow(tx, cube)? => self.hole(tx, goal, wanted, false),
-            None => Err(Refusal::Full("cluster")),
+            // What cannot be read may be free.
+            None => Err(unread.unwrap_or(Refusal::Full("cluster"))),
         }
     }
 }

@@ -236,7 +236,12 @@ impl Pool {
             return Ok(true);
         }
         let sound = self.is_sound(tx, region)?;
-        let Some(mut file) = self.reservation(tx, region).ok().filter(|_| sound) else {
+        let file = match self.reservation(tx, region) {
+            // The next one who needs it reads it again.
+            Err(refusal @ Refusal::Io { .. }) => return Err(refusal),
+            file => file.ok().filter(|_| sound),
+        };
+        let Some(mut file) = file else {
             self.regions.known.insert(lot, None);
             return Ok(false);
         };

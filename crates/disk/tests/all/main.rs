@@ -5,6 +5,7 @@
 mod changes;
 mod cube_crash;
 mod cube_journals;
+mod cube_moves;
 mod cubes;
 mod fill;
 mod journal_crash;

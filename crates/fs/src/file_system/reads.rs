@@ -3,6 +3,7 @@
 use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
 
+use super::taken::judge_attribute_name;
 use super::{FileSystem, Listed};
 use crate::FsError;
 use crate::caller::{Caller, Want};
@@ -74,11 +75,15 @@ impl<S: Store> FileSystem<S> {
     /// The value of an extended attribute.
     ///
     /// # Errors
-    /// [`FsError::NoAttribute`], and of reading them.
+    /// [`FsError::NoAttribute`]; for a name that no attribute can have [`FsError::Invalid`] or [`FsError::Unsupported`]; and of
+    /// reading them.
     pub fn extended_attribute(&self, inode: InodeNr, name: &[u8]) -> Result<Vec<u8>, FsError> {
         self.guarded(inode, false, || {
             let _reading = self.reading();
-            self.store.extended_attribute(inode, name)?.ok_or(FsError::NoAttribute)
+            if let Some(value) = self.store.extended_attribute(inode, name)? {
+                return Ok(value);
+            }
+            judge_attribute_name(name).and(Err(FsError::NoAttribute))
         })
     }
 

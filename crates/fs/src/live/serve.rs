@@ -7,9 +7,11 @@ use floe_sync::Arc;
 
 use super::{Live, caller_of, in_one};
 use crate::cubes::{CubeCall, Gates};
+use crate::error::twice;
+use crate::file_system::kept_time;
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
-use crate::{Attributes, Directory, FsError};
+use crate::{Attributes, Directory, FsError, Timestamp};
 
 impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
@@ -18,8 +20,8 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
 
     fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
         let directory = self.watch(inode, |image| image.read_directory(inode))?;
-        if let Some((what, fault)) = directory.fault() {
-            self.meet(&FsError::Damaged { inode, what: what.to_owned(), fault });
+        if let Some(error) = directory.error(inode) {
+            self.meet(&error);
         }
         Ok(Arc::new(directory))
     }
@@ -56,6 +58,10 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
 
     fn is_read_only(&self) -> bool {
         self.faults.is_read_only()
+    }
+
+    fn kept_time(&self, time: Timestamp) -> Timestamp {
+        kept_time(time, self.image.files().geometry().inode_size > 128)
     }
 
     fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
@@ -112,7 +118,8 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
             // It stays an orphan, which the next mount deletes.
             return Ok(());
         }
-        self.finish_orphan(inode, crate::now())
+        // It would keep its space until the next mount.
+        twice(|| self.finish_orphan(inode, crate::now()))
     }
 
     fn sync(&self) -> Result<(), FsError> {

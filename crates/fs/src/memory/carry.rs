@@ -63,7 +63,7 @@ impl<L: Lower> MemFs<L> {
             deeds.extend(step.deeds());
             steps.resize(deeds.len(), step);
         }
-        let mut at = 0;
+        let (mut at, mut tried) = (0, None);
         while let Some(step) = steps.get(at) {
             if step.depends_on(losses) {
                 step.lose(losses, None);
@@ -81,6 +81,11 @@ impl<L: Lower> MemFs<L> {
             let Some(step) = steps.get(at) else { continue };
             match (deeds.get(at), error) {
                 (_, error @ FsError::Ended(_)) => return Err(error),
+                // What was accepted is not lost to one failed read: a second one decides.
+                (_, FsError::Unreadable { .. }) if tried != Some(at) => {
+                    tried = Some(at);
+                    continue;
+                }
                 // It stays an orphan, for `floe repair`.
                 (Some(Deed::Release(_)), FsError::Damaged { .. } | FsError::Unreadable { .. }) => {}
                 (_, error) => step.lose(losses, Some(&error)),

@@ -58,7 +58,7 @@ impl<L: Lower> Attempt<'_, L> {
             self.own.pages -= gone.cast_signed();
             self.note_content(inode);
         }
-        if *change == Change::default() {
+        if size_bytes.is_some() && *change == Change::default() {
             return Ok(Applied::default());
         }
         // Changes of names take effect on a directory's attributes, too, and its children on theirs.

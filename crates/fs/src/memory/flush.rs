@@ -18,6 +18,7 @@ use super::record::{Action, Record, Stamp};
 use super::table::Table;
 use super::waiting::Pending;
 use super::{MemFs, State};
+use crate::error::twice;
 use crate::op::{Op, OpKind};
 use crate::{Attributes, FsError, Timestamp};
 
@@ -285,7 +286,7 @@ impl<L: Lower> MemFs<L> {
         let inode = memory.inode;
         let disk = {
             let _reading = self.reading_below();
-            self.lower.attributes(inode)?
+            twice(|| self.lower.attributes(inode))?
         };
         let same = |one: &Attributes| {
             // Memory does not follow how directories grow, nor what maps take.
@@ -310,9 +311,10 @@ impl<L: Lower> MemFs<L> {
         };
         let kind = OpKind::Change { inode, size_bytes: None, change };
         let _changing = self.changing_below();
-        self.lower.apply(&Op { uid: 0, gid: 0, time: memory.ctime, kind })?;
+        let op = Op { uid: 0, gid: 0, time: memory.ctime, kind };
+        twice(|| self.lower.apply(&op))?;
         // Small inodes have no nanoseconds: what is stored counts.
-        self.lower.attributes(inode)
+        twice(|| self.lower.attributes(inode))
     }
 
     /// Lets the disk have all changes that were made before the call.

@@ -86,6 +86,11 @@ pub(crate) enum Names {
 }
 
 impl Names {
+    /// Whether some may be missing because the device failed: they are read again by the next call.
+    pub(crate) fn is_unread(&self) -> bool {
+        matches!(self, Self::Odd(names) if names.is_unread())
+    }
+
     /// The inode that a name leads to.
     pub(crate) fn find(&self, name: &[u8]) -> Option<InodeNr> {
         match self {

@@ -305,7 +305,8 @@ impl<L: Lower> MemFs<L> {
         if !node.is_directory() {
             return Err(FsError::NotADirectory);
         }
-        if node.names.get().is_none() {
+        if node.names.get().is_none_or(Names::is_unread) {
+            let before = node.name_count();
             let names = {
                 let _reading = self.reading_below();
                 self.lower.directory(inode)?
@@ -318,6 +319,7 @@ impl<L: Lower> MemFs<L> {
                 Names::Odd(names)
             });
             let count = node.name_count();
+            state.kept.names = state.kept.names.saturating_sub(before);
             state.note_names(inode, count, &self.limits);
         }
         state.get(inode).and_then(|node| node.names.get()).ok_or(FsError::NotFound)
@@ -359,7 +361,8 @@ impl<L: Lower> MemFs<L> {
         read: impl FnOnce(&Names) -> Result<T, FsError>,
     ) -> Result<T, FsError> {
         let state = self.state();
-        if let Some(names) = state.get(inode).and_then(|node| node.names.get()) {
+        let names = state.get(inode).and_then(|node| node.names.get());
+        if let Some(names) = names.filter(|names| !names.is_unread()) {
             return read(names);
         }
         drop(state);

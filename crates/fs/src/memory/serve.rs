@@ -190,6 +190,10 @@ impl<L: Lower> Store for MemFs<L> {
         self.lower.is_read_only()
     }
 
+    fn kept_time(&self, time: Timestamp) -> Timestamp {
+        self.lower.kept_time(time)
+    }
+
     fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
         if !self.is_immediate()
             && let Some(applied) = self.defer(op)?

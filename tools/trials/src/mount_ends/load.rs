@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 
 /// Bytes of a record of the log.
 const RECORD_BYTES: u64 = 1000;
@@ -24,6 +24,8 @@ pub(super) struct State {
     loose: u64,
     /// Bytes of `log`, which grows by records.
     logged_bytes: u64,
+    /// Files `t0`, `t1` ... that got their name after their content, each with one fsync: of the file or of the folder.
+    unnamed: u64,
     /// Number in `replaced`, which each version replaces by rename; 0: it was never made.
     version: u64,
 }
@@ -59,6 +61,7 @@ impl Worker {
             self.append()?;
             self.replace()?;
             self.make_loose()?;
+            self.make_unnamed()?;
             if self.done.made > self.done.removed + MOST_FILES {
                 self.remove()?;
             }
@@ -83,6 +86,28 @@ impl Worker {
         self.done.made += 1;
         file.sync_all()?;
         self.durable.made += 1;
+        Ok(())
+    }
+
+    /// Every second one is made durable before it has a name, and its folder behind that.
+    fn make_unnamed(&mut self) -> io::Result<()> {
+        let number = self.done.unnamed;
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = openat(&self.folder, ".", flags, Mode::from_raw_mode(0o600))?;
+        let mut file = File::from(file);
+        file.write_all(&content(self.number, number))?;
+        if number.is_multiple_of(2) {
+            file.sync_all()?;
+        }
+        self.begun.unnamed += 1;
+        linkat(&file, "", &self.folder, format!("t{number}"), AtFlags::EMPTY_PATH)?;
+        self.done.unnamed += 1;
+        if number.is_multiple_of(2) {
+            self.sync_folder()?;
+        } else {
+            file.sync_all()?;
+        }
+        self.durable.unnamed += 1;
         Ok(())
     }
 
@@ -191,6 +216,14 @@ pub(super) fn verify(top: &Path, worker: u64, least: &State, most: &State) -> Re
     for number in 0..least.loose {
         let complete = read(&format!("loose{number}"))? == Some(content(worker, number));
         ensure!(complete, "file loose{number} of worker {worker} is lost or incomplete");
+    }
+    for number in 0..most.unnamed {
+        let found = read(&format!("t{number}"))?;
+        let whole = found.as_ref() == Some(&content(worker, number));
+        let ok = whole || number >= least.unnamed && found.is_none();
+        // The name of one that was not made durable may be there before its content.
+        let ok = ok || number >= least.unnamed && !number.is_multiple_of(2);
+        ensure!(ok, "file t{number} of worker {worker} is lost or incomplete");
     }
     let log = read("log")?.unwrap_or_default();
     let (len, expected) = (log.len() as u64, logged(worker, 0, log.len() as u64));

@@ -69,8 +69,7 @@ pub(crate) fn act() -> impl Strategy<Value = Act> {
 pub(crate) fn find<S: Store>(store: &S, path: &str) -> Result<InodeNr, FsError> {
     let mut at = InodeNr::ROOT;
     for name in path.split('/').filter(|name| !name.is_empty()) {
-        let names = store.directory(at)?;
-        at = names.find(name.as_bytes()).ok_or(FsError::NotFound)?.inode;
+        at = store.find(at, name.as_bytes())?.ok_or(FsError::NotFound)?;
     }
     Ok(at)
 }

@@ -10,8 +10,10 @@ mod device_faults;
 mod limits;
 mod live;
 mod losses;
+mod odd_values;
 mod opening;
 mod patterns;
+mod read_errors;
 
 use std::collections::BTreeSet;
 

@@ -1,0 +1,177 @@
+//! The server of a mount is killed: all that programs made durable is there, by whichever call they did.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use floe_testkit::{Image, kernel, oracle};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
+
+use super::mount::{Ours, can_mount};
+use super::{floe, image};
+
+/// Writes to three pages of a mapped file, lets them be durable, says so, and waits.
+const MAPS: &str = "
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
+os.ftruncate(fd, 3 * 4096)
+mapped = mmap.mmap(fd, 3 * 4096)
+mapped[0:5] = b'first'
+mapped[8190:8194] = b'over'
+mapped.flush()
+print('durable', flush=True)
+mapped[100:105] = b'later'
+sys.stdin.read()
+";
+
+/// A program that maps a file; `None` without Python.
+fn mapping(path: &Path) -> Option<Child> {
+    let mut python = Command::new("python3");
+    python.arg("-c").arg(MAPS).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let Ok(mut child) = python.spawn() else {
+        eprintln!("skipped: no python3 to map a file");
+        return None;
+    };
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "durable\n");
+    Some(child)
+}
+
+/// A file without a name in a folder.
+fn unnamed(folder: &Path, content: &[u8]) -> File {
+    let flags = OFlags::TMPFILE | OFlags::RDWR;
+    let file = File::from(open(folder, flags, Mode::from_raw_mode(0o640)).unwrap());
+    file.write_all_at(content, 0).unwrap();
+    file
+}
+
+fn name(file: &File, path: &Path) {
+    linkat(file, "", CWD, path, AtFlags::EMPTY_PATH).unwrap();
+}
+
+fn kill(ours: &Ours) {
+    let status = floe(&["status", ours.path().to_str().unwrap()]).out;
+    let process = status.lines().find_map(|line| line.strip_prefix("process: ")).unwrap();
+    assert!(Command::new("kill").args(["-9", process]).status().unwrap().success());
+}
+
+/// Makes files durable in several ways, and kills the server.
+fn use_and_kill(ours: &Ours) -> bool {
+    let folder = ours.path().join("kept");
+    fs::create_dir(&folder).unwrap();
+    let first = unnamed(&folder, b"named, then synced");
+    name(&first, &folder.join("one"));
+    first.sync_all().unwrap();
+    let second = unnamed(&folder, b"synced, then named");
+    second.sync_all().unwrap();
+    name(&second, &folder.join("two"));
+    File::open(&folder).unwrap().sync_all().unwrap();
+    let third = unnamed(&folder, b"never named");
+    third.sync_all().unwrap();
+    let data = File::create(folder.join("data")).unwrap();
+    data.write_all_at(b"some", 0).unwrap();
+    data.sync_data().unwrap();
+    data.write_all_at(b" and more", 4).unwrap();
+    data.sync_data().unwrap();
+    let mapped = mapping(&folder.join("mapped"));
+    kill(ours);
+    let has_mapped = mapped.is_some();
+    if let Some(mut child) = mapped {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    drop((first, second, third, data));
+    // The mount of a dead server is taken away, too.
+    ours.unmount();
+    has_mapped
+}
+
+/// The files of a folder.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let all = fs::read_dir(folder).unwrap().map(Result::unwrap);
+    all.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
+        .collect()
+}
+
+/// What a mount of the image shows in the folder.
+fn recovered(image: &Image, by_linux: bool) -> BTreeMap<String, Vec<u8>> {
+    if by_linux {
+        let theirs = kernel::Mounted::new(image.path(), "").unwrap();
+        let seen = files(&theirs.path().join("kept"));
+        theirs.unmount().unwrap();
+        return seen;
+    }
+    let again = Ours::new(image.path(), &[]);
+    let seen = files(&again.path().join("kept"));
+    again.unmount();
+    seen
+}
+
+/// A careless program replaces a file by one that it has still open, without fsync; then another file is made durable.
+#[test]
+fn a_file_that_was_replaced_is_whole_whoever_has_the_new_one_open() {
+    if !can_mount() {
+        return;
+    }
+    for options in ["rw", "rw,transport=dev", "nowriteback_cache", "open=fast"] {
+        let Some(image) = image("ext4") else { return };
+        let ours = Ours::new(image.path(), &["-o", options]);
+        let folder = ours.path().join("kept");
+        fs::create_dir(&folder).unwrap();
+        let (old, new) = (vec![1; 30_000], vec![2; 50_000]);
+        let mut open = Vec::new();
+        for name in ["durable", "not"] {
+            let file = File::create(folder.join(name)).unwrap();
+            file.write_all_at(&old, 0).unwrap();
+            if name == "durable" {
+                file.sync_all().unwrap();
+            }
+            let next = File::create(folder.join("new")).unwrap();
+            next.write_all_at(&new, 0).unwrap();
+            fs::rename(folder.join("new"), folder.join(name)).unwrap();
+            open.extend([file, next]);
+        }
+        File::create(folder.join("other")).unwrap().sync_all().unwrap();
+        kill(&ours);
+        drop(open);
+        ours.unmount();
+        let seen = recovered(&image, false);
+        for name in ["durable", "not"] {
+            let whole = seen.get(name).is_some_and(|bytes| *bytes == old || *bytes == new);
+            assert!(whole, "{options}: {name} has {:?} bytes", seen.get(name).map(Vec::len));
+        }
+        assert!(oracle::e2fsck(&image).unwrap().clean(), "{options}");
+    }
+}
+
+#[test]
+fn whatever_a_program_made_durable_survives_the_server() {
+    if !can_mount() {
+        return;
+    }
+    let linux = kernel::mount_available().is_ok();
+    for (options, by_linux) in
+        [("rw", linux), ("rw", false), ("nowriteback_cache,nodelalloc", linux)]
+    {
+        let Some(image) = image("ext4") else { return };
+        let ours = Ours::new(image.path(), &["-o", options]);
+        let has_mapped = use_and_kill(&ours);
+        let seen = recovered(&image, by_linux);
+        let content = |name: &str| {
+            let found = seen.get(name);
+            found.unwrap_or_else(|| panic!("{options}: {name} is lost: {:?}", seen.keys()))
+        };
+        assert_eq!(content("one"), b"named, then synced", "{options}");
+        assert_eq!(content("two"), b"synced, then named", "{options}");
+        assert_eq!(content("data"), b"some and more", "{options}");
+        if has_mapped {
+            let bytes = content("mapped");
+            assert_eq!((&bytes[..5], &bytes[8190..8194]), (&b"first"[..], &b"over"[..]));
+        }
+        assert!(oracle::e2fsck(&image).unwrap().clean(), "{options}");
+    }
+}

@@ -1,0 +1,122 @@
+//! What requests ask for where that depends on the file: modes, flags, what the kernel keeps of it.
+
+use std::time::Duration;
+
+use floe_format::InodeNr;
+use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_fs::{Caller, Change as Fields, FsError, Place, RenameMode, SetMode, Store};
+use floe_sync::atomic::Ordering;
+use floe_sync::{PoisonError, thread};
+use rustix::fs::{RenameFlags, XattrFlags};
+
+use crate::abi;
+use crate::adapter::Adapter;
+
+/// Threads that serve the requests of a core, at least, where there are several.
+const THREADS_AT_LEAST: usize = 3;
+/// How often, and after which time each, a rename asks anew whether the kernel may write back.
+const MOST_TRIES: u32 = 200;
+const TRY_EVERY: Duration = Duration::from_millis(2);
+impl<S: Store> Adapter<'_, S> {
+    /// `chown` that changes neither owner nor group: set-user-ID and set-group-ID go, and nothing is left to do for an immutable
+    /// file.
+    pub(crate) fn owned_again(&self, inode: InodeNr, by: (u32, u32)) -> Result<Fields, FsError> {
+        let file = self.fs.attributes(inode)?;
+        let permissions = self.without_ids(inode, by, None)?;
+        let may = by.0 == 0 || by.0 == file.uid || permissions.is_none();
+        if !may || file.flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(FsError::NotPermitted);
+        }
+        Ok(Fields { permissions, ..Fields::default() })
+    }
+
+    /// An append-only file gets no times but now.
+    pub(crate) fn judge_times(&self, inode: InodeNr) -> Result<(), FsError> {
+        match self.fs.attributes(inode)?.flags.contains(InodeFlags::APPEND) {
+            true => Err(FsError::NotPermitted),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a name that is there is kept, replaced or exchanged, by the flags of renameat2.
+    pub(crate) fn rename_mode(&self, flags: u32, to: &Place<'_>) -> Result<RenameMode, FsError> {
+        let flags = RenameFlags::from_bits(flags).ok_or(FsError::Invalid)?;
+        Ok(match flags {
+            flags if flags.is_empty() => RenameMode::Replace,
+            RenameFlags::NOREPLACE => RenameMode::NoReplace,
+            RenameFlags::EXCHANGE => RenameMode::Exchange,
+            RenameFlags::WHITEOUT => RenameMode::Whiteout,
+            flags if flags == RenameFlags::WHITEOUT | RenameFlags::NOREPLACE => {
+                // The kernel lets nobody else into the directory meanwhile.
+                match self.fs.resolve(&Caller::Judged, to.directory, to.name) {
+                    Ok(_) => return Err(FsError::Exists),
+                    Err(FsError::NotFound) => RenameMode::Whiteout,
+                    Err(error) => return Err(error),
+                }
+            }
+            _ => return Err(FsError::Invalid),
+        })
+    }
+
+    /// Whether an attribute may, must or must not be there, by the flags of setxattr.
+    pub(crate) fn set_mode(
+        &self,
+        inode: InodeNr,
+        name: &[u8],
+        flags: u32,
+    ) -> Result<SetMode, FsError> {
+        Ok(match XattrFlags::from_bits_truncate(flags) {
+            // An attribute that is there must not be, and one that is not must.
+            flags if flags.contains(XattrFlags::CREATE | XattrFlags::REPLACE) => {
+                self.fs.extended_attribute(inode, name)?;
+                return Err(FsError::Exists);
+            }
+            flags if flags.contains(XattrFlags::CREATE) => SetMode::Create,
+            flags if flags.contains(XattrFlags::REPLACE) => SetMode::Replace,
+            _ => SetMode::Any,
+        })
+    }
+
+    /// Lets the kernel write back what it keeps of a file. The writes come to other threads, while this one waits; `false` if
+    /// too few would be left for them.
+    pub(crate) fn write_back(&self, inode: InodeNr) -> bool {
+        let most = self.options.threads.min(THREADS_AT_LEAST) - 1;
+        let enters = self.writing_back.count.fetch_add(1, Ordering::Relaxed) < most;
+        if enters {
+            let _turn = self.writing_back.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            // An inode that the kernel does not know has nothing to write.
+            let _ = self.carrier.notify(&abi::write_back(inode));
+        }
+        self.writing_back.count.fetch_sub(1, Ordering::Relaxed);
+        enters
+    }
+
+    /// Lets the kernel write back what it keeps of a file that replaces another one by rename, so that the name never leads to a
+    /// file without the content that was written before. What was closed is here already. If too many do so at a time for half a
+    /// second, the rename goes on without.
+    pub(crate) fn write_back_what_replaces(
+        &self,
+        from: &Place<'_>,
+        to: &Place<'_>,
+        mode: RenameMode,
+    ) {
+        if !self.writeback || matches!(mode, RenameMode::NoReplace) {
+            return;
+        }
+        let find =
+            |place: &Place<'_>| self.fs.resolve(&Caller::Judged, place.directory, place.name).ok();
+        let regular = |found: Option<(InodeNr, FileType)>| {
+            found.filter(|found| found.1 == FileType::Regular).map(|found| found.0)
+        };
+        let Some(replaced) = regular(find(to)) else { return };
+        let moved = regular(find(from)).filter(|moved| *moved != replaced);
+        let exchanged = Some(replaced).filter(|_| mode == RenameMode::Exchange);
+        for inode in moved.into_iter().chain(exchanged) {
+            let mut tries = 0;
+            while self.writers.has(inode) && !self.write_back(inode) && tries < MOST_TRIES {
+                tries += 1;
+                thread::sleep(TRY_EVERY);
+            }
+        }
+    }
+}
