@@ -25,6 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
         fast_commit_areas(),
         special_inodes(),
         orphan_files(),
+        attributes(),
         files(),
     ]
     .into_iter()
@@ -197,22 +198,9 @@ fn orphan_files() -> Vec<Case> {
     ]
 }
 
-fn files() -> Vec<Case> {
+fn attributes() -> Vec<Case> {
     use Profile::*;
-    let depth = |path: &str, depth| inode(path).extent_header(move |header| header.depth = depth);
     vec![
-        stricter(
-            "extent past the last block",
-            Ext4K1,
-            inode("/unwritten").extent(1, |extent| extent.block = 0xffff_fff8),
-            &["extent-past-file-limit"],
-        ),
-        stricter(
-            "named value",
-            Ext4K1,
-            inode("/dir/file").set_flags(EA_INODE),
-            &["ea-inode-flag-on-named-file"],
-        ),
         stricter(
             "attribute with a zero in its name",
             Ext4K1,
@@ -250,6 +238,25 @@ fn files() -> Vec<Case> {
             Ext4K1,
             list_of("/dir", |value| value[4] = 0x40),
             &["xattr-list-unreadable"],
+        ),
+    ]
+}
+
+fn files() -> Vec<Case> {
+    use Profile::*;
+    let depth = |path: &str, depth| inode(path).extent_header(move |header| header.depth = depth);
+    vec![
+        stricter(
+            "extent past the last block",
+            Ext4K1,
+            inode("/unwritten").extent(1, |extent| extent.block = 0xffff_fff8),
+            &["extent-past-file-limit"],
+        ),
+        stricter(
+            "named value",
+            Ext4K1,
+            inode("/dir/file").set_flags(EA_INODE),
+            &["ea-inode-flag-on-named-file"],
         ),
         stricter(
             "hash of new directories",
