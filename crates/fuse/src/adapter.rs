@@ -247,14 +247,23 @@ impl<S: Store> Adapter<'_, S> {
     }
 
     /// Attributes as the kernel gets them, and how long it may keep them. While it keeps what is written to a file, the
-    /// file may look as if it had no blocks, which programs take for a single hole. So it is asked for anew each time, and a
-    /// file that somebody writes has some.
+    /// file may look as if it had no blocks, which programs take for a single hole. So a file that somebody writes has some,
+    /// and it is asked for anew each time ([`Self::note_open`] makes the kernel forget what it kept before).
     pub(crate) fn shown(&self, file: &Attributes) -> (Attributes, Duration) {
-        if !self.writeback || file.kind != FileType::Regular || file.sectors > 0 {
+        let may_look_empty = self.writeback && file.kind == FileType::Regular && file.sectors == 0;
+        if !may_look_empty || !self.writers.has(file.inode) {
             return (*file, self.options.keep);
         }
-        let sectors = if self.writers.has(file.inode) { SECTORS_AT_LEAST } else { 0 };
-        (Attributes { sectors, ..*file }, Duration::ZERO)
+        (Attributes { sectors: SECTORS_AT_LEAST, ..*file }, Duration::ZERO)
+    }
+
+    /// A file that was there before is opened. Before anybody can write to it, the kernel is to forget that it has no blocks.
+    fn note_open(&self, file: &Attributes, flags: u32) {
+        self.writers.open(file.inode, flags);
+        if self.writeback && writes(flags) && file.kind == FileType::Regular && file.sectors == 0 {
+            // An inode that the kernel does not know, it did not keep.
+            let _ = self.carrier.notify(&abi::ask_again(file.inode));
+        }
     }
 
     fn open(&self, inode: InodeNr, flags: u32) -> Result<Answer, FsError> {
@@ -271,7 +280,7 @@ impl<S: Store> Adapter<'_, S> {
         if writes && (fixed || file.flags.contains(InodeFlags::APPEND) && !appends) {
             return Err(FsError::NotPermitted);
         }
-        self.writers.open(inode, flags);
+        self.note_open(&file, flags);
         Ok(Answer::Bytes(abi::opened(self.fs.open().0)))
     }
 
