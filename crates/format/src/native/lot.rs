@@ -102,7 +102,8 @@ mod tests {
         assert_eq!(LotRecord::of(&[0; 64]), None);
         assert_eq!(LotRecord::of(&[0; 1024]), None);
         let mut short = [1; 64];
-        let record = LotRecord { magic: MAGIC, ..LotRecord::decode(&[0; 64]) };
+        let empty = LotRecord::decode(&[0; 64]);
+        let record = LotRecord { magic: MAGIC, version: VERSION, ..empty };
         record.put(&mut short);
         assert_eq!(short, [1; 64]);
         // The smallest descriptor of lots is full with it.
