@@ -2,7 +2,7 @@
 //! inodes claim; for each region of directory blocks, the inodes that their entries name. To find
 //! the claimants of a cluster, or the names of an inode, only these parts are read again.
 //!
-//! With the [snapshots](super::snapshots) of single clusters it replaces ffsck's bitmap snapshots. Those record in which
+//! With the snapshots of single clusters (`snapshots.rs`) it replaces ffsck's bitmap snapshots. Those record in which
 //! inode group a block was first claimed, which depends on the order of reads; the ledger knows the part of each claimant,
 //! in any order.
 
