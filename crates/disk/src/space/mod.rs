@@ -4,6 +4,7 @@ mod colocate;
 mod cubes;
 mod held;
 mod inodes;
+mod nodes;
 mod region;
 mod sound;
 mod system_zone;
