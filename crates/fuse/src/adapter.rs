@@ -22,6 +22,8 @@ use crate::writers::{Writers, WritingBack, writes};
 pub(crate) const MOST_ANSWER_BYTES: u32 = 1 << 20;
 /// Sectors of a file whose content the kernel may keep: those of a page.
 const SECTORS_AT_LEAST: u64 = 8;
+/// How long the kernel may keep that number.
+const KEEP_GUESS: Duration = Duration::from_secs(1);
 /// `SEEK_DATA` of lseek.
 const SEEK_DATA: u32 = 3;
 /// `SEEK_HOLE` of lseek.
@@ -247,14 +249,19 @@ impl<S: Store> Adapter<'_, S> {
     }
 
     /// Attributes as the kernel gets them, and how long it may keep them. While it keeps what is written to a file, the
-    /// file may look as if it had no blocks, which programs take for a single hole. So it is asked for anew each time, and a
-    /// file that somebody writes has some.
+    /// file may look as if it had no blocks, which programs take for a single hole. So one without blocks is asked for anew each
+    /// time, and one that somebody writes has some. (The kernel asks before each write, and again after a close.)
     pub(crate) fn shown(&self, file: &Attributes) -> (Attributes, Duration) {
         if !self.writeback || file.kind != FileType::Regular || file.sectors > 0 {
             return (*file, self.options.keep);
         }
-        let sectors = if self.writers.has(file.inode) { SECTORS_AT_LEAST } else { 0 };
-        (Attributes { sectors, ..*file }, Duration::ZERO)
+        match self.writers.has(file.inode) {
+            true => {
+                let file = Attributes { sectors: SECTORS_AT_LEAST, ..*file };
+                (file, self.options.keep.min(KEEP_GUESS))
+            }
+            false => (*file, Duration::ZERO),
+        }
     }
 
     fn open(&self, inode: InodeNr, flags: u32) -> Result<Answer, FsError> {
