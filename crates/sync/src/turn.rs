@@ -138,6 +138,7 @@ impl Turn {
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
+#[allow(clippy::unwrap_used, reason = "a test may")]
 mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
