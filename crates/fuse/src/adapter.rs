@@ -249,18 +249,23 @@ impl<S: Store> Adapter<'_, S> {
     }
 
     /// Attributes as the kernel gets them, and how long it may keep them. While it keeps what is written to a file, the
-    /// file may look as if it had no blocks, which programs take for a single hole. So one without blocks is asked for anew each
-    /// time, and one that somebody writes has some. (The kernel asks before each write, and again after a close.)
+    /// file may look as if it had no blocks, which programs take for a single hole. So a file that somebody writes has some, and
+    /// it is asked for anew after a second ([`Self::note_open`] makes the kernel forget what it kept before, and a close does, too).
     pub(crate) fn shown(&self, file: &Attributes) -> (Attributes, Duration) {
-        if !self.writeback || file.kind != FileType::Regular || file.sectors > 0 {
+        let may_look_empty = self.writeback && file.kind == FileType::Regular && file.sectors == 0;
+        if !may_look_empty || !self.writers.has(file.inode) {
             return (*file, self.options.keep);
         }
-        match self.writers.has(file.inode) {
-            true => {
-                let file = Attributes { sectors: SECTORS_AT_LEAST, ..*file };
-                (file, self.options.keep.min(KEEP_GUESS))
-            }
-            false => (*file, Duration::ZERO),
+        let keep = self.options.keep.min(KEEP_GUESS);
+        (Attributes { sectors: SECTORS_AT_LEAST, ..*file }, keep)
+    }
+
+    /// A file that was there before is opened. Before anybody can write to it, the kernel is to forget that it has no blocks.
+    fn note_open(&self, file: &Attributes, flags: u32) {
+        self.writers.open(file.inode, flags);
+        if self.writeback && writes(flags) && file.kind == FileType::Regular && file.sectors == 0 {
+            // An inode that the kernel does not know, it did not keep.
+            let _ = self.carrier.notify(&abi::ask_again(file.inode));
         }
     }
 
@@ -278,7 +283,7 @@ impl<S: Store> Adapter<'_, S> {
         if writes && (fixed || file.flags.contains(InodeFlags::APPEND) && !appends) {
             return Err(FsError::NotPermitted);
         }
-        self.writers.open(inode, flags);
+        self.note_open(&file, flags);
         Ok(Answer::Bytes(abi::opened(self.fs.open().0)))
     }
 
