@@ -9,6 +9,7 @@ use floe_fs::{AccessTimes, FileSystem, Image, Limits, MemFs, NullDisk, Store};
 use floe_fuse::abi::Opcode;
 use floe_fuse::{MemoryCarrier, ServeOptions, serve};
 use floe_testkit::{Profile, build, tool};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 /// A request about an inode.
@@ -167,10 +168,10 @@ fn what_the_kernel_keeps_is_agreed_and_asked_for_before_holes_are_told() {
         // The kernel's own errors are all that a close reports.
         kernel.ask(request(Opcode::Flush, 2, file, &[0; 24]));
         assert_eq!(answer(kernel).0, -Errno::NOSYS.raw_os_error());
-        // Its blocks are not known yet, but it is no hole, and the kernel asks again.
+        // Its blocks are not known yet, but it is no hole, and the kernel asks again after a second.
         let shown = must(kernel, Opcode::Getattr, file, &[0; 16]);
         let sectors = u64::from_le_bytes(shown[16 + 0x10..16 + 0x18].try_into().unwrap());
-        assert_eq!((sectors, &shown[..12]), (8, &[0; 12][..]));
+        assert_eq!((sectors, &shown[..12]), (8, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..]));
         write(kernel, file, 0, b"bytes", 1);
         kernel.ask(request(Opcode::Lseek, 3, file, &words(&[0, 0, SEEK_DATA])));
         let (code, unique, about) = answer(kernel);
@@ -188,6 +189,31 @@ fn what_the_kernel_keeps_is_agreed_and_asked_for_before_holes_are_told() {
         must(kernel, Opcode::Flush, file, &[0; 24]);
         write(kernel, file, 0, b"bytes", 0);
         must(kernel, Opcode::Lseek, file, &words(&[0, 0, 4]));
+    });
+}
+
+#[test]
+fn an_empty_file_is_kept_until_somebody_may_write_to_it() {
+    served(&in_memory(), &ServeOptions::default(), |kernel, _| {
+        let file = create(kernel, "file", 0o644);
+        let kept = |kernel: &MemoryCarrier| {
+            let shown = must(kernel, Opcode::Getattr, file, &[0; 16]);
+            let seconds = u64::from_le_bytes(shown[..8].try_into().unwrap());
+            let sectors = u64::from_le_bytes(shown[16 + 0x10..16 + 0x18].try_into().unwrap());
+            (seconds > 0, sectors)
+        };
+        assert_eq!(kept(kernel), (false, 8), "it is open for writing");
+        must(kernel, Opcode::Release, file, &words(&[0, 2, 0]));
+        assert_eq!(kept(kernel), (true, 0));
+        // Who reads changes nothing.
+        must(kernel, Opcode::Open, file, &[0; 8]);
+        assert_eq!(kept(kernel), (true, 0));
+        kernel.ask(request(Opcode::Open, 2, file, &words(&[u64::from(OFlags::RDWR.bits())])));
+        let (code, unique, about) = answer(kernel);
+        assert_eq!((code, unique, about), (2, 0, words(&[file, u64::MAX, 0])), "first of all");
+        let (code, unique, _) = answer(kernel);
+        assert_eq!((code, unique), (0, 2));
+        assert_eq!(kept(kernel), (false, 8));
     });
 }
 

@@ -30,7 +30,10 @@ pub(crate) fn with_better_edits<'a>(
                 .map(|first| Edit::Superblock(SuperblockEdit::FirstMetaBg(first))),
             (
                 Edit::Inode {
-                    edit: InodeEdit::DropAttributeBlock | InodeEdit::AttributeName { .. },
+                    edit:
+                        InodeEdit::DropAttributeBlock
+                        | InodeEdit::AttributeName { .. }
+                        | InodeEdit::AccessList { .. },
                     ..
                 }
                 | Edit::AttributeBlock { edit: AttributeBlockEdit::Checksum, .. },

@@ -3,14 +3,16 @@
 use std::fmt;
 
 use floe_format::BlockNr;
-use floe_format::ext::inode::InodeFlags;
-use floe_format::ext::inode_flips::Flips;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 
 use crate::edit::{
-    AttributeBlockEdit, CubeEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit,
-    JournalEdit, MapEdit, OrphanEdit, OrphanFileEdit, ReservationEdit, SuperblockEdit, TreeEdit,
+    AttributeBlockEdit, CubeEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, JournalEdit, MapEdit,
+    OrphanEdit, OrphanFileEdit, ReservationEdit, SuperblockEdit, TreeEdit,
 };
+
+mod inodes;
+
+use inodes::inode;
 
 /// Whether changes were made or are only planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -319,81 +321,6 @@ fn attribute_block(block: BlockNr, edit: AttributeBlockEdit, tense: Tense) -> St
         }
         AttributeBlockEdit::References(count) => {
             format!("the attribute {block} {was} set to {count} users")
-        }
-    }
-}
-
-fn flipped_back(flips: Flips, tense: Tense) -> String {
-    let bit = |bit| format!("bit {} of byte {:#04x}", bit % 8, bit / 8);
-    let bits: Vec<String> = flips.bits().map(bit).collect();
-    let (bits, verb) =
-        (bits.join(" and "), if flips.is_single() { tense.was() } else { tense.were() });
-    format!("{bits} {verb} flipped back: the checksum of the inode then matches")
-}
-
-fn inode(edit: InodeEdit, tense: Tense) -> String {
-    let (was, were) = (tense.was(), tense.were());
-    match edit {
-        InodeEdit::Clear => format!("the inode {was} cleared: the file is deleted"),
-        InodeEdit::Zero => format!("the inode {was} filled with zeroes"),
-        InodeEdit::ZeroBase => format!("the first 128 bytes of the inode {were} set to zero"),
-        InodeEdit::Checksum => format!("the checksum of the inode {was} recomputed"),
-        InodeEdit::Keep => format!(
-            "the inode {was} kept because names and blocks confirm it, and its checksum {was} \
-             recomputed"
-        ),
-        InodeEdit::FlipBack(flips) => flipped_back(flips, tense),
-        InodeEdit::DtimeZero => format!("the deletion time {was} set to 0"),
-        InodeEdit::DtimeNow => format!("the deletion time {was} set to now"),
-        InodeEdit::SettleDtime => {
-            format!("the deletion time {was} corrected: 0 for a file in use, else now")
-        }
-        InodeEdit::Mode(mode) => format!("the mode {was} set to 0{mode:o}"),
-        InodeEdit::BecomeDirectory => format!("the type {was} set to directory"),
-        InodeEdit::SetFlags(bits) => {
-            let names = flag_names(InodeFlags::from_bits_retain(bits).iter_names(), bits);
-            format!("flag {names} {was} set")
-        }
-        InodeEdit::ClearFlags(bits) => {
-            let names = flag_names(InodeFlags::from_bits_retain(bits).iter_names(), bits);
-            format!("flag {names} {was} cleared where set")
-        }
-        InodeEdit::Size(bytes) => format!("the size {was} set to {bytes} bytes"),
-        InodeEdit::Sectors(sectors) => format!("the block count {was} set to {sectors}"),
-        InodeEdit::FaddrZero => format!("the unused fragment address {was} set to 0"),
-        InodeEdit::FragZero => format!("the unused fragment number {was} set to 0"),
-        InodeEdit::FsizeZero => format!("the unused fragment size {was} set to 0"),
-        InodeEdit::SizeHighZero => format!("the upper half of the size {was} set to 0"),
-        InodeEdit::BlocksHighZero => format!("the upper half of the block count {was} set to 0"),
-        InodeEdit::FileAclHighZero => {
-            format!("the upper half of the attribute block's number {was} set to 0")
-        }
-        InodeEdit::DropAttributeBlock => {
-            format!("the extended attributes in the attribute block {were} dropped")
-        }
-        InodeEdit::ValueSize { size, .. } => {
-            format!("the attribute {was} given the size of its whole value: {size} bytes")
-        }
-        InodeEdit::AttributeName { .. } => {
-            format!("the attribute {was} given a name that can be read, or removed if it has none")
-        }
-        InodeEdit::ValueHere { .. } => {
-            format!(
-                "the value inode number {was} removed from the attribute, whose value is stored \
-                 in place"
-            )
-        }
-        InodeEdit::DropOwnAttributes => {
-            format!("the extended attributes in the inode {were} dropped")
-        }
-        InodeEdit::ExtraIsize => format!("the extra size of the inode {was} set to a valid one"),
-        InodeEdit::Epoch(field) => format!("the epoch bits of {field} {were} corrected"),
-        InodeEdit::EmptyInline => format!("the file {was} truncated to zero: its data are missing"),
-        InodeEdit::InlineDirectorySize => {
-            format!("the size of the inline directory {was} set to a valid one")
-        }
-        InodeEdit::EaReferences(count) => {
-            format!("the count of inodes that use this attribute value {was} set to {count}")
         }
     }
 }

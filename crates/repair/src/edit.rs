@@ -445,6 +445,12 @@ pub enum InodeEdit {
         block: BlockNr,
         offset_bytes: u32,
     },
+    /// Replaces an access list that cannot be read, or removes it. Block 0: the attribute is in the
+    /// inode itself.
+    AccessList {
+        block: BlockNr,
+        offset_bytes: u32,
+    },
 }
 
 /// A change of the map of a file.

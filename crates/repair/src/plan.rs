@@ -368,8 +368,13 @@ pub fn plan(problem: &Problem) -> Plan {
         | P::XattrAclWithName { inode: of, block, offset_bytes } => {
             inode(of, InodeEdit::AttributeName { block, offset_bytes })
         }
+        P::XattrListUnreadable { inode: of, block, offset_bytes } => {
+            inode(of, InodeEdit::AccessList { block, offset_bytes })
+        }
         P::VerityFlagUnsupported { inode: of } => clear_flags(of, InodeFlags::VERITY),
-        P::EncryptFlagWithoutContext { inode: of } => clear_flags(of, InodeFlags::ENCRYPT),
+        P::EncryptFlagWithoutContext { inode: of } | P::RootDirectoryEncrypted { inode: of } => {
+            clear_flags(of, InodeFlags::ENCRYPT)
+        }
         P::EncryptionContextCorrupt { inode: of, .. } => inode(of, InodeEdit::Clear),
         P::EaInodeFlagOnNonRegular { inode: of } => clear_flags(of, InodeFlags::EA_INODE),
         P::EaInodeFeatureMissing { .. } => {

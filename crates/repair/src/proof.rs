@@ -1,8 +1,8 @@
 //! Weighs evidence that an inode with a wrong checksum is still the inode it claims to be, before a
 //! repair clears it or trusts its content.
 //!
-//! - If flipping one or two bits makes the checksum match, all other bits are correct
-//!   (`ext/inode_flips.rs`).
+//! - If flipping one or two bits, or those of one byte, makes the checksum match, all other bits are
+//!   correct (`ext/inode_flips.rs`).
 //! - The checksums of extent nodes and directory blocks are seeded with the inode's number and
 //!   generation, and the first entry of a directory is its own number. A block that matches
 //!   therefore identifies its owner, with an error probability of 2^-32.

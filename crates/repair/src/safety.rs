@@ -198,7 +198,8 @@ fn inode(edit: InodeEdit, problem: Option<&Problem>) -> bool {
         | E::InlineDirectorySize
         | E::ValueSize { .. }
         | E::ValueHere { .. }
-        | E::AttributeName { .. } => false,
+        | E::AttributeName { .. }
+        | E::AccessList { .. } => false,
     }
 }
 

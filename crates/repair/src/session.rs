@@ -5,6 +5,7 @@ use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use floe_blockdev::{Overlay, ReadBlocks, SpillOptions};
+use floe_check::checks::system_files::quota::not_as_e2fsck_counts;
 use floe_check::memory::must_hold_descriptors;
 use floe_check::open::WhichSuperblock;
 use floe_check::open::{Opened, open};
@@ -211,6 +212,8 @@ struct Optional {
     extra: bool,
     /// The shared_blocks feature was dropped, and files are getting their own copies.
     unsharing: bool,
+    /// Quota files hold what e2fsck counts.
+    counted: bool,
     /// The bad block list was changed, and bitmaps and counts follow from that.
     listed: bool,
 }
@@ -350,6 +353,9 @@ impl<'s> Session<'s> {
             self.journal.dropped = false;
             wanted.insert(Edit::Journal(JournalEdit::Create), None);
         }
+        if wanted.is_empty() && !self.hidden.hides_owners() && !self.optional.counted {
+            wanted = self.quotas(examination).into_iter().map(|edit| (edit, None)).collect();
+        }
         if wanted.is_empty() {
             // This step needs the types of all inodes.
             let asks_for_all = self.optional.steps.contains(&Step::ToExtents);
@@ -389,6 +395,18 @@ impl<'s> Session<'s> {
         }
         let groups = fixes::misplaced_tables(stage);
         groups.into_iter().map(|group| (group, problem.clone())).collect()
+    }
+
+    /// Quota files that Linux accepts but e2fsck would not, after a repair that changed inodes: both
+    /// counts were right before, and someone who repairs wants e2fsck to agree.
+    fn quotas(&mut self, examination: &Examination<'_>) -> Vec<Edit> {
+        let changes = |deed: &Deed| !matches!(deed.edit.phase(), Phase::Ground | Phase::Counts);
+        if !is_sound(&examination.report) || !self.attempts.deeds.iter().any(changes) {
+            return Vec::new();
+        }
+        self.optional.counted = true;
+        let kinds = not_as_e2fsck_counts(&examination.volume, &examination.quota);
+        kinds.into_iter().map(|kind| Edit::QuotaFile { kind }).collect()
     }
 
     /// The next optional step, when nothing is left to repair.

@@ -2086,6 +2086,22 @@ problems! {
         "the external journal says that no file system uses it"
         means "Linux refuses to mount the file system: it expects exactly one."
         repair "Store one user, this file system.";
+    0x07011A "xattr-list-unreadable" XattrListUnreadable {
+        inode: InodeNr, block: BlockNr, offset_bytes: u32,
+    }
+        Metadata Damage ask Xattr
+        "an access list of {inode} (attribute at byte {offset_bytes}) cannot be read"
+        means "Its version, length or entries are none that exist. Linux refuses everyone but the owner and \
+             root to open the file, and to create anything in a directory whose default list it is \
+             (\"Invalid argument\")."
+        repair "Put a list in its place that gives nobody more than before: owner and others have what the \
+             mode says, the owning group nothing. A default list is removed, as is one without room for that.";
+    0x07011B "root-directory-encrypted" RootDirectoryEncrypted { inode: InodeNr }
+        Metadata Damage preen Encryption
+        "the root directory is marked as encrypted"
+        means "Linux never encrypts the root, because lost+found has to be in it; so the mark is wrong. Linux \
+             shows its names as if they were encrypted, and nothing can be created."
+        repair "Clear the mark.";
 
     0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }
         Metadata Damage preen Superblock

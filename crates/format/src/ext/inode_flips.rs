@@ -6,7 +6,8 @@
 //! has Hamming distance 6 (Koopman, "32-Bit Cyclic Redundancy Codes for Internet Applications", DSN
 //! 2002), so an inode of 256 bytes with one or two flipped bits cannot be mistaken for another one
 //! with one or two. Bytes that were never an inode look like one flipped bit with probability
-//! 2^-21, and like two with probability 2^-11: a repair of two bits needs other evidence.
+//! 2^-21, like one wrong byte with probability 2^-16, and like two flipped bits with probability
+//! 2^-11: a repair of more than one bit needs other evidence.
 
 use super::inode::Inode;
 use crate::InodeNr;
@@ -20,29 +21,39 @@ const GENERATION: usize = 0x64;
 /// Bytes before the inode in its checksum: number and generation.
 const BEFORE: usize = 8;
 
-/// One or two bits of an inode, counted from the lowest bit of its first byte, in ascending order.
+/// The wrong bits of an inode: one, two, or any number in one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Flips {
-    first: u16,
-    second: Option<u16>,
+pub enum Flips {
+    /// A bit, counted from the lowest bit of the first byte.
+    One(u16),
+    /// Two bits of different bytes, in ascending order.
+    Two(u16, u16),
+    /// Several bits of the byte at an offset, those that are set in the mask.
+    Byte(u16, u8),
 }
 
 impl Flips {
-    /// The bits.
-    pub fn bits(self) -> impl Iterator<Item = usize> {
-        [Some(self.first), self.second].into_iter().flatten().map(usize::from)
+    /// The bytes that are wrong, and their wrong bits.
+    pub fn bytes(self) -> impl Iterator<Item = (usize, u8)> {
+        let of_bit = |bit: u16| (usize::from(bit / 8), 1 << (bit % 8));
+        let (first, second) = match self {
+            Self::One(bit) => (of_bit(bit), None),
+            Self::Two(first, second) => (of_bit(first), Some(of_bit(second))),
+            Self::Byte(at, bits) => ((usize::from(at), bits), None),
+        };
+        [Some(first), second].into_iter().flatten()
     }
 
     /// Whether it is a single bit, which needs no other evidence.
     pub const fn is_single(self) -> bool {
-        self.second.is_none()
+        matches!(self, Self::One(_))
     }
 
     /// Flips the bits; those past the end of `raw` are ignored.
     pub fn apply(self, raw: &mut [u8]) {
-        for bit in self.bits() {
-            if let Some(byte) = raw.get_mut(bit / 8) {
-                *byte ^= 1 << (bit % 8);
+        for (at, bits) in self.bytes() {
+            if let Some(byte) = raw.get_mut(at) {
+                *byte ^= bits;
             }
         }
     }
@@ -69,16 +80,21 @@ impl Syndromes {
         Some(Self { inode_bytes, of_bits })
     }
 
-    /// The one or two bits that must be flipped to make an inode's checksum right. `None` if the
-    /// checksum is right or has only 16 bits, if no two bits explain it, or if several pairs do.
+    /// The bits that must be flipped to make an inode's checksum right: one, else those of one byte,
+    /// else two. `None` if the checksum is right or has only 16 bits, if nothing of that kind
+    /// explains it, or if several bytes or pairs do.
     pub fn find(&self, raw: &[u8], seed: Seed, inode: InodeNr) -> Option<Flips> {
         let difference = difference(raw, seed, inode)?;
         if raw.len() != self.inode_bytes || difference == 0 {
             return None;
         }
         let flips = match self.bit_of(difference) {
-            Some(first) => Flips { first, second: None },
-            None => self.pair_of(difference)?,
+            Some(bit) => Flips::One(bit),
+            None => match self.bytes_of(difference)[..] {
+                [] => self.pair_of(difference)?,
+                [byte] => byte,
+                _ => return None,
+            },
         };
         let mut mended = raw.to_vec();
         flips.apply(&mut mended);
@@ -91,11 +107,40 @@ impl Syndromes {
         self.of_bits.get(at).map(|(_, bit)| *bit)
     }
 
+    /// The bytes that explain this syndrome, which is no single bit's, by several wrong bits.
+    fn bytes_of(&self, sum: u32) -> Vec<Flips> {
+        let mut found = Vec::new();
+        // The sum before the bytes from `at` on.
+        let mut before = sum;
+        for at in (0..self.inode_bytes).rev() {
+            before = backwards_over_zeroes(before, 1);
+            let bits = match at {
+                CHECKSUM_LOW..=0x7d | CHECKSUM_HIGH..=0x83 | GENERATION..=0x67 => {
+                    self.mask_of(at, sum)
+                }
+                _ => u8::try_from(before).ok(),
+            };
+            found.extend(bits.map(|bits| Flips::Byte(at as u16, bits)));
+        }
+        found
+    }
+
+    /// The bits of the byte at `at` whose flips together have this syndrome: by trying all, for bytes that
+    /// do not take the usual way into the checksum.
+    fn mask_of(&self, at: usize, sum: u32) -> Option<u8> {
+        let of_bits: [u32; 8] = std::array::from_fn(|bit| syndrome(self.inode_bytes, 8 * at + bit));
+        let of_mask = |mask: u8| {
+            let bits = of_bits.iter().enumerate().filter(|(bit, _)| mask >> bit & 1 == 1);
+            bits.fold(0, |sum, (_, syndrome)| sum ^ syndrome)
+        };
+        (1..=u8::MAX).find(|&mask| of_mask(mask) == sum)
+    }
+
     /// The pair of bits with this syndrome, if there is exactly one.
     fn pair_of(&self, sum: u32) -> Option<Flips> {
         let mut pairs = self.of_bits.iter().filter_map(|&(syndrome, bit)| {
             let other = self.bit_of(sum ^ syndrome)?;
-            (bit < other).then_some(Flips { first: bit, second: Some(other) })
+            (bit < other).then_some(Flips::Two(bit, other))
         });
         let pair = pairs.next()?;
         pairs.next().is_none().then_some(pair)
@@ -169,11 +214,32 @@ mod tests {
         let syndromes = Syndromes::of_size(256).unwrap();
         for bit in 0..2048u16 {
             let mut raw = right.clone();
-            let flips = Flips { first: bit, second: None };
+            let flips = Flips::One(bit);
             flips.apply(&mut raw);
             assert_eq!(syndromes.find(&raw, SEED, inode), Some(flips), "bit {bit}");
         }
         assert_eq!(syndromes.find(&right, SEED, inode), None);
+    }
+
+    #[test]
+    fn every_wrong_byte_is_found() {
+        let inode = InodeNr(77);
+        let right = sealed((0..=255).collect(), inode);
+        let syndromes = Syndromes::of_size(256).unwrap();
+        for at in 0..256u16 {
+            for bits in [0x01, 0x03, 0x80, 0x7f, 0xff, at as u8 | 0x11] {
+                let mut raw = right.clone();
+                raw[usize::from(at)] ^= bits;
+                let found = syndromes.find(&raw, SEED, inode);
+                let expected = match bits.count_ones() {
+                    1 => Flips::One(8 * at + bits.trailing_zeros() as u16),
+                    _ => Flips::Byte(at, bits),
+                };
+                // `i_extra_isize` says whether the checksum has 32 bits, and that it is right.
+                let says_extra = matches!(at, 0x80 | 0x81);
+                assert!(found == Some(expected) || says_extra, "{at:#x}: {bits:#x}: {found:?}");
+            }
+        }
     }
 
     #[test]
@@ -207,7 +273,12 @@ mod tests {
             pair in proptest::collection::btree_set(0u16..2048, 2),
         ) {
             let mut bits = pair.into_iter();
-            let flips = Flips { first: bits.next().unwrap(), second: bits.next() };
+            let (first, second) = (bits.next().unwrap(), bits.next().unwrap());
+            // Of one byte, they are found as its bits.
+            let flips = match first / 8 == second / 8 {
+                true => Flips::Byte(first / 8, 1 << (first % 8) | 1 << (second % 8)),
+                false => Flips::Two(first, second),
+            };
             let mut raw = right.clone();
             flips.apply(&mut raw);
             let found = Syndromes::of_size(256).unwrap().find(&raw, SEED, inode);

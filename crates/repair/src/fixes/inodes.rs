@@ -59,7 +59,8 @@ pub(super) fn apply(
         }
         InodeEdit::ValueSize { .. }
         | InodeEdit::ValueHere { .. }
-        | InodeEdit::AttributeName { .. } => {
+        | InodeEdit::AttributeName { .. }
+        | InodeEdit::AccessList { .. } => {
             if !edit_attribute(stage, &mut image, edit)? {
                 return Ok(());
             }
@@ -97,6 +98,9 @@ fn edit_attribute(
     let (block, offset_bytes, field) = match edit {
         InodeEdit::AttributeName { block, offset_bytes } => {
             return xattrs::mend_name(stage, image, block, offset_bytes);
+        }
+        InodeEdit::AccessList { block, offset_bytes } => {
+            return xattrs::mend_list(stage, image, block, offset_bytes);
         }
         InodeEdit::ValueSize { block, offset_bytes, size } => {
             (block, offset_bytes, EntryField::ValueSize(size))

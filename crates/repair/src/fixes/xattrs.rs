@@ -3,8 +3,8 @@
 use floe_check::Problem;
 use floe_format::ext::xattr::value_inode::{stored_hash, value_hash};
 use floe_format::ext::xattr::{
-    self, IBODY_HEADER_SIZE, MAGIC, VALUE_INUM_AT, VALUE_SIZE_AT, XattrArea, XattrEntry,
-    XattrHeader,
+    self, IBODY_HEADER_SIZE, INDEX_ACL_ACCESS, MAGIC, VALUE_INUM_AT, VALUE_SIZE_AT, XattrArea,
+    XattrEntry, XattrHeader,
 };
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
@@ -58,6 +58,7 @@ pub(crate) fn flipped_attribute_block(stage: &Stage<'_>, problem: &Problem) -> O
         | Problem::XattrEaInodeNumberBad { block, .. }
         | Problem::XattrNameWithZero { block, .. }
         | Problem::XattrAclWithName { block, .. }
+        | Problem::XattrListUnreadable { block, .. }
         | Problem::XattrBlockChecksumBad { block, .. } => block,
         _ => return None,
     };
@@ -186,6 +187,41 @@ pub(super) fn mend_name(
     xattr::mend_name(&mut bytes, offset);
     write(stage, block, bytes)?;
     Ok(false)
+}
+
+/// Replaces an access list that cannot be read, or removes it: in `image` itself, or in the
+/// attribute block, which is staged. Where no list is put in its place, the mode alone counts, in
+/// which the bits of the group may have been meant for others: the group loses them.
+///
+/// Returns whether the caller must write the inode.
+pub(super) fn mend_list(
+    stage: &Stage<'_>,
+    image: &mut InodeImage,
+    block: BlockNr,
+    offset_bytes: u32,
+) -> Result<bool, Failure> {
+    const OF_GROUP: u16 = 0o070;
+    let (offset, mode) = (offset_bytes as usize, image.base.mode);
+    let mut bytes = match block {
+        BlockNr(0) => Vec::new(),
+        block => stage.read_block(block)?,
+    };
+    let area = match block {
+        BlockNr(0) => {
+            let at = image.attributes_offset().ok_or(Failure::NotNow("it has no attributes"))?;
+            image.raw.get_mut(at + IBODY_HEADER_SIZE..).unwrap_or_default()
+        }
+        _ => &mut bytes[..],
+    };
+    let is_access = area.get(offset + 1) == Some(&INDEX_ACL_ACCESS);
+    let is_replaced = xattr::mend_list(area, offset, mode);
+    if is_access && !is_replaced {
+        image.base.mode &= !OF_GROUP;
+    }
+    if block.0 != 0 {
+        write(stage, block, bytes)?;
+    }
+    Ok(block.0 == 0 || image.base.mode != mode)
 }
 
 /// A field of an attribute entry that locates its value.

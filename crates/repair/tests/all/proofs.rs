@@ -114,6 +114,31 @@ fn two_flipped_bits_in_each_inode_of_a_block_are_flipped_back() {
 }
 
 #[test]
+fn a_wrong_byte_of_an_inode_is_put_right() {
+    if tool::missing() {
+        return;
+    }
+    let original = directories().unwrap();
+    let bytes = original.to_vec().unwrap();
+    let volume = Volume::open(&original).unwrap();
+    let first = crowded_blocks(&volume, 2).unwrap()[1];
+    let inode = in_use(&volume, first).unwrap()[0];
+    let at = volume.inode_offset(inode).unwrap() as usize;
+    let mut rng = Rng::new(5);
+    // Type, size, sectors, flags, map, generation, extra size.
+    for byte in [0x01, 0x04, 0x1c, 0x22, 0x2c, 0x34, 0x3c, 0x65, 0x80] {
+        let image = original.copy().unwrap();
+        let wrong = bytes[at + byte] ^ (rng.below(255) as u8 + 1);
+        image.write((at + byte) as u64, &[wrong]).unwrap();
+        let (faults, ours) = faults(&image, &original).unwrap();
+        assert!(faults.is_empty(), "byte {byte:#x}: {faults:?}");
+        let mut after = vec![0; 256];
+        ours.read(at as u64, &mut after).unwrap();
+        assert!(after == bytes[at..at + 256], "byte {byte:#x} differs");
+    }
+}
+
+#[test]
 fn named_inodes_amid_garbage_are_kept() {
     if tool::missing() {
         return;

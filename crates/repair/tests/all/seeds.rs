@@ -60,6 +60,8 @@ const SEEDS: &[(&str, u64, &str)] = &[
         "a file's inode is a copy of a directory's, and e2fsck takes all from the right one",
     ),
     ("casefold-strict", 2000536, "valid text with a zero in it"),
+    ("bigalloc-more", 400024, "a file is cleared, and quotas have two right counts of short links"),
+    ("large-dir", 6002093, "an extent of a directory at the last logical block of all"),
     ("ext4", 500655, "no large_file, which only the inode that reserves blocks needs"),
 ];
 

@@ -158,6 +158,12 @@ fn encrypted() -> Vec<Case> {
     let long = "a name of 16 byte";
     vec![
         recipe("encrypted name").expect(&["encrypted-name-too-short"]).into(),
+        // To e2fsck its names are too short.
+        Recipe::new("encrypted root")
+            .on(Profile::Encrypt)
+            .edit(context("/", policy(7)))
+            .expect(&["root-directory-encrypted"])
+            .into(),
         recipe("plain file")
             .edit(debugfs(format!("ln file \"/dir/sub/{long}\"\nsif file links_count 182")))
             .expect(&["encrypted-dir-plain-file"])

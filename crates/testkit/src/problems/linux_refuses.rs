@@ -25,6 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
         fast_commit_areas(),
         special_inodes(),
         orphan_files(),
+        attributes(),
         files(),
     ]
     .into_iter()
@@ -197,22 +198,9 @@ fn orphan_files() -> Vec<Case> {
     ]
 }
 
-fn files() -> Vec<Case> {
+fn attributes() -> Vec<Case> {
     use Profile::*;
-    let depth = |path: &str, depth| inode(path).extent_header(move |header| header.depth = depth);
     vec![
-        stricter(
-            "extent past the last block",
-            Ext4K1,
-            inode("/unwritten").extent(1, |extent| extent.block = 0xffff_fff8),
-            &["extent-past-file-limit"],
-        ),
-        stricter(
-            "named value",
-            Ext4K1,
-            inode("/dir/file").set_flags(EA_INODE),
-            &["ea-inode-flag-on-named-file"],
-        ),
         stricter(
             "attribute with a zero in its name",
             Ext4K1,
@@ -229,6 +217,46 @@ fn files() -> Vec<Case> {
             Ext4K1,
             xattr_block("/ea-block").put(32 + 1, [2]),
             &["xattr-acl-with-name"],
+        ),
+        stricter(
+            "access list of another version",
+            Ext4K1,
+            list_of("/acl", |value| value[0] = 2),
+            &["xattr-list-unreadable"],
+        ),
+        stricter(
+            "access list without room for another",
+            Ext4K1,
+            inode("/acl").raw(|raw| {
+                raw[0xa4 + 8..0xa4 + 12].copy_from_slice(&15u32.to_le_bytes());
+                reseal_first(raw);
+            }),
+            &["xattr-list-unreadable"],
+        ),
+        stricter(
+            "default access list with an unknown entry",
+            Ext4K1,
+            list_of("/dir", |value| value[4] = 0x40),
+            &["xattr-list-unreadable"],
+        ),
+    ]
+}
+
+fn files() -> Vec<Case> {
+    use Profile::*;
+    let depth = |path: &str, depth| inode(path).extent_header(move |header| header.depth = depth);
+    vec![
+        stricter(
+            "extent past the last block",
+            Ext4K1,
+            inode("/unwritten").extent(1, |extent| extent.block = 0xffff_fff8),
+            &["extent-past-file-limit"],
+        ),
+        stricter(
+            "named value",
+            Ext4K1,
+            inode("/dir/file").set_flags(EA_INODE),
+            &["ea-inode-flag-on-named-file"],
         ),
         stricter(
             "hash of new directories",
@@ -262,6 +290,24 @@ fn entry_hash_of_first(area: &[u8]) -> u32 {
     let at = usize::from(u16::from_le_bytes([area[2], area[3]]));
     let size = usize::from(u16::from_le_bytes([area[8], area[9]]));
     entry_hash(&area[16..16 + len], &area[at..at + size], Chars::Unsigned)
+}
+
+/// Makes the hash of an inode's first attribute right, if it has one.
+fn reseal_first(raw: &mut [u8]) {
+    let hash = entry_hash_of_first(&raw[0xa4..]);
+    let stored = &mut raw[0xa4 + 12..0xa4 + 16];
+    if stored.iter().any(|&byte| byte != 0) {
+        stored.copy_from_slice(&hash.to_le_bytes());
+    }
+}
+
+/// Changes the value of an inode's first attribute.
+fn list_of(path: &'static str, change: fn(&mut [u8])) -> InodeEdit {
+    inode(path).raw(move |raw| {
+        let at = usize::from(u16::from_le_bytes([raw[0xa4 + 2], raw[0xa4 + 3]]));
+        change(&mut raw[0xa4 + at..]);
+        reseal_first(raw);
+    })
 }
 
 /// Gives a file of twenty contiguous blocks a tree of six levels, with nodes in the last six

@@ -112,7 +112,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let recipes = Recipes::new();
     let linux = if args.linux { Third::find(&profiles)? } else { Third::none() };
     let cases = for_all_seeds(args, &profiles, &|profile, seed| {
-        judge_one(args, &program, (&recipes, &linux), profile, seed)
+        let case = judge_one(args, &program, (&recipes, &linux), profile, seed)?;
+        // At once, for runs that are ended before they print their groups.
+        for fault in case.iter().flat_map(|case| &case.faults) {
+            eprintln!("{}:{seed}: {fault}", case.as_ref().map_or(profile, |case| case.profile));
+        }
+        Ok(case)
     })?;
     let (all, mut cases) = (cases.len(), cases.into_iter().flatten().collect::<Vec<Case>>());
     if all > cases.len() {

@@ -79,6 +79,11 @@ impl Third {
         let Some(judge) = &self.judge else { return Ok(()) };
         let paths: Vec<&Path> = batch.iter().map(|one| one.image.path()).collect();
         let opinions = judge.judge(&paths)?;
+        for (one, fault) in batch.iter().zip(opinions.iter().map(fault_of)) {
+            if let Some(fault) = fault {
+                eprintln!("{}:{}: {fault}", one.profile, one.seed);
+            }
+        }
         let mut found = self.found.lock().map_err(|_| anyhow!("a worker panicked"))?;
         found.extend(batch.iter().zip(&opinions).map(|(one, opinion)| Found {
             profile: one.profile,

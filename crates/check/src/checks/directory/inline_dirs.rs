@@ -12,6 +12,7 @@ use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use crate::checks::context::directory::{DirCx, DirEvidence};
 use crate::checks::directory::dirents;
+use crate::checks::xattr::encryption::is_encrypted;
 use crate::evidence::dirs::DirFlags;
 use crate::problem::{Name, Problem, Sink};
 use crate::scan::directory_blocks::DirBlock;
@@ -67,7 +68,7 @@ pub(crate) fn for_each_part(
         generation: inode.base.generation,
         logical: 0,
         block: BlockNr(0),
-        flags: flags_of(inode),
+        flags: flags_of(dir, inode),
         bytes: &[],
     };
     each(DirBlock { bytes: data.in_block.get(PARENT_SIZE..IN_BLOCK_SIZE).unwrap_or(&[]), ..base });
@@ -78,11 +79,11 @@ pub(crate) fn for_each_part(
     }
 }
 
-fn flags_of(inode: &Inode<'_>) -> DirFlags {
+fn flags_of(dir: InodeNr, inode: &Inode<'_>) -> DirFlags {
     use floe_format::ext::inode::InodeFlags;
     let flags = inode.flags();
     let mut known = DirFlags::INLINE;
-    known.set(DirFlags::ENCRYPTED, flags.contains(InodeFlags::ENCRYPT));
+    known.set(DirFlags::ENCRYPTED, is_encrypted(dir, flags));
     known.set(DirFlags::CASEFOLD, flags.contains(InodeFlags::CASEFOLD));
     known
 }

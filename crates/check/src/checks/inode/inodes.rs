@@ -135,7 +135,7 @@ fn check_named(cx: &InodeCx<'_>, role: Role, evidence: &mut InodeEvidence) -> Fa
     if flags.contains(InodeFlags::EA_INODE) && file_type == Some(FileType::Regular) {
         facts = facts.with_ea_inode();
     }
-    if flags.contains(InodeFlags::ENCRYPT) {
+    if encryption::is_encrypted(cx.number, flags) {
         facts = facts.with_encrypted();
     }
     facts
@@ -325,7 +325,7 @@ fn dir_flags(cx: &InodeCx<'_>) -> DirFlags {
     let mut known = DirFlags::default();
     // Also where the feature is missing: index blocks are no lists of entries either way.
     known.set(DirFlags::INDEXED, flags.contains(InodeFlags::INDEX));
-    known.set(DirFlags::ENCRYPTED, flags.contains(InodeFlags::ENCRYPT));
+    known.set(DirFlags::ENCRYPTED, encryption::is_encrypted(cx.number, flags));
     let casefold = flags.contains(InodeFlags::CASEFOLD);
     known.set(DirFlags::CASEFOLD, casefold && cx.volume.has_incompat(Incompat::CASEFOLD));
     known.set(DirFlags::INLINE, flags.contains(InodeFlags::INLINE_DATA));

@@ -215,7 +215,8 @@ impl Walk<'_, '_, '_> {
         if self.mapper.too_far_for_dir(last) {
             return Some(Problem::DirectoryTooBig { inode, logical, block });
         }
-        if logical.0 + run.len_blocks > LOGICAL_LIMIT {
+        // In a directory it is a gap, which is closed (`map`): its blocks hold names wherever they are.
+        if logical.0 + run.len_blocks > LOGICAL_LIMIT && !self.mapper.is_dir() {
             return Some(Problem::ExtentPastFileLimit { inode, node, logical, block, len });
         }
         (logical.0 < self.floor).then_some(Problem::ExtentOverlapsPrevious {

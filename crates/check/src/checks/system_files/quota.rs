@@ -24,13 +24,7 @@ pub fn check(volume: &Volume<'_>, usage: &QuotaUsage, found: &mut Findings) {
     if !volume.has_ro_compat(RoCompat::QUOTA) {
         return;
     }
-    let superblock = &volume.superblock;
-    let files = [
-        (QuotaKind::User, "user", superblock.usr_quota_inum),
-        (QuotaKind::Group, "group", superblock.grp_quota_inum),
-        (QuotaKind::Project, "project", superblock.prj_quota_inum),
-    ];
-    for (index, (kind, name, number)) in files.into_iter().enumerate() {
+    for (index, (kind, name, number)) in files(volume).into_iter().enumerate() {
         // 0: not tracked.
         if number == 0 {
             continue;
@@ -44,6 +38,42 @@ pub fn check(volume: &Volume<'_>, usage: &QuotaUsage, found: &mut Findings) {
         let Some(stored) = file.read(found) else { continue };
         compare(name, &stored, &usage.of_kind(index), found);
     }
+}
+
+/// The tracked kinds whose file does not hold exactly what e2fsck counts, in a file system without
+/// findings. A repair that changed inodes makes them so, as e2fsck would: it calls other numbers damage.
+pub fn not_as_e2fsck_counts(volume: &Volume<'_>, usage: &QuotaUsage) -> Vec<&'static str> {
+    if !volume.has_ro_compat(RoCompat::QUOTA) {
+        return Vec::new();
+    }
+    let mut kinds = Vec::new();
+    for (index, (kind, name, number)) in files(volume).into_iter().enumerate() {
+        let counted = usage.of_kind(index);
+        let is_there = number != 0 && number <= volume.geometry.inodes_count;
+        if !is_there || counted.iter().all(|(_, counted)| counted.inline_links == 0) {
+            // There is but one count.
+            continue;
+        }
+        let file = QuotaFile { volume, kind, name, inode: InodeNr(number) };
+        let Some(stored) = file.read(&mut Findings::default()) else { continue };
+        let differs = |&(id, counted): &(u32, Usage)| {
+            stored.get(&id).map_or(0, |stored| stored.inodes) != counted.inodes_by_e2fsck()
+        };
+        if counted.iter().any(differs) {
+            kinds.push(name);
+        }
+    }
+    kinds
+}
+
+/// Kind, name and inode of each quota file.
+fn files(volume: &Volume<'_>) -> [(QuotaKind, &'static str, u32); 3] {
+    let superblock = &volume.superblock;
+    [
+        (QuotaKind::User, "user", superblock.usr_quota_inum),
+        (QuotaKind::Group, "group", superblock.grp_quota_inum),
+        (QuotaKind::Project, "project", superblock.prj_quota_inum),
+    ]
 }
 
 fn compare(

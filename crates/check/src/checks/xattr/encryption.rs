@@ -2,7 +2,7 @@
 //! Reads: the inode; its attribute block later, if the context is not in the inode.
 //! Keeps: the policy of each encrypted inode.  Emits: `CasefoldFlagOnNonDirectory`,
 //! `CasefoldFlagUnsupported`, `EncryptFlagWithoutContext`, `EncryptionContextCorrupt`,
-//! `VerityFlagUnsupported`.
+//! `RootDirectoryEncrypted`, `VerityFlagUnsupported`.
 
 use floe_format::InodeNr;
 use floe_format::ext::crypt::{ATTRIBUTE_NAME, Context};
@@ -38,6 +38,13 @@ pub(crate) fn check_casefold(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
     }
 }
 
+/// Whether an inode is encrypted. The root never is, whatever its flags say (`ext4_set_context`): its names,
+/// that of lost+found among them, are names.
+#[inline]
+pub(crate) fn is_encrypted(inode: InodeNr, flags: InodeFlags) -> bool {
+    flags.contains(InodeFlags::ENCRYPT) && inode != InodeNr::ROOT
+}
+
 #[cold]
 fn check_flagged(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
     let (inode, flags) = (cx.number, cx.inode.flags());
@@ -47,6 +54,10 @@ fn check_flagged(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
         evidence.found.push(Problem::VerityFlagUnsupported { inode });
     }
     if !flags.contains(InodeFlags::ENCRYPT) {
+        return;
+    }
+    if !is_encrypted(inode, flags) {
+        evidence.found.push(Problem::RootDirectoryEncrypted { inode });
         return;
     }
     let area = XattrArea::of_inode(cx.inode.xattr_area());

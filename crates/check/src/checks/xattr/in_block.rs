@@ -1,6 +1,6 @@
 //! Check: one attribute block.
 //! Emits: `XattrBlockMagicBad`, `XattrBlockCountBad`, `XattrBlockOverlap`, `XattrBlockNameBad`,
-//! `XattrBlockValueBad`, `XattrHashBad`, `XattrBlockChecksumBad`, and those of `names` and `value_inode`. The
+//! `XattrBlockValueBad`, `XattrHashBad`, `XattrBlockChecksumBad`, and those of `names`, `lists` and `value_inode`. The
 //! first fault ends it: the block is dropped as a whole. A checksum is only judged in a sound block.
 
 use floe_format::ext::xattr::{
@@ -8,8 +8,8 @@ use floe_format::ext::xattr::{
     entry_hash, padded,
 };
 
-use super::names;
 use super::value_inode::{self, Home};
+use super::{lists, names};
 use crate::evidence::region::Region;
 use crate::problem::{Findings, Problem, Sink};
 
@@ -80,6 +80,7 @@ fn judge(
             value_inode::check(home, &area, &entry, value_inode, found)?;
         } else {
             judge_value(home, &area, &entry, bytes.len(), region)?;
+            found.0.extend(lists::fault(inode, block, &area, &entry));
         }
     }
     if region.take(end, 4) { Ok(()) } else { Err(overlap(end)) }

@@ -1,6 +1,6 @@
 //! Check: attributes behind the extra fields of an inode.
 //! Emits: `XattrIbodyOverlap`, `XattrValueSizeBad`, `XattrHashBad`, and those
-//! of `names` and `value_inode`. The first fault ends it: all attributes of the inode are dropped together.
+//! of `names`, `lists` and `value_inode`. The first fault ends it: all attributes of the inode are dropped together.
 
 use floe_format::ext::inline_data;
 use floe_format::ext::xattr::{
@@ -9,7 +9,7 @@ use floe_format::ext::xattr::{
 use floe_format::{BlockNr, InodeNr};
 
 use super::value_inode::{self, Home};
-use super::{OfInode, names};
+use super::{OfInode, lists, names};
 use crate::checks::context::inode::{InodeCx, InodeEvidence};
 use crate::evidence::region::Region;
 use crate::problem::{Problem, Sink};
@@ -35,7 +35,7 @@ pub(super) fn check(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut 
                 of_inode.inline_bytes = value.map(|value| value.len() as u32);
             }
             Special::ValueNowhere => nowhere = true,
-            Special::NameFault(problem) => evidence.found.push(problem),
+            Special::Fault(problem) => evidence.found.push(problem),
         }
         Ok(())
     });
@@ -75,8 +75,8 @@ enum Special<'e> {
     ValueElsewhere(&'e XattrArea<'e>, &'e XattrEntry<'e>, InodeNr),
     /// Data of the inode, if it can be used.
     InlineData(Option<&'e [u8]>),
-    /// Its name is none; everything else may be right.
-    NameFault(Problem),
+    /// Its name or its list is none; everything else may be right.
+    Fault(Problem),
     /// No bytes, but at a place that is not there. It hurts nobody but the data of the inode: e2fsck's
     /// library finds either all attributes or none.
     ValueNowhere,
@@ -109,11 +109,16 @@ fn walk(
         // Values that do not overlap always fit.
         left = left.checked_sub(len).ok_or_else(|| overlap(entry.offset))?;
         if let Some(problem) = names::fault(inode, BlockNr(0), &entry) {
-            each(Special::NameFault(problem))?;
+            each(Special::Fault(problem))?;
         }
         match entry.value_inode {
             Some(value_inode) => each(Special::ValueElsewhere(&area, &entry, value_inode))?,
-            None => judge_value(inode, &area, &entry, &mut left, region)?,
+            None => {
+                judge_value(inode, &area, &entry, &mut left, region)?;
+                if let Some(problem) = lists::fault(inode, BlockNr(0), &area, &entry) {
+                    each(Special::Fault(problem))?;
+                }
+            }
         }
         if entry.value_inode.is_none() && usize::from(entry.value_offs) > room {
             each(Special::ValueNowhere)?;

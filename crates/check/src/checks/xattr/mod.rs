@@ -3,12 +3,13 @@
 //! Keeps: uses of attribute blocks, references to EA inodes.
 //! Emits: see `xattrs/`; here `InodeExtraIsizeBad`, `InodeFileAclHighNonzero`,
 //! `InodeFileAclWithoutXattrFeature`, `InodeFileAclOutOfRange`.
-//! Does not verify: that values are sound ACLs or capabilities; what EA inodes hold (their stored
+//! Does not verify: that values are sound capabilities; what EA inodes hold (their stored
 //! hash stands for it); reference counts of EA inodes (pass 4).
 
 pub mod encryption;
 pub mod in_block;
 mod in_inode;
+mod lists;
 mod names;
 pub mod value_inode;
 

@@ -78,6 +78,29 @@ pub fn decode(value: &[u8]) -> Result<Vec<AclEntry>, AclFault> {
     Ok(entries)
 }
 
+/// Whether Linux reads a value as an ACL (`ext4_acl_from_disk`): one without bytes is none, any other must
+/// decode, and its length must be that of four short entries and long ones, or of fewer short ones.
+/// Otherwise all access that asks the ACL fails (`EINVAL`).
+pub fn is_readable(value: &[u8]) -> bool {
+    const SHORT: usize = 4;
+    const LONG: usize = 8;
+    let Some(rest) = value.len().checked_sub(4) else { return value.is_empty() };
+    let counted = match rest.checked_sub(4 * SHORT) {
+        None if rest % SHORT == 0 => rest / SHORT,
+        Some(long) if long % LONG == 0 => 4 + long / LONG,
+        _ => return false,
+    };
+    decode(value).is_ok_and(|entries| entries.len() == counted)
+}
+
+/// The ACL that gives nobody more than a mode and the unknown list that belonged to it: the owner and others what the mode
+/// says, the owning group nothing, and users and groups that are named later at most what the mode says.
+pub fn narrowest(permissions: u16) -> Vec<u8> {
+    let of = |who, shift: u16| AclEntry { who, permissions: permissions >> shift & 7 };
+    let group = AclEntry { who: AclWho::OwningGroup, permissions: 0 };
+    encode(&[of(AclWho::Owner, 6), group, of(AclWho::Mask, 3), of(AclWho::Other, 0)])
+}
+
 /// Encodes an ACL, with the entries in the order given.
 pub fn encode(entries: &[AclEntry]) -> Vec<u8> {
     let mut value = VERSION.to_le_bytes().to_vec();

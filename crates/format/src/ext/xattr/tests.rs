@@ -261,3 +261,43 @@ proptest! {
         mend_name(&mut area, offset);
     }
 }
+
+#[test]
+fn linux_reads_only_whole_lists() {
+    let whole = acl::narrowest(0o751);
+    assert_eq!(
+        acl::decode(&whole).unwrap().iter().map(|entry| entry.permissions).collect::<Vec<_>>(),
+        [7, 0, 5, 1]
+    );
+    assert!(acl::is_readable(&whole) && acl::is_readable(&[]) && acl::is_readable(&whole[..16]));
+    for len in 1..whole.len() {
+        assert_eq!(acl::is_readable(&whole[..len]), len % 4 == 0, "{len} bytes");
+    }
+    // Five short entries: the length says four and half a long one.
+    let five = [&whole[..], &whole[4..8]].concat();
+    assert!(acl::decode(&five).is_ok() && !acl::is_readable(&five));
+    let mut other = whole;
+    other[0] = 2;
+    assert!(!acl::is_readable(&other));
+}
+
+#[test]
+fn a_list_is_replaced_where_there_is_room_and_default_lists_go() {
+    for (name_index, value_size, stays) in [
+        (INDEX_ACL_ACCESS, 28, true),
+        (INDEX_ACL_ACCESS, 16, false),
+        (INDEX_ACL_DEFAULT, 28, false),
+    ] {
+        let value = vec![0xee; value_size];
+        let mut area = area_of(&[(name_index, b"", &value), (INDEX_USER, b"a", b"kept")], 96);
+        let entry = XattrArea::of_inode(&area).unwrap().find(name_index, b"").unwrap();
+        let offset = entry.offset;
+        assert_eq!(mend_list(&mut area[IBODY_HEADER_SIZE..], offset, 0o640), stays);
+        let area = XattrArea::of_inode(&area).unwrap();
+        area.check().unwrap();
+        let list = area.find(name_index, b"").map(|entry| area.value(&entry).unwrap());
+        assert_eq!(list, stays.then_some(&acl::narrowest(0o640)[..]));
+        let kept = area.find(INDEX_USER, b"a").unwrap();
+        assert_eq!(area.value(&kept), Some(&b"kept"[..]));
+    }
+}
