@@ -80,6 +80,13 @@ fn files() -> Vec<Case> {
             &["orphan-file-block-dirty"],
         )
         .into(),
+        // As `tune2fs -O ^metadata_csum` leaves it.
+        file(
+            "orphan file without checksums",
+            superblock(|sb| sb.feature_ro_compat &= !0x400).into(),
+            &["orphan-file-block-dirty"],
+        )
+        .into(),
         file(
             "orphan file without links",
             inode(FILE).links(0).into(),
