@@ -6,7 +6,7 @@ use floe_format::ext::inode::{Inode, OwnedInode};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::geometry::Strictness;
 use floe_format::native::identity::Identity;
-use floe_format::native::lot::DESC_SIZE;
+use floe_format::native::lot::is_desc_size;
 use floe_format::{BlockNr, Geometry, InodeNr};
 
 use crate::alloc::{FromBitmaps, Space};
@@ -81,7 +81,7 @@ impl<S: Space> FileSystem<S> {
     /// Whether Floe made the file system as a native one (`docs/native.md`).
     pub fn is_native(&self) -> bool {
         // Others have smaller descriptors, so that most need no closer look.
-        self.geometry().desc_size == DESC_SIZE && Identity::of(&self.superblock).is_some()
+        is_desc_size(self.geometry().desc_size) && Identity::of(&self.superblock).is_some()
     }
 
     /// The seed of metadata checksums; `None` without metadata_csum.

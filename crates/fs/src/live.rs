@@ -159,7 +159,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             let cube = self.gates.of_group(GroupNr(lot.saturating_mul(lot_groups)));
             let done = match self.gates.has_failed(cube) {
                 true => Err(FsError::CubeFailed { cube }),
-                false => self.run_of(cube, |volume, tx| volume.reserve_lot(tx, now, lot)),
+                false => twice(|| self.run_of(cube, |volume, tx| volume.reserve_lot(tx, now, lot))),
             };
             match done {
                 Err(error) if cube > 0 && error.is_local() => left.push(lot),

@@ -22,6 +22,8 @@ use crate::writers::{Writers, WritingBack, writes};
 pub(crate) const MOST_ANSWER_BYTES: u32 = 1 << 20;
 /// Sectors of a file whose content the kernel may keep: those of a page.
 const SECTORS_AT_LEAST: u64 = 8;
+/// How long the kernel may keep that number.
+const KEEP_GUESS: Duration = Duration::from_secs(1);
 /// `SEEK_DATA` of lseek.
 const SEEK_DATA: u32 = 3;
 /// `SEEK_HOLE` of lseek.
@@ -247,14 +249,15 @@ impl<S: Store> Adapter<'_, S> {
     }
 
     /// Attributes as the kernel gets them, and how long it may keep them. While it keeps what is written to a file, the
-    /// file may look as if it had no blocks, which programs take for a single hole. So a file that somebody writes has some,
-    /// and it is asked for anew each time ([`Self::note_open`] makes the kernel forget what it kept before).
+    /// file may look as if it had no blocks, which programs take for a single hole. So a file that somebody writes has some, and
+    /// it is asked for anew after a second ([`Self::note_open`] makes the kernel forget what it kept before, and a close does, too).
     pub(crate) fn shown(&self, file: &Attributes) -> (Attributes, Duration) {
         let may_look_empty = self.writeback && file.kind == FileType::Regular && file.sectors == 0;
         if !may_look_empty || !self.writers.has(file.inode) {
             return (*file, self.options.keep);
         }
-        (Attributes { sectors: SECTORS_AT_LEAST, ..*file }, Duration::ZERO)
+        let keep = self.options.keep.min(KEEP_GUESS);
+        (Attributes { sectors: SECTORS_AT_LEAST, ..*file }, keep)
     }
 
     /// A file that was there before is opened. Before anybody can write to it, the kernel is to forget that it has no blocks.

@@ -6,7 +6,7 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_fs::{Caller, Change as Fields, FsError, Place, RenameMode, SetMode, Store};
 use floe_sync::atomic::Ordering;
-use floe_sync::{PoisonError, thread};
+use floe_sync::{PoisonError, before_waiting, thread};
 use rustix::fs::{RenameFlags, XattrFlags};
 
 use crate::abi;
@@ -84,6 +84,8 @@ impl<S: Store> Adapter<'_, S> {
         let enters = self.writing_back.count.fetch_add(1, Ordering::Relaxed) < most;
         if enters {
             let _turn = self.writing_back.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            // The writes come to other threads.
+            before_waiting();
             // An inode that the kernel does not know has nothing to write.
             let _ = self.carrier.notify(&abi::write_back(inode));
         }
@@ -115,6 +117,7 @@ impl<S: Store> Adapter<'_, S> {
             let mut tries = 0;
             while self.writers.has(inode) && !self.write_back(inode) && tries < MOST_TRIES {
                 tries += 1;
+                before_waiting();
                 thread::sleep(TRY_EVERY);
             }
         }

@@ -45,6 +45,11 @@ pub trait Channel: Send {
     /// The connection is broken.
     fn receive(&mut self) -> io::Result<Option<&[u8]>>;
 
+    /// Whether there is a request already, or the connection has ended; `None` for a channel whose requests no other one gets.
+    fn is_pending(&self) -> Option<bool> {
+        None
+    }
+
     /// Sends the answer to the last request, in two parts. Nothing is sent to a caller that was interrupted.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use floe_fs::{
     Attributes, Change as Fields, FsError, NewInode, NewKind, Op, OpKind, Place, RangeMode, Store,
     Timestamp, now,
 };
-use floe_sync::thread;
+use floe_sync::{before_waiting, thread};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
@@ -228,6 +228,7 @@ impl<S: Store> Adapter<'_, S> {
                     if error.is_no_space() && waits < MOST_WAITS && self.fs.has_nameless() =>
                 {
                     waits += 1;
+                    before_waiting();
                     thread::sleep(WAIT);
                 }
                 done => return done,

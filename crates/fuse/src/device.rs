@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use floe_sync::atomic::{AtomicUsize, Ordering};
 #[cfg(feature = "io-uring")]
 use floe_sync::{Mutex, PoisonError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::abi::InitFlags;
@@ -163,6 +164,13 @@ impl Channel for DeviceChannel<'_> {
                 Err(errno) => return Err(errno.into()),
             }
         }
+    }
+
+    fn is_pending(&self) -> Option<bool> {
+        let mut found = [PollFd::from_borrowed_fd(self.device(), PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // Where it cannot be told, the next read tells.
+        Some(poll(&mut found, Some(&at_once)) != Ok(0))
     }
 
     fn send(&mut self, head: &[u8], body: &[u8]) -> io::Result<()> {

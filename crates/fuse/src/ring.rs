@@ -11,6 +11,7 @@
 #![allow(unsafe_code)] // see above
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::{fmt, fs, io, mem};
 
@@ -20,7 +21,7 @@ use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::abi::{InHeader, OutHeader};
-use crate::carrier::{Channel, MOST_DATA_BYTES, REQUEST_BYTES};
+use crate::carrier::{Channel, MOST_DATA_BYTES};
 
 /// Where the kernel says whether it offers rings; root sets it.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -124,9 +125,13 @@ impl Served {
     }
 }
 
+/// Bytes before the payload, where what comes before it in a request of `/dev/fuse` is put.
+const HEADROOM: usize = 4096;
+
 /// Memory that the kernel may write to as long as a command for it is under way.
 struct Place {
     header: Box<[u8; HEADER_BYTES]>,
+    /// Behind [`HEADROOM`] bytes, which the kernel does not know.
     payload: Vec<u8>,
     /// Tells the kernel where both are, once.
     areas: Box<[libc_iovec; AREAS]>,
@@ -164,8 +169,8 @@ struct RingChannel<'c> {
     /// `None` once it is the kernel's for good.
     place: Option<Place>,
     state: State,
-    /// The request as `/dev/fuse` would have it.
-    message: Vec<u8>,
+    /// Where the request lies in the payload, as `/dev/fuse` would have it.
+    message: Range<usize>,
     commit_id: u64,
     served: &'c Served,
 }
@@ -173,10 +178,11 @@ struct RingChannel<'c> {
 impl Place {
     fn new() -> Self {
         let (mut header, mut payload) =
-            (Box::new([0; HEADER_BYTES]), vec![0; MOST_DATA_BYTES as usize]);
+            (Box::new([0; HEADER_BYTES]), vec![0; HEADROOM + MOST_DATA_BYTES as usize]);
+        let known = &mut payload[HEADROOM..];
         let areas = Box::new([
             libc_iovec { base: header.as_mut_ptr(), len: HEADER_BYTES },
-            libc_iovec { base: payload.as_mut_ptr(), len: payload.len() },
+            libc_iovec { base: known.as_mut_ptr(), len: known.len() },
         ]);
         Self { header, payload, areas }
     }
@@ -190,7 +196,7 @@ impl<'c> RingChannel<'c> {
             uring,
             place: Some(Place::new()),
             state: State::New,
-            message: Vec::with_capacity(REQUEST_BYTES),
+            message: 0..0,
             commit_id: 0,
             served,
         }
@@ -255,20 +261,23 @@ impl<'c> RingChannel<'c> {
         }
     }
 
-    /// Puts the request together as `/dev/fuse` has it: header, arguments, data.
+    /// Puts the request together as `/dev/fuse` has it: header, arguments, data. The data, which may be a megabyte, stay where
+    /// they are.
     fn assemble(&mut self) -> Option<()> {
-        let place = self.place.as_ref()?;
+        let place = self.place.as_mut()?;
         let number = |at: usize| place.header.get(at..at + 8)?.first_chunk().copied();
         self.commit_id = u64::from_le_bytes(number(COMMIT_ID_AT)?);
         let payload_bytes = u64::from_le_bytes(number(PAYLOAD_BYTES_AT)?) as u32 as usize;
         let (head, _) = place.header.split_first_chunk::<{ InHeader::SIZE }>()?;
         let len = InHeader::decode(head).len as usize;
         let arguments = len.checked_sub(InHeader::SIZE)?.checked_sub(payload_bytes)?;
-        self.message.clear();
-        self.message.extend_from_slice(head);
-        self.message
-            .extend_from_slice(place.header.get(OPERATION_AT..)?.get(..arguments.min(128))?);
-        self.message.extend_from_slice(place.payload.get(..payload_bytes)?);
+        let arguments = place.header.get(OPERATION_AT..)?.get(..arguments.min(128))?;
+        let from = HEADROOM - head.len() - arguments.len();
+        self.message = from..HEADROOM.checked_add(payload_bytes)?;
+        place.payload.get(self.message.clone())?;
+        let (before, behind) = place.payload[from..HEADROOM].split_at_mut(head.len());
+        before.copy_from_slice(head);
+        behind.copy_from_slice(arguments);
         Some(())
     }
 }
@@ -293,8 +302,10 @@ impl Channel for RingChannel<'_> {
             }
             return if self.state == State::Ended { Ok(None) } else { Err(error) };
         }
-        match self.assemble() {
-            Some(()) => Ok(Some(&self.message)),
+        let assembled = self.assemble();
+        let message = self.place.as_ref().and_then(|place| place.payload.get(self.message.clone()));
+        match assembled.and(message) {
+            Some(message) => Ok(Some(message)),
             None => Err(io::Error::other("the kernel's ring has a request that is none")),
         }
     }
@@ -306,7 +317,8 @@ impl Channel for RingChannel<'_> {
         if let Some(place) = &mut self.place {
             let answer = place.header.get_mut(..head.len()).ok_or(Errno::INVAL)?;
             answer.copy_from_slice(head);
-            place.payload.get_mut(..body.len()).ok_or(Errno::INVAL)?.copy_from_slice(body);
+            let payload = place.payload.get_mut(HEADROOM..HEADROOM + body.len());
+            payload.ok_or(Errno::INVAL)?.copy_from_slice(body);
             let len = (body.len() as u64).to_le_bytes();
             place.header[PAYLOAD_BYTES_AT..PAYLOAD_BYTES_AT + 8].copy_from_slice(&len);
         }

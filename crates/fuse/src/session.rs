@@ -7,7 +7,7 @@ use std::time::Duration;
 use floe_format::InodeNr;
 use floe_fs::{FileSystem, FsError, Store};
 use floe_sync::atomic::{AtomicBool, Ordering};
-use floe_sync::{Condvar, Mutex, PoisonError, thread};
+use floe_sync::{Arc, Condvar, Mutex, PoisonError, Turn, Turns, thread};
 use rustix::io::Errno;
 
 use crate::abi::{InHeader, InitFlags, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, Operation};
@@ -78,7 +78,8 @@ pub fn serve<C: Carrier, S: Store>(
         carrier,
         writing_back: &writing_back,
     };
-    let server = Server { adapter, log, over: AtomicBool::new(false) };
+    let turns = Arc::new(Turns::default());
+    let server = Server { adapter, log, over: AtomicBool::new(false), turns: Arc::clone(&turns) };
     ready();
     let over = Over::default();
     thread::scope(|scope| {
@@ -86,9 +87,18 @@ pub fn serve<C: Carrier, S: Store>(
         let _telling = Telling(&over);
         let mut channels = carrier.channels(taken, options.threads.max(1)).into_iter();
         let own = channels.next();
+        let channels_share = own.as_ref().is_some_and(|own| own.is_pending().is_some());
         let server = &server;
         let others: Vec<_> =
             channels.map(|mut channel| scope.spawn(move || server.run(&mut *channel))).collect();
+        if channels_share {
+            let over = &over;
+            scope.spawn(move || {
+                while !over.wait(TEND_EVERY) {
+                    turns.watch();
+                }
+            });
+        }
         if !fs.is_read_only() {
             let tell = || {
                 for inode in writers.take_untold() {
@@ -188,13 +198,34 @@ struct Server<'s, S> {
     log: &'s (dyn Fn(&str) + Sync),
     /// The kernel sent its last request.
     over: AtomicBool,
+    /// Of threads that share a queue of requests, few are woken.
+    turns: Arc<Turns>,
+}
+
+/// Lets threads that rest find out that all is over, when one has.
+struct Ending<'t>(&'t Turns);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
 }
 
 impl<S: Store> Server<'_, S> {
     /// Answers requests until the file system is unmounted.
     fn run(&self, channel: &mut dyn Channel) -> io::Result<()> {
+        let shares = channel.is_pending().is_some();
+        let _ending = shares.then(|| Ending(&self.turns));
+        let mut turn = shares.then(|| Turn::new(&self.turns));
         let mut buffer = Vec::new();
-        while let Some(message) = channel.receive()? {
+        loop {
+            if let Some(turn) = &mut turn {
+                turn.take(|| channel.is_pending() != Some(false));
+            }
+            let Some(message) = channel.receive()? else { break };
+            if let Some(turn) = &turn {
+                turn.taken();
+            }
             let answer = match Request::decode(message) {
                 Ok(Request { header, operation }) => {
                     if self.adapter.options.debug {

@@ -14,7 +14,7 @@ use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::features::{Incompat, RoCompat};
 use floe_format::geometry::Strictness;
 use floe_format::native::identity::Identity;
-use floe_format::native::lot::DESC_SIZE;
+use floe_format::native::lot::is_desc_size;
 use floe_format::{BlockNr, Geometry, InodeNr};
 
 /// Bytes read at once.
@@ -54,7 +54,7 @@ impl Frame {
 
     /// Whether Floe made the file system as a native one: inodes have backpointers.
     pub(crate) fn is_native(&self) -> bool {
-        self.geometry.desc_size == DESC_SIZE && Identity::of(&self.superblock).is_some()
+        is_desc_size(self.geometry.desc_size) && Identity::of(&self.superblock).is_some()
     }
 
     /// Whether the places of inode tables are known.

@@ -5,8 +5,10 @@
 //! called `interleavings`, which `cargo xtask ci` selects by that name.
 
 mod slots;
+mod turn;
 
 pub use slots::{Alone, Entered, Slots, thread_number};
+pub use turn::{Turn, Turns, before_waiting};
 // Shuttle's locks return this error type, too.
 pub use std::sync::PoisonError;
 // Asks the operating system, not a scheduler, so it is the same with and without shuttle.

@@ -77,6 +77,14 @@ impl<W, P> Slots<W, P> {
 }
 
 fn lock<W, P>(slot: &Line<W, P>) -> MutexGuard<'_, Slot<W, P>> {
+    // In explorations nobody has a turn.
+    #[cfg(not(feature = "shuttle"))]
+    {
+        if let Ok(slot) = slot.0.try_lock() {
+            return slot;
+        }
+        crate::turn::before_waiting();
+    }
     // Users say themselves what a panic leaves behind.
     slot.0.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,17 +10,19 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use floe_blockdev::{Model, Modelled, ReadBlocks, Request, WritableFile};
-use floe_check::scan::sweep;
+use floe_check::scan::forecast::Forecast;
 use floe_check::{CheckOptions, check};
 use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
 use floe_disk::volume::{Volume, seal};
 use floe_ext4::tx::DirectTx;
 
-use trace::{PageCache, Traced};
+use trace::Traced;
 use workload::{Dropped, Load, NOW};
 
 /// Bytes of a request of a sequential read.
 const SEQUENTIAL_BYTES: u64 = 1 << 20;
+/// A reader that goes on within so many bytes does not seek: disks and systems read ahead.
+const NEAR_BYTES: u64 = 128 << 10;
 
 /// Options of the command.
 #[derive(clap::Args)]
@@ -49,9 +51,24 @@ pub(crate) struct Args {
     /// Folder for the images, which are sparse
     #[arg(long, default_value = "target/ageing")]
     folder: PathBuf,
+    /// Size of the modelled disk in GB, over which its seeks are spread; 0: the file system fills it
+    #[arg(long, default_value_t = 1000)]
+    disk_gb: u64,
+    /// Bytes of a lot of native file systems, as `lot_size=` of mkfs has it
+    #[arg(long)]
+    lot_size: Option<String>,
     /// Leave e2fsck out
     #[arg(long)]
     no_e2fsck: bool,
+}
+
+impl Args {
+    fn disk(&self) -> Model {
+        match self.disk_gb {
+            0 => Model::rotating_of(self.size_mib << 20),
+            size => Model::rotating_of(size * 1_000_000_000),
+        }
+    }
 }
 
 /// Runs the command.
@@ -64,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         args.seed
     );
     println!(
-        "{:14} {:>3} {:>6} {:>4}  {:7} {:>9} {:>7} {:>9} {:>8} {:>5} {:>9} {:>8}",
+        "{:14} {:>3} {:>6} {:>4}  {:7} {:>9} {:>7} {:>7} {:>9} {:>8} {:>5} {:>9} {:>8}",
         "layout",
         "age",
         "files",
@@ -72,6 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         "checker",
         "bytes",
         "reads",
+        "seeks",
         "disk ms",
         "ms/MB",
         "seq",
@@ -87,8 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Makes a file system of a layout, ages it and measures its checks.
 fn age(args: &Args, layout: &str) -> Result<()> {
     let path = args.folder.join(format!("{layout}.img"));
-    let size = args.size_mib << 20;
-    let device = Modelled::new(empty(args, layout, &path)?, &Model::rotating_of(size));
+    let device = Modelled::new(empty(args, layout, &path)?, &args.disk());
     let mut load = None;
     for round in 0..=args.rounds {
         let before = (device.reads(), device.writes(), device.elapsed());
@@ -141,6 +158,9 @@ fn empty(args: &Args, layout: &str, path: &Path) -> Result<WritableFile> {
     for (letter, value) in [('i', ratio.as_str()), ('m', "0"), ('b', "4096")] {
         options.set(letter, value)?;
     }
+    if let Some(size) = args.lot_size.as_ref().filter(|_| kind == FsType::Native) {
+        options.set('E', &format!("lot_size={size}"))?;
+    }
     if layout.ends_with("-without-regions") {
         options.set('E', "region_size=0")?;
     }
@@ -159,25 +179,24 @@ fn measure(
     path: &Path,
 ) -> Result<()> {
     let about = format!("{layout:14} {age:>3} {files:>6} {used:>3}%");
-    let size = device.size_bytes();
     let traced = Traced::new(device);
     let report = check(&traced, &CheckOptions::default())?;
     ensure!(report.found.is_empty(), "{layout}, age {age}: {:?}", report.found);
     let requests = traced.requests();
-    print(&about, "floe", size, &requests);
-    if let Some(runs) = sweep::expected(device) {
-        let mut cache = PageCache::default();
-        for run in runs {
-            cache.read(run.start.0 * 4096, run.len_blocks * 4096);
-        }
-        let (told, took) = (cache.requests(), Model::rotating_of(size).replay(requests));
-        let told = Model::rotating_of(size).replay(told);
+    print(args, &about, "floe", &requests);
+    if let Some(forecast) = Forecast::of(device) {
+        let took = args.disk().replay(requests);
+        let told = args.disk().replay(forecast.requests());
         let off = (told.as_secs_f64() / took.as_secs_f64() - 1.0) * 100.0;
-        println!("{about}  told by descriptors: {:.1} ms on the disk, {off:+.1} %", ms(told));
+        println!(
+            "{about}  told by descriptors: {:.1} ms on the disk, {off:+.1} %, {} places",
+            ms(told),
+            forecast.runs.len()
+        );
     }
     if !args.no_e2fsck {
         match trace::of_e2fsck(path)? {
-            Some(requests) => print(&about, "e2fsck", size, &requests),
+            Some(requests) => print(args, &about, "e2fsck", &requests),
             None => println!("{about}  e2fsck  left out: strace or e2fsck is missing"),
         }
     }
@@ -188,20 +207,29 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
+/// Requests that begin far from the end of the one before.
+fn seeks(requests: &[Request]) -> usize {
+    let ends = requests.iter().map(|request| request.offset_bytes + request.len_bytes);
+    let ends = std::iter::once(0).chain(ends);
+    let far = |(request, end): &(&Request, u64)| request.offset_bytes.abs_diff(*end) > NEAR_BYTES;
+    requests.iter().zip(ends).filter(far).count()
+}
+
 /// Prints what requests cost.
-fn print(about: &str, checker: &str, size: u64, requests: &[Request]) {
+fn print(args: &Args, about: &str, checker: &str, requests: &[Request]) {
     let bytes: u64 = requests.iter().map(|request| request.len_bytes).sum();
-    let disk = Model::rotating_of(size).replay(requests.iter().copied());
+    let disk = args.disk().replay(requests.iter().copied());
     let ssd = Model::ssd().replay(requests.iter().copied());
     let whole = (0..bytes.div_ceil(SEQUENTIAL_BYTES)).map(|at| {
         let at = at * SEQUENTIAL_BYTES;
         Request::read(at, SEQUENTIAL_BYTES.min(bytes - at))
     });
-    let sequential = Model::rotating_of(size).replay(whole);
+    let sequential = args.disk().replay(whole);
     let megabytes = bytes as f64 / 1e6;
     println!(
-        "{about}  {checker:7} {bytes:>9} {:>7} {:>9.1} {:>8.2} {:>4.0}% {:>9.2} {:>8.3}",
+        "{about}  {checker:7} {bytes:>9} {:>7} {:>7} {:>9.1} {:>8.2} {:>4.0}% {:>9.2} {:>8.3}",
         requests.len(),
+        seeks(requests),
         ms(disk),
         ms(disk) / megabytes,
         sequential.as_secs_f64() / disk.as_secs_f64() * 100.0,

@@ -10,6 +10,7 @@ use super::fingerprint::{GroupSums, Tables};
 use super::ledger::{Ledger, ranges_of};
 use super::run_set::RunSet;
 use super::scope::Scope;
+use super::snapshots::Snapshots;
 use crate::evidence::attributes::BlockUse;
 use crate::saved::{Decoder, Encoder, Fault, Saved};
 
@@ -27,6 +28,8 @@ pub struct Claims {
     summed: Option<Box<Summed>>,
     /// Which parts of the inode tables claim clusters in which regions.
     claimants: Ledger,
+    /// The same for single clusters, where regions tell little.
+    snapshots: Snapshots,
     /// Where claims go that need memory, while other workers claim clusters, too.
     log: Option<Box<Log>>,
 }
@@ -74,9 +77,15 @@ impl Claims {
         self.summed.as_mut().map(|summed| std::mem::take(&mut summed.sums)).unwrap_or_default()
     }
 
-    /// Attributes all later claims to inodes of this part of the tables.
-    pub(crate) fn begin_part(&mut self, part: u32) {
+    /// Attributes all later claims to inodes of this part of the tables, of which the file system has so many.
+    pub(crate) fn begin_part(&mut self, part: u32, parts: u64) {
+        self.snapshots.go_to(part, parts, self.clusters_in_ranges());
         self.claimants.go_to(part);
+    }
+
+    /// Clusters in the regions that inodes of the part at hand claim some of.
+    fn clusters_in_ranges(&self) -> u64 {
+        self.claimants.span() << REGION_BITS
     }
 
     /// The parts of the tables in which inodes claim clusters of `of`, and perhaps a few others: sorted.
@@ -84,7 +93,9 @@ impl Claims {
         let regions = of.runs().into_iter().map(|(start, len)| {
             (region_of(start), region_of(start.saturating_add(len.saturating_sub(1))))
         });
-        self.claimants.places_of(&ranges_of(regions))
+        let mut parts = self.claimants.places_of(&ranges_of(regions));
+        self.snapshots.keep_claiming(&mut parts, of);
+        parts
     }
 
     /// Claims clusters `start..start + len`.
@@ -94,6 +105,7 @@ impl Claims {
             return;
         }
         self.claimants.note(region_of(start), region_of(start.saturating_add(len - 1)));
+        self.snapshots.note(start, len);
         if self.recorded.is_some() || self.summed.is_some() {
             self.claim_otherwise(start, len);
             return;
@@ -259,7 +271,9 @@ impl Claims {
 
 impl Accumulator for Claims {
     fn merge(&mut self, other: Self) {
-        let Self { used, shared, recorded: _, summed, claimants, log } = other;
+        let ranges = (self.clusters_in_ranges(), other.clusters_in_ranges());
+        let Self { used, shared, recorded: _, summed, claimants, snapshots, log } = other;
+        self.snapshots.merge(ranges.0, (snapshots, ranges.1));
         match (&mut self.summed, summed) {
             (Some(mine), Some(theirs)) => mine.sums.merge(theirs.sums),
             (mine, theirs @ Some(_)) => *mine = theirs,
@@ -289,8 +303,8 @@ impl Claims {
     /// Writes the claims.
     pub fn save(&self, to: &mut Encoder<'_>) {
         // To list claims is for one inode, while it is looked at again.
-        // Nor is there a log, once claims are settled.
-        let Self { used, shared, recorded: _, summed, claimants, log: _ } = self;
+        // Nor is there a log, once claims are settled. Parts without a snapshot are looked at again.
+        let Self { used, shared, recorded: _, summed, claimants, snapshots: _, log: _ } = self;
         used.save(to);
         shared.save(to);
         claimants.save(to);
@@ -307,7 +321,7 @@ impl Claims {
     pub fn load(from: &mut Decoder<'_>) -> Result<(Self, GroupSums), Fault> {
         let (used, shared, claimants) =
             (Saved::load(from)?, Saved::load(from)?, Saved::load(from)?);
-        let claims = Self { used, shared, claimants, recorded: None, summed: None, log: None };
+        let claims = Self { used, shared, claimants, ..Self::default() };
         Ok((claims, Saved::load(from)?))
     }
 }

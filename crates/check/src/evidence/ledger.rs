@@ -2,9 +2,9 @@
 //! inodes claim; for each region of directory blocks, the inodes that their entries name. To find
 //! the claimants of a cluster, or the names of an inode, only these parts are read again.
 //!
-//! It replaces ffsck's bitmap snapshots. Those record in which inode group a block was first
-//! claimed, which depends on the order of reads; the ledger knows the part of each claimant, in any
-//! order.
+//! With the snapshots of single clusters (`snapshots.rs`) it replaces ffsck's bitmap snapshots. Those record in which
+//! inode group a block was first claimed, which depends on the order of reads; the ledger knows the part of each claimant,
+//! in any order.
 
 use floe_exec::Accumulator;
 
@@ -81,6 +81,11 @@ impl Ledger {
             self.close();
             self.place = place;
         }
+    }
+
+    /// How many numbers the ranges of the place at hand have.
+    pub(super) fn span(&self) -> u64 {
+        self.open.ranges.iter().map(|(first, last)| u64::from(last - first) + 1).sum()
     }
 
     /// Notes numbers from `first` to `last`.

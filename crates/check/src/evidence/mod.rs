@@ -29,6 +29,7 @@ pub mod region;
 pub mod run_set;
 mod saved_bits;
 pub mod scope;
+mod snapshots;
 pub mod stretches;
 pub mod totals;
 pub mod twin_tree;

@@ -16,7 +16,7 @@ use crate::evidence::column::Column;
 use crate::evidence::common_claims::CommonClaims;
 use crate::evidence::inode_facts::{Facts, FactsChunk};
 use crate::evidence::published_facts::PublishedFacts;
-use crate::scan::inode_tables::{Ahead, TablePart, blocks_of, table_parts};
+use crate::scan::inode_tables::{Ahead, TablePart, blocks_of, part_count, table_parts};
 use crate::volume::Volume;
 
 /// Reads and checks all inodes; those that are left if there is a checkpoint.
@@ -137,7 +137,7 @@ pub(crate) fn scan_part(
     let mut any = false;
     let index = part.index(&volume.geometry);
     evidence.buffers.read_ahead = std::mem::take(&mut evidence.buffers.met_trees);
-    evidence.claims.begin_part(index);
+    evidence.claims.begin_part(index, part_count(&volume.geometry));
     if let Some(tables) = &volume.tables {
         evidence.claims.sum_up(tables, &volume.claim_scope);
     }

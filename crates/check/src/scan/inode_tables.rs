@@ -8,6 +8,7 @@ use std::iter::successors;
 use std::mem::swap;
 
 use floe_exec::{Dealing, Pool};
+use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 
 use super::read_ahead;
@@ -16,6 +17,8 @@ use crate::volume::Volume;
 
 /// Bytes of an inode table that are read at once: what stays in a core's cache until it is checked.
 const READ_BYTES: u32 = 128 << 10;
+/// Bytes of the tables of a flexible group of which the device is told at once, at most.
+const FLEXIBLE_BYTES: u64 = 1 << 20;
 /// Groups that are looked at for a part that comes later, at most: many may have none.
 const MOST_GROUPS_AHEAD: usize = 64;
 
@@ -50,6 +53,11 @@ impl TablePart {
             near.find_map(|group| in_group(group, 0))
         })
     }
+}
+
+/// Parts of all groups, those that are never read among them.
+pub(crate) fn part_count(geometry: &Geometry) -> u64 {
+    u64::from(geometry.group_count) * u64::from(chunks_per_group(geometry.inodes_per_group))
 }
 
 /// The parts of all inode tables that may hold inodes in use, in order of groups.
@@ -173,6 +181,7 @@ pub(crate) fn for_each_piece(
 ) {
     let mut later = ahead.distance.map(|distance| Later { volume, part, distance });
     if let Some(later) = &later {
+        tell_flexible_group(volume, part);
         later.each_run(|at, bytes| volume.device.will_need_in_sequence(at, bytes));
     }
     let mut all = pieces(volume, part).peekable();
@@ -209,6 +218,31 @@ pub(crate) fn for_each_piece(
         }
         each(piece, read, &mut room.now);
     }
+}
+
+/// Tells the device of all that is in use of the tables of a flexible group before the first of them is read. They lie near each
+/// other, and what their inodes lead to lies elsewhere: a disk would go to and fro between the two for each group.
+fn tell_flexible_group(volume: &Volume<'_>, part: TablePart) {
+    let flex = 1u32.checked_shl(u32::from(volume.superblock.log_groups_per_flex)).unwrap_or(1);
+    let is_first = part.first == 0 && part.group.0.is_multiple_of(flex);
+    if !volume.has_incompat(Incompat::FLEX_BG) || flex < 2 || !is_first {
+        return;
+    }
+    let geometry = &volume.geometry;
+    let groups = part.group.0..part.group.0.saturating_add(flex).min(geometry.group_count);
+    let tables = groups.map(GroupNr).map(|group| {
+        let count = volume.used_inodes_bound(group);
+        blocks_of(volume, TablePart { group, first: 0, count })
+    });
+    let bytes = |run: &BlockRun| run.len_blocks * u64::from(geometry.block_size);
+    let used: Vec<BlockRun> =
+        tables.filter(|run| run.len_blocks > 0 && geometry.contains(run.start)).collect();
+    let at_hand = |run: &BlockRun| volume.device.is_cached(geometry.offset_bytes(run.start));
+    if used.iter().map(bytes).sum::<u64>() > FLEXIBLE_BYTES || used.iter().all(at_hand) {
+        return;
+    }
+    used.iter()
+        .for_each(|run| volume.device.will_need(geometry.offset_bytes(run.start), bytes(run)));
 }
 
 /// Parts whose tables the device is told of while one is read.

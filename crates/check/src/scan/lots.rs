@@ -3,7 +3,7 @@
 
 use floe_format::ext::bitmap;
 use floe_format::ext::group_desc::GroupDesc;
-use floe_format::native::lot::{DESC_SIZE, LotRecord};
+use floe_format::native::lot::LotRecord;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 
 /// Bytes of one request.
@@ -20,7 +20,7 @@ pub struct Lot {
     descriptors: BlockNr,
     /// Block bitmap, inode bitmap and used prefix of the inode table of each group.
     groups: Vec<(BlockNr, BlockNr, BlockRun)>,
-    /// Copies of the superblock.
+    /// The superblock, or copies of it.
     superblocks: Vec<BlockNr>,
     region: BlockRun,
     /// Blocks of the region behind which none was in use when it was sealed.
@@ -30,7 +30,7 @@ pub struct Lot {
 impl Lot {
     /// The groups of a lot.
     pub fn groups_of(geometry: &Geometry, lot: u32) -> std::ops::Range<u32> {
-        let per_lot = geometry.block_size / DESC_SIZE;
+        let per_lot = (geometry.block_size / geometry.desc_size).max(1);
         let first = lot.saturating_mul(per_lot);
         first..first.saturating_add(per_lot).min(geometry.group_count)
     }
@@ -44,7 +44,7 @@ impl Lot {
         let home = BlockRun::new(start, end.0.checked_sub(start.0)?);
         let mut all = Vec::with_capacity(groups.len());
         let (mut region, mut region_used) = (BlockRun::default(), 0);
-        for raw in block.chunks_exact(DESC_SIZE as usize).take(groups.len()) {
+        for raw in block.chunks_exact(geometry.desc_size as usize).take(groups.len()) {
             let desc = GroupDesc::of(raw);
             let bound = match desc.inode_uninit() {
                 true => 0,
@@ -67,9 +67,8 @@ impl Lot {
             (region, region_used) = (BlockRun::default(), 0);
         }
         let descriptors = geometry.primary_desc_block(lot);
-        // The primary one is read before.
-        let copies = groups.filter(|group| *group > 0).map(GroupNr);
-        let superblocks = copies.filter_map(|group| geometry.superblock_of(group)).collect();
+        let superblocks =
+            groups.map(GroupNr).filter_map(|group| geometry.superblock_of(group)).collect();
         Some(Self { home, descriptors, groups: all, superblocks, region, region_used })
     }
 
@@ -98,7 +97,7 @@ impl Lot {
             let Some(group) = geometry.group_of(at) else { break };
             let home = geometry.blocks_of(group);
             let part_end = home.end().min(stop);
-            let index = group.0 % (geometry.block_size / DESC_SIZE).max(1);
+            let index = group.0 % (geometry.block_size / geometry.desc_size).max(1);
             let block = self.groups.get(index as usize).map(|(blocks, ..)| *blocks);
             if let Some(bytes) = block.and_then(&mut bitmap) {
                 for block in at.0..part_end.0 {
@@ -123,9 +122,22 @@ impl Lot {
         BlockRun::new(self.region.start, self.region_used)
     }
 
-    /// The runs that a sweep reads, in the order of addresses, near ones joined. `region` is the used part of the region.
-    pub fn runs(&self, geometry: &Geometry, region: BlockRun) -> Vec<BlockRun> {
+    /// The blocks at the beginning of a lot: a superblock, if there is one, the descriptors, and behind them the bitmaps, as
+    /// Floe places them.
+    pub fn beginning(geometry: &Geometry, lot: u32) -> BlockRun {
+        let (block, groups) = (geometry.primary_desc_block(lot), Self::groups_of(geometry, lot));
+        let superblock = geometry.superblock_of(GroupNr(groups.start));
+        let start = superblock.filter(|at| at.0 + 1 == block.0).unwrap_or(block);
+        let len = 1 + 2 * groups.len() as u64 + (block.0 - start.0);
+        let end = geometry.blocks_count.min(start.0.saturating_add(len));
+        BlockRun::new(start, end.saturating_sub(start.0))
+    }
+
+    /// The runs that a sweep reads, in the order of addresses, near ones joined. `region` is the used part of the region; of
+    /// `others` those that lie in the lot are read along.
+    pub fn runs(&self, geometry: &Geometry, region: BlockRun, others: &[BlockNr]) -> Vec<BlockRun> {
         let mut parts: Vec<BlockRun> = self.small().map(|block| BlockRun::new(block, 1)).collect();
+        parts.extend(others.iter().map(|block| BlockRun::new(*block, 1)));
         parts.extend(self.groups.iter().map(|(.., table)| *table));
         parts.extend(self.superblocks.iter().map(|block| BlockRun::new(*block, 1)));
         parts.push(region);

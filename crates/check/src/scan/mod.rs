@@ -2,6 +2,7 @@
 //! here.
 
 pub mod directory_blocks;
+pub mod forecast;
 pub mod inode_reader;
 pub mod inode_tables;
 pub mod lots;

@@ -6,9 +6,9 @@
 //! findings cannot differ from those of a check without a sweep. A check of a lot's files walks their trees in memory, so
 //! that a valid node that nobody leads to (a ghost) proves nothing, and needs no sums of levels to be recognised.
 //!
-//! If all that is in use fits the memory, a lot is swept when its descriptors are read for the first time: then the whole check
-//! is one pass over the device. If not, a lot is swept when the first of its inodes are read, and the lot swept longest ago
-//! is dropped, except for its bitmaps.
+//! A lot is swept when its descriptors are read for the first time, as long as there is room: if there is for all of them, the
+//! whole check is one pass over the device. Of the others descriptors and bitmaps are held, and they are swept when the first of
+//! their inodes are read; then the lot swept longest ago is dropped, except for its bitmaps.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -17,11 +17,12 @@ use floe_blockdev::ReadBlocks;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::geometry::Strictness;
 use floe_format::native::identity::Identity;
-use floe_format::native::lot::DESC_SIZE;
+use floe_format::native::lot::is_desc_size;
 use floe_format::{BlockNr, BlockRun, Geometry};
 use floe_sync::atomic::{AtomicUsize, Ordering};
 use floe_sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 
+use super::forecast::besides;
 use super::lots::{Lot, READ_BYTES};
 
 /// Bytes that a sweep may hold, unless the memory of the check is limited.
@@ -34,13 +35,15 @@ pub struct Sweep<'d> {
     below: &'d dyn ReadBlocks,
     geometry: Geometry,
     lot_count: u32,
+    /// Blocks outside of lots' own structures that each check reads.
+    besides: Vec<BlockNr>,
     room_bytes: u64,
     /// Bytes that it will hold, at most, as the superblock tells.
     expected_bytes: u64,
-    /// All that is in use fits the room.
-    fits: bool,
     /// 1: inodes are read from now on.
     begun: AtomicUsize,
+    /// 1: no further lot fits the room before inodes are read.
+    full: AtomicUsize,
     /// Lots that were swept, in order; one thread sweeps at a time.
     swept: Mutex<BTreeSet<u32>>,
     held: RwLock<Held>,
@@ -50,23 +53,6 @@ impl std::fmt::Debug for Sweep<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Sweep").field("lot_count", &self.lot_count).finish_non_exhaustive()
     }
-}
-
-/// The runs of blocks that a sweep reads, in order, as the descriptors tell: no inode is read. `None` if the file system is not
-/// native. The device must have its superblock.
-pub fn expected(device: &dyn ReadBlocks) -> Option<Vec<BlockRun>> {
-    let sweep = Sweep::over(device, None)?;
-    let geometry = &sweep.geometry;
-    let (mut runs, mut bytes) = (Vec::new(), vec![0; geometry.block_size as usize]);
-    for lot in 0..sweep.lot_count {
-        let block = geometry.primary_desc_block(lot);
-        if device.read_at(geometry.offset_bytes(block), &mut bytes).is_ok()
-            && let Some(lot) = Lot::of(geometry, lot, &bytes)
-        {
-            runs.extend(lot.runs(geometry, lot.sealed_region()));
-        }
-    }
-    Some(runs)
 }
 
 /// The blocks that a sweep holds.
@@ -114,10 +100,10 @@ impl<'d> Sweep<'d> {
         let superblock = Superblock::decode(&bytes);
         let identity = Identity::of(&superblock)?;
         let geometry = Geometry::new(&superblock, Strictness::Strict).ok()?;
-        if geometry.desc_size != DESC_SIZE || geometry.block_size < DESC_SIZE {
+        if !is_desc_size(geometry.desc_size) || geometry.block_size < geometry.desc_size {
             return None;
         }
-        let lot_count = geometry.group_count.div_ceil(geometry.block_size / DESC_SIZE);
+        let lot_count = geometry.desc_blocks;
         let block_size = u64::from(geometry.block_size);
         // The use that the superblock alone tells, with tables that are half empty. Damage makes it a wrong guess, no more.
         let free = superblock.free_inodes_count;
@@ -128,22 +114,35 @@ impl<'d> Sweep<'d> {
         let blocks = region_blocks.saturating_add(small_blocks);
         let bound = blocks.saturating_mul(block_size).saturating_add(inode_bytes);
         let room_bytes = memory_bytes.map_or(ROOM_BYTES, |bytes| bytes / SHARE);
-        let fits = bound <= room_bytes;
         // A budget that has no room for one lot beside another is better used otherwise.
-        if !fits && memory_bytes.is_some() {
+        if bound > room_bytes && memory_bytes.is_some() {
             return None;
         }
         Some(Self {
             below: device,
+            besides: besides(&superblock, &geometry),
             geometry,
             lot_count,
             room_bytes,
             expected_bytes: bound.min(room_bytes),
-            fits,
             begun: AtomicUsize::new(0),
+            full: AtomicUsize::new(0),
             swept: Mutex::new(BTreeSet::new()),
             held: RwLock::new(Held::default()),
         })
+    }
+
+    pub(super) const fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(super) const fn besides(&self) -> &[BlockNr] {
+        self.besides.as_slice()
+    }
+
+    /// Bytes that it may hold.
+    pub(super) const fn room_bytes(&self) -> u64 {
+        self.room_bytes
     }
 
     /// Bytes that it will hold, at most.
@@ -154,11 +153,15 @@ impl<'d> Sweep<'d> {
     /// Inodes are read from now on, in the order of groups. What fits the memory is swept to the end.
     pub fn begin(&self) {
         self.begun.store(1, Ordering::Release);
-        if self.fits {
+        if !self.is_full() {
             for lot in 0..self.lot_count {
                 self.sweep(lot);
             }
         }
+    }
+
+    fn is_full(&self) -> bool {
+        self.full.load(Ordering::Acquire) > 0
     }
 
     fn held(&self) -> RwLockReadGuard<'_, Held> {
@@ -173,11 +176,11 @@ impl<'d> Sweep<'d> {
     fn lot_to_sweep(&self, offset_bytes: u64) -> Option<u32> {
         let block = BlockNr(offset_bytes / self.block_size());
         let group = self.geometry.group_of(block)?;
-        let lot = group.0 / (self.geometry.block_size / DESC_SIZE);
-        if self.fits {
-            return (block == self.geometry.primary_desc_block(lot)).then_some(lot);
-        }
-        (self.begun.load(Ordering::Acquire) > 0).then_some(lot)
+        let lot = group.0 / (self.geometry.block_size / self.geometry.desc_size);
+        let first = Lot::beginning(&self.geometry, lot).start;
+        let is_first = block == first || block == self.geometry.primary_desc_block(lot);
+        let wants_any = self.is_full() && self.begun.load(Ordering::Acquire) > 0;
+        (is_first || wants_any).then_some(lot)
     }
 
     /// Sweeps a lot, unless that was done. Returns whether it was done now.
@@ -186,20 +189,26 @@ impl<'d> Sweep<'d> {
         if swept.contains(&lot) {
             return false;
         }
-        swept.insert(lot);
-        let block = self.geometry.primary_desc_block(lot);
-        let groups = Lot::groups_of(&self.geometry, lot);
-        // The bitmaps lie behind the descriptors.
-        let run = BlockRun::new(block, 1 + 2 * groups.len() as u64);
-        if !self.read(run) {
-            self.read(BlockRun::new(block, 1));
+        let (number, block) = (lot, self.geometry.primary_desc_block(lot));
+        self.read_new(Lot::beginning(&self.geometry, lot), true);
+        self.read_new(BlockRun::new(block, 1), true);
+        let is_early = self.begun.load(Ordering::Acquire) == 0;
+        if is_early && self.is_full() {
+            return true;
         }
+        swept.insert(number);
         let Some(bytes) = self.held_block(block) else { return true };
         let Some(lot) = Lot::of(&self.geometry, lot, &bytes) else { return true };
         let region = lot.used_region(&self.geometry, |block| self.held_block(block));
-        for run in lot.runs(&self.geometry, region) {
-            self.read_new(run);
+        let runs = lot.runs(&self.geometry, region, &self.besides);
+        let wanted: u64 = runs.iter().map(|run| run.len_blocks * self.block_size()).sum();
+        if is_early && self.held().bytes.saturating_add(wanted) > self.room_bytes {
+            // This one and those behind it are swept when their inodes are read.
+            self.full.store(1, Ordering::Release);
+            swept.remove(&number);
+            return true;
         }
+        runs.into_iter().for_each(|run| self.read_new(run, false));
         true
     }
 
@@ -210,7 +219,7 @@ impl<'d> Sweep<'d> {
     }
 
     /// Reads those blocks of a run that are not held.
-    fn read_new(&self, run: BlockRun) {
+    fn read_new(&self, run: BlockRun, small: bool) {
         let size = self.block_size();
         let most = (READ_BYTES / size).max(1);
         let mut at = run.start.0;
@@ -229,31 +238,30 @@ impl<'d> Sweep<'d> {
             match next {
                 Err(held) => at = held,
                 Ok(end) => {
-                    self.read(BlockRun::new(BlockNr(at), end - at));
+                    self.read(BlockRun::new(BlockNr(at), end - at), small);
                     at = end;
                 }
             }
         }
     }
 
-    /// Reads a run of blocks that are not held, and holds it. `false` if it cannot be read as a whole, or need not be.
-    fn read(&self, run: BlockRun) -> bool {
+    /// Reads a run of blocks that are not held, and holds it, `small` ones longer than others. Nothing is held if it
+    /// cannot be read as a whole, or need not be.
+    fn read(&self, run: BlockRun, small: bool) {
         let size = self.block_size();
         let (offset, len) = (run.start.0 * size, run.len_blocks * size);
         if offset + len > self.below.size_bytes() || self.below.is_hole(offset, len) {
-            return false;
+            return;
         }
-        let Ok(len) = usize::try_from(len) else { return false };
+        let Ok(len) = usize::try_from(len) else { return };
         let mut bytes = vec![0; len];
         if self.below.read_at(offset, &mut bytes).is_err() {
-            return false;
+            return;
         }
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         held.bytes += bytes.len() as u64;
         held.runs.insert(run.start.0, bytes);
-        // The first run of a lot is its descriptors and bitmaps.
-        let is_small = run.len_blocks <= 1 + 2 * u64::from(self.geometry.block_size / DESC_SIZE);
-        if is_small && held.small_bytes < self.room_bytes / 2 {
+        if small && held.small_bytes < self.room_bytes / 2 {
             held.small_bytes += len as u64;
         } else {
             held.order.push_back(run.start.0);
@@ -263,7 +271,6 @@ impl<'d> Sweep<'d> {
             let dropped = held.runs.remove(&oldest).map_or(0, |bytes| bytes.len() as u64);
             held.bytes -= dropped;
         }
-        true
     }
 }
 

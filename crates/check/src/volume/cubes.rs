@@ -7,7 +7,7 @@ use floe_ext4::cubes::{self, Copies};
 use floe_ext4::files::Files;
 use floe_format::native::cube::SubSuperblock;
 use floe_format::native::identity::Identity;
-use floe_format::native::lot::{DESC_SIZE, LotRecord};
+use floe_format::native::lot::{LotRecord, is_desc_size};
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 use floe_sync::Arc;
 
@@ -56,7 +56,7 @@ impl CubeMap {
     ) -> Option<Self> {
         let identity = Identity::of(&volume.superblock)?;
         let geometry = &volume.geometry;
-        if geometry.desc_size != DESC_SIZE {
+        if !is_desc_size(geometry.desc_size) {
             return None;
         }
         let lot_groups = geometry.block_size / geometry.desc_size;

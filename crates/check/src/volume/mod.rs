@@ -15,7 +15,7 @@ use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::Superblock;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 use floe_format::native::identity::Identity;
-use floe_format::native::lot::DESC_SIZE;
+use floe_format::native::lot::is_desc_size;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 use floe_sync::Arc;
 
@@ -144,7 +144,7 @@ impl<'d> Volume<'d> {
 
     /// Whether Floe made the file system as a native one (`docs/native.md`).
     pub fn is_native(&self) -> bool {
-        self.geometry.desc_size == DESC_SIZE && Identity::of(&self.superblock).is_some()
+        is_desc_size(self.geometry.desc_size) && Identity::of(&self.superblock).is_some()
     }
 
     /// Whether a compat feature is set.

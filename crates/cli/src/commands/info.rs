@@ -2,16 +2,15 @@
 
 use std::io::Write;
 
-use floe_blockdev::{Model, Request};
+use floe_blockdev::Model;
 use floe_check::reader::Reader;
-use floe_check::scan::lots::READ_BYTES;
-use floe_check::scan::sweep;
+use floe_check::scan::forecast::Forecast;
 use floe_format::ext::inode::Inode;
 use floe_format::ext::jbd2::JournalSuperblock;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_ORPHAN, STATE_VALID, Superblock, seconds};
 use floe_format::features::{Compat, Incompat};
 use floe_format::native::identity::Identity;
-use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr, LogicalBlock};
+use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 use floe_report::calendar::date;
 use floe_report::human::{grouped, size};
 
@@ -176,23 +175,12 @@ fn native(reader: &Reader<'_>, identity: &Identity, sheet: &mut Listing) {
 
 /// The time to read the metadata that a check sweeps, by the descriptors and models of devices.
 fn swept(reader: &Reader<'_>) -> Vec<(&'static str, String)> {
-    let Some(runs) = sweep::expected(reader.device()) else { return Vec::new() };
-    let block = u64::from(reader.geometry.block_size);
-    let requests = |run: &BlockRun| {
-        let (start, len) = (run.start.0 * block, run.len_blocks * block);
-        let parts = (0..len).step_by(READ_BYTES as usize);
-        parts.map(move |at| Request::read(start + at, READ_BYTES.min(len - at)))
-    };
-    let all: Vec<Request> = runs.iter().flat_map(requests).collect();
-    let bytes = all.iter().map(|request| request.len_bytes).sum();
-    let disk = Model::rotating_of(reader.device().size_bytes().max(1));
-    let time = |model: &Model| format!("{:.3} s", model.replay(all.iter().copied()).as_secs_f64());
+    let Some(forecast) = Forecast::of(reader.device()) else { return Vec::new() };
+    let time = |model: &Model| format!("{:.3} s", model.replay(forecast.requests()).as_secs_f64());
+    let places = grouped(forecast.runs.len() as u64);
     vec![
-        (
-            "metadata, one sweep",
-            format!("{} in {} places", size(bytes), grouped(runs.len() as u64)),
-        ),
-        ("sweep, rotating disk", time(&disk)),
+        ("metadata, one sweep", format!("{} in {places} places", size(forecast.bytes()))),
+        ("sweep, rotating disk", time(&Model::rotating())),
         ("sweep, SSD", time(&Model::ssd())),
     ]
 }

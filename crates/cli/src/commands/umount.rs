@@ -100,8 +100,8 @@ fn write_all(directory: &Path) -> Result<()> {
 /// Whether a mount has no server any more.
 fn is_dead(error: &anyhow::Error) -> bool {
     let source = error.downcast_ref::<std::io::Error>();
-    // The second if the server died while it was asked.
-    let dead = [Errno::NOTCONN, Errno::CONNABORTED];
+    // The second if the server died while it was asked, the third if its rings end at that moment.
+    let dead = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
     source.and_then(Errno::from_io_error).is_some_and(|errno| dead.contains(&errno))
 }
 

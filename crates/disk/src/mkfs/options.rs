@@ -45,7 +45,7 @@ pub struct Options {
     inode_count: Option<u32>,
     inode_ratio: Option<u64>,
     inode_size: Option<u32>,
-    flex_groups: Option<u32>,
+    pub(super) flex_groups: Option<u32>,
     reserved_percent: Option<f64>,
     label: [u8; 16],
     last_mounted: Option<[u8; 64]>,
@@ -311,13 +311,9 @@ impl Options {
             .or(last(|one| one.block_size.map(u64::from)).map(|size| size as u32))
             .unwrap_or(4096);
         let features = self.features(fs_type)?;
-        let inode_size = match (self.inode_size, self.old_revision) {
-            (Some(size), _) => size,
-            (None, true) => 128,
-            (None, false) => {
-                last(|one| one.inode_size.map(u64::from)).map_or(256, |size| size as u32)
-            }
-        };
+        let usual = last(|one| one.inode_size.map(u64::from)).map_or(256, |size| size as u32);
+        let usual = if self.old_revision { 128 } else { usual };
+        let inode_size = self.inode_size.unwrap_or(usual);
         let bigalloc = features.ro_compat.contains(RoCompat::BIGALLOC);
         let default_cluster = if bigalloc { block_size.saturating_mul(16) } else { block_size };
         let cluster_size = self.cluster_size.unwrap_or(default_cluster);
@@ -326,6 +322,10 @@ impl Options {
         let ratio = self.inode_ratio.unwrap_or(usual);
         let blocks = self.blocks(device_bytes, size_blocks, block_size);
         let extended = &self.extended;
+        let (flex_groups, lot_blocks) = match native {
+            Some(_) => self.lot_groups(blocks.saturating_mul(block_size.into()))?,
+            None => (16, None),
+        };
         // With bigalloc, -g counts clusters.
         let ratio_of_cluster = (cluster_size / block_size.max(1)).max(1);
         Ok(Params {
@@ -337,8 +337,8 @@ impl Options {
             blocks_per_group: self
                 .blocks_per_group
                 .map(|given| given.saturating_mul(ratio_of_cluster))
-                .or(self.blocks_of_lot_groups()?),
-            flex_groups: self.flex_groups.unwrap_or(native.map_or(16, |_| native::LOT_GROUPS)),
+                .or(lot_blocks),
+            flex_groups: self.flex_groups.unwrap_or(flex_groups),
             reserved_blocks: Reserved::Percent(self.reserved_percent.unwrap_or(5.0)),
             features,
             old_revision: self.old_revision,

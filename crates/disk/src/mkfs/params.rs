@@ -2,7 +2,6 @@
 
 use floe_format::ext::quota::QuotaKind;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
-use floe_format::native::lot::DESC_SIZE;
 
 use super::native::NativeParams;
 use super::tree::Timestamp;
@@ -208,7 +207,8 @@ impl Params {
     /// Bytes of a group descriptor.
     pub(super) fn desc_size(&self) -> u32 {
         match (self.native, self.incompat(Incompat::BIT64)) {
-            (Some(_), _) => DESC_SIZE,
+            // They fill a block, which is checked.
+            (Some(_), _) => self.block_size / self.flex_groups.max(1),
             (None, true) => 64,
             (None, false) => 32,
         }

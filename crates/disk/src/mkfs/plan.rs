@@ -86,7 +86,7 @@ impl Plan {
         let mut space = Space::of_blocks(&geometry);
         tables::take_backups(&geometry, &mut space);
         let (descs, lots) = match params.native {
-            Some(native) => native::place(&geometry, native, &mut space)?,
+            Some(_) => native::place(&geometry, &params, &mut space)?,
             None => (tables::place(&geometry, &params, &mut space)?, Lots::default()),
         };
         let mut space = space.into_clusters(&geometry);

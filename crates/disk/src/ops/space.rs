@@ -9,7 +9,7 @@ use floe_ext4::map::file;
 use floe_ext4::map::pointers::nodes_above;
 use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode};
-use floe_format::{BlockNr, BlockRun, LogicalBlock};
+use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use super::OpError;
 use super::staged::Op;
@@ -53,9 +53,10 @@ impl Op<'_> {
                 return Ok(BlockNr(extent.run.start.0 + (at.0 - extent.logical.0)));
             }
         }
+        let directory = inode.backpointer().map(|own| InodeNr(own.parent));
+        let home = self.volume.fs.space.home_of_data(inode.number, directory);
         let geo = self.volume.geometry();
-        let home = geo.place_of(inode.number).map(|(group, _)| geo.group_start(group));
-        Ok(home.unwrap_or(geo.first_data_block))
+        Ok(home.map_or(geo.first_data_block, |group| geo.group_start(group)))
     }
 
     /// Takes blocks for a hole of a file that begins at `at` and is at least `len_blocks` long: 1 to so many, and the rest of
@@ -69,7 +70,10 @@ impl Op<'_> {
         let bits = self.volume.geometry().cluster_bits;
         if bits == 0 {
             let goal = self.goal(inode, at)?;
-            let run = if inode.file_type() == Some(FileType::Directory) {
+            // A check reads the targets of links, too.
+            let is_metadata =
+                matches!(inode.file_type(), Some(FileType::Directory | FileType::Symlink));
+            let run = if is_metadata {
                 BlockRun::new(self.volume.fs.space.block(&mut self.tx, goal)?, 1)
             } else {
                 self.volume.fs.space.run(&mut self.tx, goal, len_blocks)?

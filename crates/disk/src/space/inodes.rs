@@ -1,9 +1,10 @@
 //! Where new inodes go: files to their directory's group, directories spread so that each has room around it (the policy of
-//! Linux' ext4, after Orlov).
+//! Linux' ext4, after Orlov). In a native file system lots take the part of groups.
 
 use floe_ext4::alloc::Space;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::bitmap;
+use floe_format::ext::group_desc::GroupDesc;
 use floe_format::{GroupNr, InodeNr};
 
 use super::Pool;
@@ -93,7 +94,7 @@ impl Pool {
         };
         let count = self.groups.geometry().group_count;
         let mut unread = None;
-        for group in self.search_order(first, count) {
+        for group in self.search_order(self.first_of_unit(first), count) {
             if self.damaged.contains(&group) {
                 continue;
             }
@@ -139,40 +140,87 @@ impl Pool {
         Ok(free)
     }
 
-    /// The group with the fewest directories among those with at least the average of free inodes and clusters, from the one
-    /// on that `hint` says.
-    fn spread(&self, hint: u32) -> GroupNr {
-        let descs = self.groups.descs();
-        let groups = descs.len().max(1) as u64;
-        let inodes = self.groups.free_inodes() / groups;
-        let clusters = self.free_clusters / groups;
-        let first = hint as usize % descs.len().max(1);
-        let good = (first..descs.len()).chain(0..first).filter(|&at| {
-            let desc = &descs[at];
-            desc.free_inodes_count > 0
-                && u64::from(desc.free_inodes_count) >= inodes
-                && u64::from(desc.free_blocks_count) >= clusters
-        });
-        let best = good.min_by_key(|&at| descs[at].used_dirs_count);
-        // Numbers of groups fit 32 bits.
-        GroupNr(best.unwrap_or(first) as u32)
+    /// The first group of the lot of a group, whose inode tables are filled in order, so that what is in use of them lies
+    /// together; the group itself in a stock file system.
+    fn first_of_unit(&self, group: GroupNr) -> GroupNr {
+        GroupNr(group.0 - group.0 % self.unit_groups())
     }
 
-    /// The first group from a directory's own on that is not much fuller than the average.
+    /// Groups among which new directories are spread as one: those of a lot, or one.
+    fn unit_groups(&self) -> u32 {
+        self.lot_groups().max(1)
+    }
+
+    /// The group in which data of a file go first. In a native file system, where inodes tell nothing of it, it is one of the
+    /// file's lot by its directory: files of a directory lie together, and those of others elsewhere.
+    pub(crate) fn home_of_data(
+        &self,
+        file: InodeNr,
+        directory: Option<InodeNr>,
+    ) -> Option<GroupNr> {
+        let geo = self.groups.geometry();
+        let (group, _) = geo.place_of(file)?;
+        let lot = self.regions.groups_of(group, geo.group_count);
+        let Some(directory) = directory.filter(|_| lot.end > lot.start) else { return Some(group) };
+        Some(GroupNr(lot.start + directory.0 % (lot.end - lot.start)))
+    }
+
+    /// The unit with the fewest directories among those with at least the average of free inodes and clusters, from the one
+    /// on that `hint` says.
+    fn spread(&self, hint: u32) -> GroupNr {
+        let unit_groups = self.unit_groups();
+        let all: Vec<Unit> =
+            self.groups.descs().chunks(unit_groups as usize).map(Unit::of).collect();
+        let count = all.len().max(1);
+        let inodes = self.groups.free_inodes() / count as u64;
+        let clusters = self.free_clusters / count as u64;
+        let first = hint as usize % count;
+        let good = (first..all.len()).chain(0..first).filter(|&at| {
+            let unit = &all[at];
+            unit.free_inodes > 0 && unit.free_inodes >= inodes && unit.free_clusters >= clusters
+        });
+        let best = good.min_by_key(|&at| all[at].directories);
+        // Numbers of groups fit 32 bits.
+        GroupNr(best.unwrap_or(first) as u32 * unit_groups)
+    }
+
+    /// The first unit from a directory's own on that is not much fuller than the average.
     fn beside(&self, home: GroupNr) -> GroupNr {
         let (descs, geo) = (self.groups.descs(), self.groups.geometry());
-        let groups = descs.len().max(1) as u64;
-        let least_inodes = (self.groups.free_inodes() / groups)
-            .saturating_sub(u64::from(geo.inodes_per_group / 4))
+        let unit_groups = self.unit_groups();
+        let units = u64::from(geo.group_count.div_ceil(unit_groups).max(1));
+        let quarter = |of_group: u32| u64::from(of_group / 4) * u64::from(unit_groups);
+        let least_inodes = (self.groups.free_inodes() / units)
+            .saturating_sub(quarter(geo.inodes_per_group))
             .max(1);
         let least_clusters =
-            (self.free_clusters / groups).saturating_sub(u64::from(geo.clusters_per_group / 4));
-        let good = self.search_order(home, geo.group_count).into_iter().find(|at| {
-            descs.get(at.0 as usize).is_some_and(|desc| {
-                u64::from(desc.free_inodes_count) >= least_inodes
-                    && u64::from(desc.free_blocks_count) >= least_clusters
-            })
-        });
-        good.unwrap_or(home)
+            (self.free_clusters / units).saturating_sub(quarter(geo.clusters_per_group));
+        let order = self.search_order(self.first_of_unit(home), geo.group_count);
+        let firsts = order.into_iter().filter(|group| group.0.is_multiple_of(unit_groups));
+        let is_good = |first: &GroupNr| {
+            let from = descs.get(first.0 as usize..).unwrap_or_default();
+            let unit = Unit::of(&from[..from.len().min(unit_groups as usize)]);
+            unit.free_inodes >= least_inodes && unit.free_clusters >= least_clusters
+        };
+        firsts.into_iter().find(is_good).unwrap_or(home)
+    }
+}
+
+/// What is free of a lot, or of a group of a stock file system.
+struct Unit {
+    free_inodes: u64,
+    free_clusters: u64,
+    directories: u64,
+}
+
+impl Unit {
+    fn of(descs: &[GroupDesc]) -> Self {
+        let sum =
+            |count: fn(&GroupDesc) -> u32| descs.iter().map(|desc| u64::from(count(desc))).sum();
+        Self {
+            free_inodes: sum(|desc| desc.free_inodes_count),
+            free_clusters: sum(|desc| desc.free_blocks_count),
+            directories: sum(|desc| desc.used_dirs_count),
+        }
     }
 }

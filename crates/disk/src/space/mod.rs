@@ -4,6 +4,7 @@ mod colocate;
 mod cubes;
 mod held;
 mod inodes;
+mod nodes;
 mod region;
 mod sound;
 mod system_zone;
@@ -47,8 +48,9 @@ pub struct Pool {
     /// where the checksum is wrong nothing is freed.
     damaged: BTreeSet<GroupNr>,
     system: SystemZone,
-    /// Metadata are put together at the beginning of groups, as far as there is room (`-o colocate`).
-    colocates: bool,
+    /// Groups whose metadata are put together, as far as there is room (`-o colocate`): one, or those of a flexible group. 0: it
+    /// is not done.
+    colocated_groups: u32,
 }
 
 /// A state of the pool that an operation that fails returns to.
@@ -75,14 +77,18 @@ impl Pool {
             reserved_clusters,
             may_use_reserve: false,
             damaged: BTreeSet::new(),
-            colocates: false,
+            colocated_groups: 0,
         }
     }
 
-    /// Puts metadata together from now on: the beginning of each group is preferred for them and avoided by data. Without
-    /// effect in a native file system, which has regions.
-    pub(crate) const fn colocate(&mut self) {
-        self.colocates = self.regions.lot_groups == 0;
+    /// Puts metadata of so many groups together from now on: the beginning of the first is preferred for them and avoided by
+    /// data. Without effect in a native file system, which has regions.
+    pub(crate) fn colocate(&mut self, groups: u32) {
+        self.colocated_groups = if self.regions.lot_groups == 0 { groups.max(1) } else { 0 };
+    }
+
+    const fn colocates(&self) -> bool {
+        self.colocated_groups > 0
     }
 
     /// Ends the epoch: what was freed since the last call is handed out again once [`Pool::durable`] is told of it, or a later one.
@@ -386,7 +392,7 @@ impl Allocate for Pool {
         let most = usable.min(u64::from(self.groups.geometry().clusters_per_group));
         // Below the clusters of a group.
         let wanted = len_blocks.max(1).div_ceil(1 << bits).min(most) as u32;
-        let (group, hole) = self.hole(tx, goal, wanted, self.colocates)?;
+        let (group, hole) = self.hole(tx, goal, wanted, self.colocates())?;
         let clusters = (hole.end - hole.start).min(wanted);
         let home = self.groups.geometry().blocks_of(group);
         let start = BlockNr(home.start.0 + (u64::from(hole.start) << bits));
@@ -410,7 +416,7 @@ impl Allocate for Pool {
 
     /// With its data, as FFS has it: a file that ends behind its direct blocks is read without another seek.
     fn first_indirect(&mut self, tx: &mut dyn Tx, goal: BlockNr) -> Result<BlockNr, Refusal> {
-        if self.colocates { Ok(self.run(tx, goal, 1)?.start) } else { self.block(tx, goal) }
+        if self.colocates() { Ok(self.run(tx, goal, 1)?.start) } else { self.block(tx, goal) }
     }
 
     fn judge_node(&self, block: BlockNr) -> Result<(), Refusal> {

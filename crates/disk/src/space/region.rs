@@ -15,17 +15,17 @@ use floe_ext4::map::seek::MapLook;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::crc::Seed;
 use floe_format::ext::bitmap;
-use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode};
 use floe_format::native::lot::LotRecord;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr, LogicalBlock};
 use std::ops::Range;
 
 use super::Pool;
+use super::nodes::{self, Divided};
 
 /// The end of the logical blocks of a file.
 const LOGICAL_END: u64 = u32::MAX as u64;
-const NOT_A_RESERVATION: Refusal = Refusal::Damaged("a reservation file");
+pub(super) const NOT_A_RESERVATION: Refusal = Refusal::Damaged("a reservation file");
 
 /// The region of a lot.
 #[derive(Clone, Copy, Debug)]
@@ -409,28 +409,25 @@ impl Pool {
         }
         let mut file = self.reservation(tx, region)?;
         let free = self.free_in(tx, region)?;
-        let extents = |runs: &[BlockRun]| -> Vec<Extent> {
-            let extent = |run: &BlockRun| {
-                let logical = LogicalBlock(run.start.0 - region.run.start.0);
-                Extent { logical, run: *run, unwritten: true }
-            };
-            runs.iter().map(extent).collect()
-        };
         let form = self.form(&file);
-        let too_much = |_| NOT_A_RESERVATION;
-        let needed = extent_tree::nodes_needed(&extents(&free), form.block_size);
-        let (nodes, rest) = split(&free, needed.map_err(too_much)? as u64);
-        let built = extent_tree::build(&extents(&rest), form, &nodes).map_err(too_much)?;
-        let mut taken = 0;
+        let Divided { nodes, rest } = match nodes::split(&free, region.run.start, form.block_size)?
+        {
+            Some(held) => held,
+            None => self.with_nodes_outside(tx, region, free, form.block_size)?,
+        };
+        let extents = nodes::extents(&rest, region.run.start);
+        let built = extent_tree::build(&extents, form, &nodes).map_err(|_| NOT_A_RESERVATION)?;
         let used_nodes = built.blocks.iter().map(|(node, _)| BlockRun::new(*node, 1));
+        let (mut taken, mut blocks) = (0, 0);
         for run in rest.iter().copied().chain(used_nodes) {
             taken += self.groups.mark_blocks(tx, run, true)?;
+            blocks += run.len_blocks;
         }
         for (block, bytes) in built.blocks {
             tx.zeroed(block)?.copy_from_slice(&bytes);
         }
         file.base.block = built.root;
-        file.set_blocks(taken * u64::from(form.block_size / 512));
+        file.set_blocks(blocks * u64::from(form.block_size / 512));
         self.put_file(tx, &mut file)?;
         self.free_clusters = self.free_clusters.saturating_sub(taken);
         let behind = rest.last().filter(|run| run.end() == region.run.end());
@@ -439,6 +436,22 @@ impl Pool {
         self.regions.open.remove(&lot);
         self.regions.order.retain(|other| *other != lot);
         Ok(())
+    }
+
+    /// All of some free runs of a region, with the nodes of their tree elsewhere.
+    fn with_nodes_outside(
+        &mut self,
+        tx: &mut dyn Tx,
+        region: Region,
+        free: Vec<BlockRun>,
+        block_size: u32,
+    ) -> Result<Divided, Refusal> {
+        let needed = nodes::needed(&free, region.run.start, block_size)?;
+        let mut nodes = Vec::with_capacity(needed);
+        while nodes.len() < needed {
+            nodes.push(self.run(tx, region.run.end(), 1)?.start);
+        }
+        Ok(Divided { nodes, rest: free })
     }
 
     fn put_records(
@@ -458,18 +471,4 @@ impl Pool {
         }
         Ok(())
     }
-}
-
-/// The first `count` blocks of some runs, and the runs without them.
-fn split(runs: &[BlockRun], count: u64) -> (Vec<BlockNr>, Vec<BlockRun>) {
-    let (mut nodes, mut rest, mut left) = (Vec::new(), Vec::new(), count);
-    for run in runs {
-        let own = left.min(run.len_blocks);
-        nodes.extend((0..own).map(|at| BlockNr(run.start.0 + at)));
-        left -= own;
-        if own < run.len_blocks {
-            rest.push(BlockRun::new(BlockNr(run.start.0 + own), run.len_blocks - own));
-        }
-    }
-    (nodes, rest)
 }

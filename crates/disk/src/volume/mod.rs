@@ -196,10 +196,13 @@ impl Volume {
         self.enforced = kinds;
     }
 
-    /// Puts metadata together at the beginning of groups from now on, as far as there is room: a check of an aged file system
-    /// seeks less. Nothing on the disk tells of it. Native file systems have regions for that.
-    pub const fn colocate(&mut self) {
-        self.fs.space.colocate();
+    /// Puts metadata together at the beginning of groups, or of flexible groups, from now on, as far as there is room: a check
+    /// of an aged file system seeks less. Nothing on the disk tells of it. Native file systems have regions for that.
+    pub fn colocate(&mut self) {
+        let superblock = &self.fs.superblock;
+        let is_flexible = superblock.features().incompat.contains(Incompat::FLEX_BG);
+        let groups = 1u32.checked_shl(u32::from(superblock.log_groups_per_flex)).unwrap_or(1);
+        self.fs.space.colocate(if is_flexible { groups } else { 1 });
     }
 
     /// What follows from the superblock.

@@ -144,7 +144,9 @@ impl Volume {
         for &lot in lots {
             let first = lot.saturating_mul(per_block);
             let (primary, _) = desc_place(GroupNr(first), geo);
-            device.read_at(geo.offset_bytes(primary), &mut bytes)?;
+            // A read that fails once is no reason to end.
+            let at = geo.offset_bytes(primary);
+            device.read_at(at, &mut bytes).or_else(|_| device.read_at(at, &mut bytes))?;
             let others = first.saturating_add(1)..first.saturating_add(per_block);
             for group in others.filter(|group| *group < geo.group_count).map(GroupNr) {
                 let backup = geo.group_desc_run(group);

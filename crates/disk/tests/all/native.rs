@@ -107,6 +107,9 @@ fn every_size_and_lot_is_approved() {
         (99 * MIB + 81_920, &[('E', "lot_size=4m"), ('J', "size=4"), ('N', "2000")]),
         (300 * MIB, &[('E', "region_size=0"), ('I', "512"), ('O', "metadata_csum_seed")]),
         (40 * MIB, &[('E', "lot_size=16m,root_owner=5:7"), ('O', "fast_commit,casefold")]),
+        (2500 * MIB, &[('E', "lot_size=1g")]),
+        (150 * MIB, &[('G', "16"), ('g', "2048"), ('N', "3000")]),
+        (9000 * MIB, &[('E', "lot_size=4g"), ('i', "4194304")]),
     ];
     let mut faults = Vec::new();
     for (bytes, options) in cases {
@@ -134,9 +137,12 @@ fn options_that_cannot_be_are_refused() {
         &[('O', "quota")],
         &[('O', "inline_data")],
         &[('I', "128")],
-        &[('G', "16")],
+        &[('G', "2")],
+        &[('G', "64")],
         &[('E', "lot_size=2m")],
-        &[('E', "lot_size=1g")],
+        &[('E', "lot_size=1536m")],
+        &[('E', "lot_size=8g")],
+        &[('E', "lot_size=1g"), ('G', "8")],
         &[('E', "region_size=200m")],
         &[('E', "lot_size=64m"), ('g', "4096")],
     ];

@@ -1,11 +1,13 @@
 //! The record of a lot, in bytes 64 to 128 of each of its group descriptors.
 //!
-//! Descriptors of native file systems have 1024 bytes, so that those of a lot, the groups of a flexible
+//! Descriptors of native file systems have 128 to 1024 bytes, so that those of a lot, the 32 to 4 groups of a flexible
 //! group, fill a block of 4 KiB that they share with no other. Linux and e2fsck cover the bytes behind
 //! the first 64 with the descriptor's checksum and otherwise leave them alone.
 
-/// Bytes of a descriptor.
-pub const DESC_SIZE: u32 = 1024;
+/// Bytes of a descriptor in lots of 4 groups, the smallest; larger lots have smaller ones.
+pub const MOST_DESC_SIZE: u32 = 1024;
+/// Bytes of a descriptor that a record fits, with the 64 of ext4.
+pub const LEAST_DESC_SIZE: u32 = 128;
 /// Byte of the descriptor at which the record begins.
 pub const OFFSET: usize = 64;
 /// Byte of the descriptor that holds the cube's number, too (`bg_reserved`).
@@ -46,6 +48,11 @@ layout! {
         /// Reserved; 0.
         0x38 reserved: [u32; 2],
     }
+}
+
+/// Whether descriptors of this size may be those of lots.
+pub const fn is_desc_size(bytes: u32) -> bool {
+    bytes.is_power_of_two() && bytes >= LEAST_DESC_SIZE && bytes <= MOST_DESC_SIZE
 }
 
 impl LotRecord {
@@ -95,8 +102,15 @@ mod tests {
         assert_eq!(LotRecord::of(&[0; 64]), None);
         assert_eq!(LotRecord::of(&[0; 1024]), None);
         let mut short = [1; 64];
-        let record = LotRecord { magic: MAGIC, ..LotRecord::decode(&[0; 64]) };
+        let empty = LotRecord::decode(&[0; 64]);
+        let record = LotRecord { magic: MAGIC, version: VERSION, ..empty };
         record.put(&mut short);
         assert_eq!(short, [1; 64]);
+        // The smallest descriptor of lots is full with it.
+        let mut least = [0; LEAST_DESC_SIZE as usize];
+        record.put(&mut least);
+        assert_eq!(LotRecord::of(&least), Some(record));
+        let sizes = (0..2048).filter(|size| is_desc_size(*size));
+        assert_eq!(sizes.collect::<Vec<_>>(), [128, 256, 512, 1024]);
     }
 }

@@ -50,7 +50,9 @@ use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
 use floe_format::InodeNr;
-use floe_sync::{Alone, Entered, Mutex, MutexGuard, OnceLock, PoisonError, Slots, thread};
+use floe_sync::{
+    Alone, Entered, Mutex, MutexGuard, OnceLock, PoisonError, Slots, before_waiting, thread,
+};
 
 use crate::FsError;
 use crate::cubes::Gates;
@@ -267,6 +269,8 @@ impl<L: Lower> MemFs<L> {
     }
 
     fn flushing(&self) -> MutexGuard<'_, ()> {
+        // What is flushed goes to the disk, or somebody else flushes.
+        before_waiting();
         self.flushing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -276,10 +280,12 @@ impl<L: Lower> MemFs<L> {
     }
 
     fn reading_below(&self) -> Entered<'_, (), ()> {
+        before_waiting();
         self.below.enter()
     }
 
     fn changing_below(&self) -> Alone<'_, (), ()> {
+        before_waiting();
         self.below.alone()
     }
 

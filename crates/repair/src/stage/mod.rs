@@ -11,7 +11,7 @@ use floe_check::cube::CubeScope;
 use floe_ext4::files::Files;
 use floe_format::crc::Seed;
 use floe_format::native::identity::Identity;
-use floe_format::native::lot::DESC_SIZE;
+use floe_format::native::lot::is_desc_size;
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
 use crate::failure::Failure;
@@ -92,7 +92,7 @@ impl<'a> Stage<'a> {
 
     /// Whether Floe made the file system as a native one.
     pub fn is_native(&self) -> bool {
-        self.geometry.desc_size == DESC_SIZE && Identity::of(self.superblock()).is_some()
+        is_desc_size(self.geometry.desc_size) && Identity::of(self.superblock()).is_some()
     }
 
     /// The same, for a repair of one cube alone: blocks and inodes are allocated in its lots, and lost+found is a directory

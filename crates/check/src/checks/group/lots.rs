@@ -4,7 +4,7 @@
 //! Does not verify: reservation files and sub-superblocks (`reservations.rs` and `cubes.rs` here, which this check calls).
 
 use floe_format::native::identity::Identity;
-use floe_format::native::lot::{DESC_SIZE, LotRecord, OFFSET};
+use floe_format::native::lot::{LotRecord, OFFSET, is_desc_size};
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
 use super::reservations::OwnFiles;
@@ -64,7 +64,7 @@ pub(crate) fn check_of(volume: &Volume<'_>, cube: Option<u32>, found: &mut Findi
 fn has_records(volume: &Volume<'_>) -> bool {
     let geometry = &volume.geometry;
     let (block, mut bytes) = (geometry.primary_desc_block(0), Vec::new());
-    geometry.desc_size == DESC_SIZE
+    is_desc_size(geometry.desc_size)
         && volume.features().metadata_csum()
         && !volume.distrusted.contains(&GroupNr(0))
         && volume.read_block(block, &mut bytes).is_ok()

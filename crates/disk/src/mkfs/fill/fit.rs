@@ -1,6 +1,5 @@
 //! Finds the smallest file system that holds a tree.
 
-use crate::mkfs::native::LOT_GROUPS;
 use crate::mkfs::params::{InodeCount, Params, PlanError};
 use crate::mkfs::plan::Plan;
 use crate::mkfs::system;
@@ -35,7 +34,8 @@ impl<'t> TreePlan<'t> {
         params.blocks += nodes * u64::from(params.inode_size) * 2 / u64::from(params.block_size);
         let roomy = Self::new(&params, tree)?;
         // Metadata in regions may not find room in smaller ones.
-        let mut demand = roomy.plan.space.used() - by_size(&roomy.plan) + roomy.plan.lots.used();
+        let used = roomy.plan.space.used() + roomy.plan.lots.used();
+        let mut demand = used - by_size(&roomy.plan);
         drop(roomy);
         for _ in 0..MOST_CORRECTIONS {
             params.blocks = spare(least(&params, demand)?);
@@ -53,8 +53,9 @@ impl<'t> TreePlan<'t> {
 fn kept_inodes(params: &Params, tree: &Tree) -> u64 {
     let Some(native) = params.native else { return 0 };
     let group_blocks = u64::from(params.blocks_per_group.unwrap_or(params.block_size * 8));
-    let blocks = tree.data_blocks(params.block_size) * 2 + u64::from(native.region_blocks(32768));
-    4 + blocks / (group_blocks * u64::from(LOT_GROUPS))
+    let region = native.region_blocks(params.flex_groups, 32768);
+    let blocks = tree.data_blocks(params.block_size) * 2 + u64::from(region);
+    4 + blocks / (group_blocks * u64::from(params.flex_groups.max(1)))
 }
 
 /// Clusters of structures whose size depends on that of the file system: tables and backups, the

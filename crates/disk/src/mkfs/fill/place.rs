@@ -170,7 +170,9 @@ impl TreePlan<'_> {
         let mut runs = Vec::new();
         for &(first, len) in wanted {
             let mut logical = first;
-            let runs_taken = if self.is_type(at, FileType::Directory) {
+            let is_metadata =
+                self.is_type(at, FileType::Directory) || self.is_type(at, FileType::Symlink);
+            let runs_taken = if is_metadata {
                 self.take_metadata(at, cursor, len)?
             } else {
                 self.take(cursor, len)?

@@ -52,7 +52,8 @@ pub(in crate::mkfs) fn directories(plan: &mut Plan) -> Result<(), PlanError> {
         magic: MAGIC,
         version: VERSION,
         flags: FLAG_RESERVED,
-        region_blocks: native.region_blocks(plan.geometry.blocks_per_group),
+        region_blocks: native
+            .region_blocks(plan.params.flex_groups, plan.geometry.blocks_per_group),
         home_inode: home.0,
         epoch: FIRST_EPOCH,
         ..empty

@@ -7,9 +7,7 @@ use floe_format::ext::group_desc::{
 use floe_format::native::lot::{LotRecord, MAGIC, VERSION};
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
-use super::NativeParams;
-use super::params::LOT_GROUPS;
-use crate::mkfs::params::PlanError;
+use crate::mkfs::params::{Params, PlanError};
 use crate::mkfs::space::Space;
 
 /// The number of the seal that mkfs sets.
@@ -28,19 +26,21 @@ pub(in crate::mkfs) struct Region {
 /// The lots of a native file system; none in a stock one.
 #[derive(Clone, Debug, Default)]
 pub(in crate::mkfs) struct Lots {
+    /// Groups of a lot; 0 where there is none.
+    groups: u32,
     pub(in crate::mkfs) regions: Vec<Region>,
 }
 
 impl Lots {
     /// The lot of a group.
     pub(in crate::mkfs) fn of_group(&self, group: GroupNr) -> Option<(u32, &Region)> {
-        let lot = group.0 / LOT_GROUPS;
+        let lot = group.0.checked_div(self.groups)?;
         self.regions.get(lot as usize).map(|region| (lot, region))
     }
 
     /// Takes up to `len_blocks` blocks from the region of a group's lot.
     pub(in crate::mkfs) fn take(&mut self, group: GroupNr, len_blocks: u64) -> Option<BlockRun> {
-        let region = self.regions.get_mut((group.0 / LOT_GROUPS) as usize)?;
+        let region = self.regions.get_mut(group.0.checked_div(self.groups)? as usize)?;
         let len_blocks = len_blocks.min(region.run.len_blocks - region.used);
         let start = BlockNr(region.run.start.0 + region.used);
         region.used += len_blocks;
@@ -61,7 +61,7 @@ impl Lots {
     pub(in crate::mkfs) fn keeps_first_inode(&self, group: GroupNr) -> bool {
         let has_region = |(_, region): (u32, &Region)| region.run.len_blocks > 0;
         group.0 > 0
-            && group.0.is_multiple_of(LOT_GROUPS)
+            && group.0.is_multiple_of(self.groups)
             && self.of_group(group).is_some_and(has_region)
     }
 
@@ -88,15 +88,18 @@ impl Lots {
 /// unlike the others they are blocks of files.
 pub(in crate::mkfs) fn place(
     geometry: &Geometry,
-    params: NativeParams,
+    params: &Params,
     space: &mut Space,
 ) -> Result<(Vec<GroupDesc>, Lots), PlanError> {
     let mut descs = vec![GroupDesc::default(); geometry.group_count as usize];
-    let mut lots = Lots::default();
-    for (lot, part) in descs.chunks_mut(LOT_GROUPS as usize).enumerate() {
+    let groups = params.flex_groups.max(1);
+    let mut lots = Lots { groups, regions: Vec::new() };
+    let native = params.native.unwrap_or_default();
+    let blocks = u64::from(native.region_blocks(groups, geometry.blocks_per_group));
+    for (lot, part) in descs.chunks_mut(groups as usize).enumerate() {
         // No more lots than groups.
-        let first = GroupNr(lot as u32 * LOT_GROUPS);
-        let region = place_lot(geometry, params, first, space, part)?;
+        let first = GroupNr(lot as u32 * groups);
+        let region = place_lot(geometry, (groups, blocks), first, space, part)?;
         lots.regions.push(region);
     }
     let last = descs.len() - 1;
@@ -110,7 +113,7 @@ pub(in crate::mkfs) fn place(
 
 fn place_lot(
     geometry: &Geometry,
-    params: NativeParams,
+    (groups, region_blocks): (u32, u64),
     first: GroupNr,
     space: &mut Space,
     descs: &mut [GroupDesc],
@@ -136,10 +139,9 @@ fn place_lot(
             }
         }
     }
-    let whole = u64::from(geometry.blocks_per_group) * u64::from(LOT_GROUPS);
-    let wanted = u64::from(params.region_blocks(geometry.blocks_per_group));
+    let whole = u64::from(geometry.blocks_per_group) * u64::from(groups);
     // A shorter lot has a shorter region.
-    let len = wanted * (end.0 - start.0) / whole;
+    let len = region_blocks * (end.0 - start.0) / whole;
     let at = if len > 0 { find(space, len)? } else { goal };
     let inode = geometry.inode_at(first, 0);
     Ok(Region { run: BlockRun::new(at, len), used: 0, inode })

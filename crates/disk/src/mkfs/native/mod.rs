@@ -9,5 +9,5 @@ mod params;
 pub(super) use files::{directories, home_entry, reservation_files};
 pub(super) use lots::{Lots, place};
 pub(super) use numbers::Numbers;
+pub(super) use params::BLOCK_SIZE;
 pub use params::NativeParams;
-pub(super) use params::{BLOCK_SIZE, LOT_GROUPS};

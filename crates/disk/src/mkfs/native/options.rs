@@ -31,11 +31,21 @@ impl Options {
         Ok(Some(NativeParams { region_blocks }))
     }
 
-    /// Blocks of a group, if the size of a lot is given.
-    pub(in crate::mkfs) fn blocks_of_lot_groups(&self) -> Result<Option<u32>, PlanError> {
-        let Some(bytes) = self.extended.lot_bytes else { return Ok(None) };
-        NativeParams::blocks_per_group(bytes).map(Some).ok_or(PlanError::Parameter(
-            "lot_size must be a multiple of 128 KiB, from 4 MiB to 512 MiB",
-        ))
+    /// Groups of a lot of a native file system of so many bytes, and the blocks of each if the size of a lot is given.
+    pub(in crate::mkfs) fn lot_groups(
+        &self,
+        fs_bytes: u64,
+    ) -> Result<(u32, Option<u32>), PlanError> {
+        let Some(bytes) = self.extended.lot_bytes else {
+            let is_usual = self.blocks_per_group.is_none();
+            return Ok((NativeParams::usual_groups(if is_usual { fs_bytes } else { 0 }), None));
+        };
+        if self.flex_groups.is_some() {
+            return Err(PlanError::Parameter("lot_size and -G exclude each other"));
+        }
+        let (groups, blocks) = NativeParams::groups_of_lot(bytes).ok_or(PlanError::Parameter(
+            "lot_size must be a multiple of 128 KiB, from 4 MiB to 512 MiB, or 1, 2 or 4 GiB",
+        ))?;
+        Ok((groups, Some(blocks)))
     }
 }

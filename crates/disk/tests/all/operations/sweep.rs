@@ -1,27 +1,33 @@
 //! Checks of native file systems in one sweep: the same findings as without, and each block read once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Mutex;
 
-use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
-use floe_check::scan::sweep;
+use floe_blockdev::{MemDevice, Model as Device, ReadBlocks, Request, WriteBlocks};
+use floe_check::scan::forecast::Forecast;
 use floe_check::{CheckOptions, Problem, Tuning, check};
 use floe_disk::volume::seal;
 use floe_format::{BlockNr, BlockRun};
-use floe_testkit::{Profile, Rng, tool};
+use floe_testkit::{Image, Profile, Rng, damage, tool};
 
 use super::model::Model;
 use super::native::native;
+use super::{device_of, image_of};
 
 const BLOCK: u64 = 4096;
 
 /// A device that writes down all reads.
-pub(super) struct Traced<'d>(&'d MemDevice, Mutex<Vec<(u64, u64)>>);
+pub(super) struct Traced<'d>(&'d MemDevice, Mutex<Vec<(u64, u64)>>, bool);
 
 impl<'d> Traced<'d> {
     pub(super) fn new(device: &'d MemDevice) -> Self {
-        Self(device, Mutex::default())
+        Self(device, Mutex::default(), false)
+    }
+
+    /// The same, with hints of what will be read.
+    pub(super) fn below_a_cache(device: &'d MemDevice) -> Self {
+        Self(device, Mutex::default(), true)
     }
 
     pub(super) fn reads(&self) -> Vec<(u64, u64)> {
@@ -38,10 +44,22 @@ impl ReadBlocks for Traced<'_> {
         self.1.lock().unwrap().push((offset_bytes, into.len() as u64));
         self.0.read_at(offset_bytes, into)
     }
+
+    // As a page cache has it.
+    fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
+        if self.2 {
+            self.1.lock().unwrap().push((offset_bytes, len_bytes));
+        }
+    }
+
+    fn is_cached(&self, offset_bytes: u64) -> bool {
+        let within = |(at, len): &(u64, u64)| (*at..at + len).contains(&offset_bytes);
+        !self.2 || self.1.lock().unwrap().iter().any(within)
+    }
 }
 
 /// Reads that do not go on where the last one ended.
-pub(super) fn places(reads: &[(u64, u64)]) -> usize {
+fn places(reads: &[(u64, u64)]) -> usize {
     let ends = std::iter::once(None).chain(reads.iter().map(|(at, len)| Some(at + len)));
     reads.iter().zip(ends).filter(|((at, _), end)| Some(*at) != *end).count()
 }
@@ -101,7 +119,7 @@ fn findings_are_those_of_a_check_without_a_sweep() {
         for sealed in [true, false] {
             let whole = filled(options, 40 + at as u64, sealed);
             let bytes = whole.to_vec();
-            let runs = sweep::expected(&whole).unwrap();
+            let runs = Forecast::of(&whole).unwrap().runs;
             let mut damaged = 0;
             for seed in 0..12 {
                 let device = MemDevice::new(bytes.clone());
@@ -118,6 +136,33 @@ fn findings_are_those_of_a_check_without_a_sweep() {
             assert!(damaged > 3, "{damaged}");
         }
     }
+}
+
+/// The kinds of damage of `cargo xtask differential`: fields of all structures, aimed and hostile ones.
+#[test]
+fn findings_are_the_same_for_the_damage_of_the_differential() {
+    if tool::missing() {
+        return;
+    }
+    let whole = image_of(&filled(KINDS[0], 60, true));
+    let bytes = std::fs::read(whole.path()).unwrap();
+    let mut damaged = 0;
+    for from in [0, damage::AIMED_FROM, damage::HOSTILE_FROM] {
+        for seed in from..from + 12 {
+            let image = Image::empty(0).unwrap();
+            std::fs::write(image.path(), &bytes).unwrap();
+            let image = Image::open(image.path()).unwrap();
+            // Some kinds need a structure that the image lacks.
+            let Ok(kind) = damage::damage(&image, seed) else { continue };
+            let device = device_of(&image);
+            let plain = found(&device, false, 1);
+            damaged += u32::from(plain.as_ref().is_ok_and(|found| !found.is_empty()));
+            for threads in [1, 2] {
+                assert_eq!(found(&device, true, threads), plain, "seed {seed}: {kind:?}");
+            }
+        }
+    }
+    assert!(damaged > 15, "{damaged}");
 }
 
 /// A clean file system whose metadata lie in their regions is read once, in the order of addresses, and the descriptors tell
@@ -137,14 +182,69 @@ fn each_block_is_read_once() {
             *times.entry(block).or_default() += 1;
         }
     }
-    let runs = sweep::expected(&device).unwrap();
+    let runs = Forecast::of(&device).unwrap().runs;
     let expected: u64 = runs.iter().map(|run| run.len_blocks).sum();
     let is_of_sweep = |block: u64| runs.iter().any(|run| run.contains(BlockNr(block)));
-    let again: Vec<_> = times.iter().filter(|(at, n)| **n > 1 && is_of_sweep(**at)).collect();
+    // The superblock tells how large blocks are, and is read with them again.
+    let again: Vec<_> =
+        times.iter().filter(|(at, n)| **n > 1 && **at > 0 && is_of_sweep(**at)).collect();
     assert!(again.is_empty(), "{again:?}");
     // Besides, the superblock, its copies, the journal's superblock and the orphan file are read.
     let read = swept.reads().iter().map(|(_, len)| len.div_ceil(BLOCK)).sum::<u64>();
     assert!(read >= expected && read <= expected + 64, "{read} of {expected}");
     let (before, after) = (places(&plain.reads()), places(&swept.reads()));
     assert!(after * 3 < before, "{after} places instead of {before}");
+}
+
+/// The requests that reach a device below a page cache that is empty at first.
+pub(super) fn below_a_cache(reads: &[(u64, u64)]) -> Vec<Request> {
+    let (mut pages, mut requests) = (BTreeSet::new(), Vec::<Request>::new());
+    for page in reads.iter().flat_map(|(at, len)| at / BLOCK..(at + len).div_ceil(BLOCK)) {
+        if !pages.insert(page) {
+            continue;
+        }
+        match requests.last_mut() {
+            Some(last) if last.offset_bytes + last.len_bytes == page * BLOCK => {
+                last.len_bytes += BLOCK;
+            }
+            _ => requests.push(Request::read(page * BLOCK, BLOCK)),
+        }
+    }
+    requests
+}
+
+/// The time of a check is known before the first inode is read, at any age; the check is one pass in the order of addresses.
+#[test]
+fn the_time_is_told_by_descriptors() {
+    if tool::missing() {
+        return;
+    }
+    let kinds: [(u64, &[(char, &str)]); 3] = [
+        (200, &[('E', "lot_size=32m"), ('N', "6000")]),
+        (100, &[('G', "8"), ('g', "2048"), ('N', "6000")]),
+        (150, &[('G', "32"), ('g', "1024"), ('N', "20000")]),
+    ];
+    for (mib, options) in kinds {
+        let device = native(mib, options);
+        for age in 0..3 {
+            let mut model = Model::new(&device, Profile::Ext4, 90 + age);
+            for _ in 0..if age == 0 { 400 } else { 150 } {
+                model.step();
+            }
+            model.leave();
+            seal(&device).unwrap();
+            let forecast = Forecast::of(&device).unwrap();
+            let traced = Traced::new(&device);
+            assert_eq!(found(&traced, true, 1), Ok(Vec::new()));
+            let requests = below_a_cache(&traced.reads());
+            let what = format!("{options:?}, age {age}: {requests:?} {:?}", forecast.runs);
+            assert!(requests.is_sorted_by_key(|request| request.offset_bytes), "{what}");
+            assert!(requests.len() <= forecast.runs.len() + 1, "{what}");
+            for disk in [Device::rotating(), Device::rotating_of(mib << 20), Device::ssd()] {
+                let took = disk.replay(requests.iter().copied()).as_secs_f64();
+                let told = disk.replay(forecast.requests()).as_secs_f64();
+                assert!((told / took - 1.0).abs() < 0.1, "{told} of {took}: {what}");
+            }
+        }
+    }
 }
