@@ -25,6 +25,7 @@ fuzz:
 	cargo xtask fuzz decode
 	cargo xtask fuzz check_image
 	cargo xtask fuzz repair_image
+	cargo xtask fuzz mount_image
 
 PREFIX ?= /usr/local
 DESTDIR ?=

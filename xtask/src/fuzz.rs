@@ -20,6 +20,8 @@ enum Target {
     CheckImage,
     /// A whole image, damaged by a script, repaired, checked again, and undone.
     RepairImage,
+    /// A whole image, damaged by a script, mounted in memory and changed.
+    MountImage,
     /// Arbitrary bytes, read as a tar archive.
     Archive,
 }
@@ -46,6 +48,7 @@ impl Target {
             Self::Decode => "decode",
             Self::CheckImage => "check_image",
             Self::RepairImage => "repair_image",
+            Self::MountImage => "mount_image",
             Self::Archive => "archive",
         }
     }
@@ -54,7 +57,7 @@ impl Target {
     fn mutates_scripts(self) -> bool {
         match self {
             Self::Decode | Self::Archive => false,
-            Self::CheckImage | Self::RepairImage => true,
+            Self::CheckImage | Self::RepairImage | Self::MountImage => true,
         }
     }
 
@@ -63,7 +66,7 @@ impl Target {
         match self {
             Self::Decode | Self::Archive => 8192,
             // Three bytes and eight edits; see `floe_testkit::damage::script`.
-            Self::CheckImage | Self::RepairImage => 3 + 8 * 13,
+            Self::CheckImage | Self::RepairImage | Self::MountImage => 3 + 8 * 13,
         }
     }
 }

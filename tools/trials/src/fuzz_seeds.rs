@@ -24,7 +24,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fs::create_dir_all(&args.folder)?;
     let seeds = match &*args.target {
         "decode" => structures()?,
-        "check_image" | "repair_image" => scripts()?,
+        "check_image" | "repair_image" | "mount_image" => scripts()?,
         "archive" => vec![("pax".to_owned(), archive()?)],
         other => bail!("no seeds for a fuzz target {other}"),
     };

@@ -195,7 +195,8 @@ pub(super) fn mark_backups<D: WriteBlocks>(
         backup.feature_incompat = if on { before | LOCK } else { before & !LOCK };
         if backup.feature_incompat != before {
             backup.encode_with_checksum(&mut bytes);
-            let _ = device.write_at(offset, &bytes);
+            // One that arrived by half is whole after a second try.
+            let _ = device.write_at(offset, &bytes).or_else(|_| device.write_at(offset, &bytes));
         }
     }
     Ok(())

@@ -178,7 +178,9 @@ impl Volume {
 /// The device's error.
 pub fn seal(device: &dyn WriteBlocks) -> io::Result<()> {
     let mut bytes = [0; Superblock::SIZE];
-    device.read_at(OFFSET_BYTES, &mut bytes)?;
+    let mut read = || device.read_at(OFFSET_BYTES, &mut bytes);
+    // One failed read does not leave a file system unsealed.
+    read().or_else(|_| read())?;
     let mut superblock = Superblock::decode(&bytes);
     let Some(identity) = Identity::of(&superblock) else { return Ok(()) };
     let recovers = superblock.features().incompat.contains(Incompat::RECOVER);

@@ -4,4 +4,6 @@
 
 mod cubes;
 mod faults;
+mod fuzz_inputs;
 mod memory;
+mod mounted_image;

@@ -1,7 +1,7 @@
 //! The orphan list and the orphan file.
 
 use crate::Profile;
-use crate::recipe::{Edit, Recipe, entry, inode, orphan_block, superblock};
+use crate::recipe::{Edit, InodeEdit, Recipe, entry, inode, orphan_block, superblock};
 
 use super::Case;
 use super::edits::{orphan_head, orphan_present};
@@ -11,7 +11,7 @@ const FILE: &str = "<12>";
 
 /// The recipes of this module.
 pub(super) fn cases() -> Vec<Case> {
-    [lists(), files()].into_iter().flatten().collect()
+    [lists(), present_files(), files()].into_iter().flatten().collect()
 }
 
 /// `/empty` as deleted while it was open.
@@ -42,16 +42,19 @@ fn lists() -> Vec<Case> {
     ]
 }
 
-fn files() -> Vec<Case> {
-    let file = |name: &str, edit: Edit, ids: &[&'static str]| {
-        Recipe::new(name).on(Profile::OrphanFile).edit(edit).expect(ids)
-    };
+/// The first blocks of the orphan file are a hole.
+fn hole() -> InodeEdit {
+    inode(FILE).extent(0, |extent| extent.block = 1)
+}
+
+/// Faults of a file that names orphans.
+fn present_files() -> Vec<Case> {
     let present = |name: &str, edit: Edit, ids: &[&'static str]| -> Case {
-        Case::from(file(name, edit, ids).edit(orphan_present())).recovered()
+        let recipe = Recipe::new(name).on(Profile::OrphanFile).edit(edit).expect(ids);
+        Case::from(recipe.edit(orphan_present())).recovered()
     };
-    let hole = || -> Edit { inode(FILE).extent(0, |extent| extent.block = 1).into() };
     vec![
-        present("orphan file hole", hole(), &["orphan-file-hole-in-recovery"]),
+        present("orphan file hole", hole().into(), &["orphan-file-hole-in-recovery"]),
         present(
             "orphan file magic",
             orphan_block(0).put32(1016, 0).into(),
@@ -67,16 +70,31 @@ fn files() -> Vec<Case> {
             inode(FILE).size(100).into(),
             &["orphan-file-size-unaligned-in-recovery"],
         ),
+    ]
+}
+
+fn files() -> Vec<Case> {
+    let file = |name: &str, edit: Edit, ids: &[&'static str]| {
+        Recipe::new(name).on(Profile::OrphanFile).edit(edit).expect(ids)
+    };
+    vec![
         file(
             "orphan file unaligned",
             inode(FILE).size(1000).into(),
             &["orphan-file-size-unaligned"],
         )
         .into(),
-        file("orphan file with a hole", hole(), &["orphan-file-hole"]).into(),
+        file("orphan file with a hole", hole().into(), &["orphan-file-hole"]).into(),
         file(
             "orphan file dirty",
             orphan_block(0).put32(0, 13).into(),
+            &["orphan-file-block-dirty"],
+        )
+        .into(),
+        // As `tune2fs -O ^metadata_csum` leaves it.
+        file(
+            "orphan file without checksums",
+            superblock(|sb| sb.feature_ro_compat &= !0x400),
             &["orphan-file-block-dirty"],
         )
         .into(),

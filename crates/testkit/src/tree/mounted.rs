@@ -99,7 +99,11 @@ fn file(path: &Path, size_bytes: u64) -> io::Result<(String, Pieces)> {
             Err(rustix::io::Errno::NXIO | rustix::io::Errno::NOENT) => break,
             Err(error) => return Err(error.into()),
         };
-        let end = seek(&file, SeekFrom::Hole(data))?.min(size_bytes);
+        let end = match seek(&file, SeekFrom::Hole(data)) {
+            Ok(hole) => hole.min(size_bytes),
+            Err(rustix::io::Errno::NOENT) => size_bytes,
+            Err(error) => return Err(error.into()),
+        };
         at = data - data % PIECE_BYTES as u64;
         while at < end {
             let wanted =

@@ -83,6 +83,9 @@ fn judge(volume: &Volume<'_>, inode: InodeNr, found: &mut Findings) -> bool {
             && slots.stored_checksum() != slots.compute_checksum(seed, block)
         {
             "its checksum is wrong"
+        } else if !volume.features().metadata_csum() && slots.stored_checksum() != 0 {
+            // As `tune2fs -O ^metadata_csum` leaves it. Linux does not look, e2fsck minds.
+            "it has a checksum, although the file system has none"
         } else if orphans.all(|orphan| volume.is_orphan(orphan)) {
             pending |= used;
             continue;
