@@ -46,7 +46,7 @@ use order::{
     first_phases, in_turn, without_a_lost_journal, without_a_wrong_list, without_hasty_edits,
 };
 use partial::PartialExaminations;
-use settle::{mark_errors, settle, settle_superblock};
+use settle::{is_sound, mark_errors, settle, settle_superblock};
 pub use types::{BadBlocks, Repair, RepairError, RepairOptions};
 
 /// Maximum rounds: each completes at least one of eight phases.
@@ -492,11 +492,4 @@ impl<'s> Session<'s> {
             (Some(true), None) => Reason::CameBack,
         }
     }
-}
-
-/// Whether the only findings are those updated at the end.
-fn is_sound(report: &Report) -> bool {
-    report.found.iter().all(|problem| {
-        problem.row().weight <= Weight::Remark || matches!(plan(problem), Plan::AtTheEnd)
-    })
 }

@@ -1,12 +1,22 @@
 //! Writes the final state of the superblock, and the blocks of a replayed journal.
 
 use floe_blockdev::{Overlay, ReadBlocks, UnreadablePage, WriteBlocks};
+use floe_check::Report;
+use floe_check::problem::Weight;
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, STATE_ERROR, STATE_VALID, Superblock};
 use floe_format::native::identity::Identity;
 
 use super::RepairError;
 use crate::failure::Failure;
 use crate::fixes::time;
+use crate::plan::{Plan, plan};
+
+/// Whether the only findings are those updated at the end.
+pub(super) fn is_sound(report: &Report) -> bool {
+    report.found.iter().all(|problem| {
+        problem.row().weight <= Weight::Remark || matches!(plan(problem), Plan::AtTheEnd)
+    })
+}
 
 /// Updates the superblock after a check: the clean flag, and the time of the check if the clock is
 /// trusted. `coupled`: cubes are left entangled by another system.
