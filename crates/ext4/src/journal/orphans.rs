@@ -27,15 +27,7 @@ pub fn find_orphans(
     geo: &Geometry,
     groups: &[GroupDesc],
 ) -> (Vec<InodeNr>, Vec<JournalEvent>) {
-    let mut finder = Finder {
-        device,
-        sb,
-        geo,
-        groups,
-        found: Vec::new(),
-        strays: Vec::new(),
-        seen: HashSet::new(),
-    };
+    let mut finder = Finder::new(device, sb, geo, groups);
     let mut events = Vec::new();
     if sb.state & STATE_ERROR == 0
         && let Err(fault) = finder.list().and_then(|()| finder.file()).and_then(|()| finder.cubes())
@@ -59,15 +51,7 @@ pub(crate) fn is_file_empty(
     geo: &Geometry,
     groups: &[GroupDesc],
 ) -> bool {
-    let mut finder = Finder {
-        device,
-        sb,
-        geo,
-        groups,
-        found: Vec::new(),
-        strays: Vec::new(),
-        seen: HashSet::new(),
-    };
+    let mut finder = Finder::new(device, sb, geo, groups);
     geo.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT)
         && geo.features.compat.contains(Compat::ORPHAN_FILE)
         && finder.file().is_ok()
@@ -83,6 +67,18 @@ struct Finder<'a> {
     /// Entries in blocks of cubes that name something of another cube; they are no orphans.
     strays: Vec<(u32, InodeNr)>,
     seen: HashSet<InodeNr>,
+}
+
+impl<'a> Finder<'a> {
+    fn new(
+        device: &'a dyn ReadBlocks,
+        sb: &'a Superblock,
+        geo: &'a Geometry,
+        groups: &'a [GroupDesc],
+    ) -> Self {
+        let (found, strays, seen) = Default::default();
+        Self { device, sb, geo, groups, found, strays, seen }
+    }
 }
 
 impl Finder<'_> {
