@@ -436,14 +436,14 @@ mod tests {
     use floe_format::ext::superblock::Superblock;
     use floe_format::geometry::Strictness;
 
-    /// 20 groups of 10 inodes.
+    /// 20 groups of 32 inodes.
     fn geometry() -> Geometry {
         let mut superblock = Superblock::decode(&[0; 1024]);
         (superblock.magic, superblock.rev_level, superblock.inode_size) = (0xef53, 1, 128);
         (superblock.log_block_size, superblock.blocks_per_group) = (2, 1000);
         (superblock.clusters_per_group, superblock.log_cluster_size) = (1000, 2);
         (superblock.blocks_count_lo, superblock.first_ino) = (20_000, 11);
-        (superblock.inodes_per_group, superblock.inodes_count) = (10, 200);
+        (superblock.inodes_per_group, superblock.inodes_count) = (32, 640);
         Geometry::new(&superblock, Strictness::Relaxed).expect("a sound geometry")
     }
 
@@ -458,7 +458,7 @@ mod tests {
     fn inodes_and_groups_belong_to_the_cube_of_their_lot() {
         let gates = gates(OnError::ReadOnly);
         assert_eq!(
-            [1, 80, 81, 120, 121, 160, 161].map(|inode| gates.of_inode(InodeNr(inode))),
+            [1, 256, 257, 384, 385, 512, 513].map(|inode| gates.of_inode(InodeNr(inode))),
             [0, 0, 1, 1, 2, 2, 0]
         );
         assert_eq!([7, 8, 11, 12, 16].map(|group| gates.of_group(GroupNr(group))), [0, 1, 1, 2, 0]);
