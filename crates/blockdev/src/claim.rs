@@ -19,7 +19,7 @@
 //! A layer below that this process cannot see or open (in another mount namespace, deleted, without
 //! permission) is not locked.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
@@ -31,6 +31,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::OpenError;
+use crate::open::open_seekable;
 use crate::stack::{Layer, Node, layers};
 
 /// Access that a claim leaves to other programs.
@@ -78,8 +79,7 @@ fn claimed(layer: &Layer, is_top: bool, access: Access) -> Result<File, OpenErro
     let path = &layer.path;
     let access = if layer.exact { access } else { Access::Reading };
     let excludes = matches!(layer.node, Node::Block(_)) && (is_top || layer.under_loop);
-    let file = opened(path, access, excludes).map_err(|source| OpenError::new(path, source))?;
-    let metadata = file.metadata().map_err(|source| OpenError::new(path, source))?;
+    let (file, metadata) = opened(path, access, excludes)?;
     if Node::from(&metadata) != layer.node {
         // The name was given to another file meanwhile, or the node in /dev is not the kernel's.
         return Err(OpenError::NotFound { path: path.clone() });
@@ -105,14 +105,14 @@ fn claimed(layer: &Layer, is_top: bool, access: Access) -> Result<File, OpenErro
 }
 
 /// Opens a layer so that it can be locked. A lock for writing needs a file that is open for writing.
-fn opened(path: &Path, access: Access, excludes: bool) -> io::Result<File> {
+fn opened(path: &Path, access: Access, excludes: bool) -> Result<(File, Metadata), OpenError> {
     let mut how = OpenOptions::new();
     how.read(true).write(access == Access::Writing);
     if access == Access::Writing && excludes {
         // Linux: without O_CREAT, O_EXCL claims a block device. The bits fit, being flags of open.
         how.custom_flags(OFlags::EXCL.bits().cast_signed());
     }
-    how.open(path)
+    open_seekable(path, &how)
 }
 
 /// Some network file systems do not support locks; then no other process can hold one.
@@ -141,7 +141,9 @@ fn lock_range(file: &File, access: Access, bytes: &Range<u64>) -> io::Result<()>
 /// Whether a lock of another open file is in the way of an `access` to a range of the file or
 /// device at `path`. An error if the system does not say.
 pub(crate) fn is_locked(path: &Path, access: Access, bytes: &Range<u64>) -> io::Result<bool> {
-    let file = OpenOptions::new().read(true).open(path)?;
+    // Opening a pipe would wait for a writer.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let kind = match access {
         Access::Reading => libc::F_RDLCK,
         Access::Writing => libc::F_WRLCK,

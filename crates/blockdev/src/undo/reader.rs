@@ -1,9 +1,9 @@
 //! Reads an undo file, and restores the old bytes.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use floe_format::crc::crc32c;
@@ -13,6 +13,8 @@ use floe_format::ext::undo::{
     STATE_FINISHED, UNSAVED_MAGIC, UndoHeader, UndoKey, UndoKeyHeader, key_block_crc, super_crc,
     veil,
 };
+
+use rustix::fs::OFlags;
 
 use super::{RestoreError, UndoReadError};
 use crate::{ReadBlocks, WriteBlocks};
@@ -67,7 +69,12 @@ impl UndoFile {
         let read = |source| UndoReadError::Read { path: path.to_owned(), source };
         let damaged =
             |what: &str| UndoReadError::Damaged { path: path.to_owned(), what: what.to_owned() };
-        let file = File::open(path).map_err(read)?;
+        // Opening a pipe would wait for a writer.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(read)?;
+        if !file.metadata().map_err(read)?.is_file() {
+            return Err(UndoReadError::NotUndo { path: path.to_owned() });
+        }
         let mut bytes = [0; UndoHeader::SIZE];
         match file.read_exact_at(&mut bytes, 0) {
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(read(error)),

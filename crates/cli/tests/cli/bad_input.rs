@@ -32,6 +32,34 @@ fn no_such_file_and_a_directory() {
     assert!(ran.err.contains("directory"), "{}", ran.err);
 }
 
+/// Opening a pipe waits for its writer, for ever.
+#[test]
+fn a_pipe_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+        .unwrap();
+    for command in [
+        &["check"][..],
+        &["info"],
+        &["fsck", "-fn"],
+        &["repair", "--yes"],
+        &["ls"],
+        &["cube", "list"],
+    ] {
+        let ran = floe_on(command, &pipe);
+        assert_eq!(ran.code, 8, "{command:?}: {}{}", ran.out, ran.err);
+        assert!(ran.err.contains("is a pipe"), "{command:?}: {}", ran.err);
+    }
+    let Some(image) = image("ext4") else { return };
+    let (pipe, device) = (pipe.to_str().unwrap(), image.path().to_str().unwrap());
+    for command in [&["undo", pipe, device][..], &["repair", "--undo", pipe, "--yes", device]] {
+        let ran = floe(command);
+        assert_ne!(ran.code, 0, "{command:?}: {}{}", ran.out, ran.err);
+        assert!(ran.err.contains("is not an undo file"), "{command:?}: {}", ran.err);
+    }
+}
+
 #[test]
 fn an_empty_file_and_tiny_ones() {
     refused(b"", &["superblock", "empty"]);

@@ -108,11 +108,13 @@ fn a_mounted_cube_keeps_to_itself() {
         fs::rename(ours.path().join("file"), web.join("file")),
         fs::rename(web.join("own"), db.join("own")),
         fs::hard_link(ours.path().join("file"), web.join("file")),
-        fs::rename(&web, ours.path().join("other")),
     ];
     for error in crossed.map(Result::unwrap_err) {
         assert_eq!(error.kind(), ErrorKind::CrossesDevices);
     }
+    // Not so that `mv` copies all out of the cube.
+    let renamed = fs::rename(&web, ours.path().join("other"));
+    assert_eq!(renamed.unwrap_err().kind(), ErrorKind::PermissionDenied);
     assert_eq!(fs::remove_dir(&db).unwrap_err().kind(), ErrorKind::PermissionDenied);
     fs::rename(web.join("own"), web.join("renamed")).unwrap();
     let mut all = fs::File::create(web.join("all")).unwrap();

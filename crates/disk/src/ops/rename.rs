@@ -115,7 +115,11 @@ impl Op<'_> {
     /// there by programs that do not know cubes; they may get another name in it.
     fn judge_top(&self, dir: &OwnedInode, inode: &OwnedInode) -> Result<(), OpError> {
         let may_be_top = is_directory(inode) && self.volume.fs.space.may_be_top(inode.number);
-        if may_be_top { self.judge_cube(dir, inode) } else { Ok(()) }
+        if may_be_top && self.judge_cube(dir, inode).is_err() {
+            // Not as another cube's: `mv` would copy all out of the cube.
+            return Err(OpError::NotPermitted("the directory of a cube stays where it is"));
+        }
+        Ok(())
     }
 
     /// Whether `dir` is `top` or lies below it.
