@@ -30,8 +30,7 @@ use nix::libc;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-use crate::OpenError;
-use crate::open::open_seekable;
+use crate::open::{OpenError, open_at_once, open_seekable};
 use crate::stack::{Layer, Node, layers};
 
 /// Access that a claim leaves to other programs.
@@ -141,9 +140,7 @@ fn lock_range(file: &File, access: Access, bytes: &Range<u64>) -> io::Result<()>
 /// Whether a lock of another open file is in the way of an `access` to a range of the file or
 /// device at `path`. An error if the system does not say.
 pub(crate) fn is_locked(path: &Path, access: Access, bytes: &Range<u64>) -> io::Result<bool> {
-    // Opening a pipe would wait for a writer.
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let file = open_at_once(path)?;
     let kind = match access {
         Access::Reading => libc::F_RDLCK,
         Access::Writing => libc::F_WRLCK,

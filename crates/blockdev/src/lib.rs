@@ -75,7 +75,7 @@ pub use model::{Head, Model, Modelled, Request, RequestKind, Simulation};
 pub use new_file::{NewFile, UNFINISHED};
 pub use no_holes::NoHoles;
 pub use noting::Noting;
-pub use open::OpenError;
+pub use open::{OpenError, open_at_once};
 pub use overlay::{Overlay, SpillOptions, UnreadablePage};
 pub use partition::{Partition, PartitionError, PartitionKind, PartitionTable, Scheme};
 pub use read_plan::{Batch, JoinLimits, Part, PartBytes, ReadPlan};

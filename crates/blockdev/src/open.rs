@@ -2,9 +2,10 @@
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 /// Why a device or an image could not be opened. Nothing was changed.
@@ -141,6 +142,16 @@ impl OpenError {
             | Self::Other { path, .. } => path,
         }
     }
+}
+
+/// Opens a file for reading, whatever it is, without waiting: a pipe would wait for its writer.
+///
+/// # Errors
+/// The system's error.
+pub fn open_at_once(path: &Path) -> io::Result<File> {
+    // The bits fit, being flags of open.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
 /// Opens a regular file or block device with `how`, and refuses anything else.

@@ -1,9 +1,9 @@
 //! Reads an undo file, and restores the old bytes.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use floe_format::crc::crc32c;
@@ -14,9 +14,8 @@ use floe_format::ext::undo::{
     veil,
 };
 
-use rustix::fs::OFlags;
-
 use super::{RestoreError, UndoReadError};
+use crate::open::open_at_once;
 use crate::{ReadBlocks, WriteBlocks};
 
 /// A finished undo file whose checksums are all valid.
@@ -69,9 +68,7 @@ impl UndoFile {
         let read = |source| UndoReadError::Read { path: path.to_owned(), source };
         let damaged =
             |what: &str| UndoReadError::Damaged { path: path.to_owned(), what: what.to_owned() };
-        // Opening a pipe would wait for a writer.
-        let flags = OFlags::NONBLOCK.bits().cast_signed();
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(read)?;
+        let file = open_at_once(path).map_err(read)?;
         if !file.metadata().map_err(read)?.is_file() {
             return Err(UndoReadError::NotUndo { path: path.to_owned() });
         }

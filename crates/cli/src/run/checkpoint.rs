@@ -2,11 +2,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use floe_blockdev::NewFile;
+use floe_blockdev::{NewFile, open_at_once};
 use floe_check::checkpoint::{Keeper, MAGIC, Notice};
 use floe_exec::Interrupt;
 use floe_sync::atomic::{AtomicU64, Ordering};
@@ -122,9 +122,7 @@ impl CheckpointFile {
 /// Opens the file for reading. Fails if other users can write to it, because its content is
 /// trusted.
 pub(crate) fn open_own(path: &Path) -> io::Result<Option<File>> {
-    // Do not block on a FIFO.
-    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+    let file = match open_at_once(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
     };

@@ -1,9 +1,9 @@
 //! Recognises files created by Floe by their first bytes: no others are replaced.
 
-use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use floe_blockdev::open_at_once;
 
 /// The first bytes of an HTML page.
 pub(crate) const HTML_HEAD: &[u8] = b"<!DOCTYPE html>";
@@ -34,11 +34,8 @@ const HEADS: [&[u8]; 8] = [
 /// # Errors
 /// It cannot be read.
 pub(super) fn is_ours(path: &Path) -> io::Result<bool> {
-    // Do not block on a FIFO, should one be at this path.
-    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let mut head = Vec::new();
-    file.take(32).read_to_end(&mut head)?;
+    open_at_once(path)?.take(32).read_to_end(&mut head)?;
     let begun = |known: &&[u8]| known.starts_with(&head) || head.starts_with(known);
     Ok(HEADS.iter().any(begun))
 }
