@@ -165,9 +165,9 @@ fn settled_ranges(staged: &Overlay<impl ReadBlocks>) -> io::Result<Vec<Range<u64
 }
 
 /// Writes what the journal of a cube held: all but the records of lots, by which recovery finds it; those; the emptied log.
-fn write_cube<D: WriteBlocks>(
+pub(super) fn write_cube<D: WriteBlocks>(
     device: &D,
-    staged: &Overlay<Noting<&D>>,
+    staged: &Overlay<impl ReadBlocks>,
     geometry: &Geometry,
     superblock: &Superblock,
     own: &Journal,

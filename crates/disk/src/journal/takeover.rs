@@ -1,9 +1,7 @@
 //! The end of the journals of cubes for programs that know one journal: recovered, empty, and their orphans in the list that
 //! everybody knows.
 
-use std::io;
-
-use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
+use floe_blockdev::{Overlay, WriteBlocks};
 use floe_ext4::fs::FileSystem;
 use floe_ext4::journal::{CubeJournal, Seen, find_cubes, replay_sound};
 use floe_ext4::tx::DirectTx;
@@ -16,13 +14,13 @@ use super::JournalError;
 use super::end::mark_backups;
 use super::log::Log;
 use super::open::behind;
-use super::recovery::{Recovered, find, recover};
+use super::recovery::{Recovered, find, recover, write_cube};
 
 /// Recovers all journals of a native file system as a mount does, moves the orphans of cubes to the list of the superblock
 /// (`s_last_orphan`), and takes the bit away that keeps others out. From then on only inode 8 counts, and a repair may change
 /// any block.
 ///
-/// Of a damaged journal of a cube what was committed before the damage goes home, and the rest is dropped, as with inode 8;
+/// If the journal of a cube is damaged, transactions before the damage are replayed, and the rest is dropped, as with inode 8;
 /// [`Recovered::cubes`] says which. A journal that cannot be used at all is left for the repair, and so are its orphans.
 ///
 /// For an overlay: a crash while a device itself is changed here would leave orphans in both lists.
@@ -45,7 +43,8 @@ pub fn take_over<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> 
         let doing = "writing what a damaged journal of a cube held";
         let staged = Overlay::new(device, geometry.block_size);
         replay_sound(&staged, &geometry, &mut own.journal.clone());
-        put(device, &staged).map_err(JournalError::io(doing))?;
+        write_cube(device, &staged, &geometry, &fs.superblock, &own.journal)
+            .map_err(JournalError::io(doing))?;
     }
     if found.usable.iter().any(damaged) {
         // Descriptors may be others now.
@@ -79,21 +78,6 @@ fn go_past<D: WriteBlocks>(
     let (last, _) = behind(journal.superblock.sequence, seen);
     let log = Log::of(journal, &geometry.features)?;
     log.write_superblock(device, last.wrapping_add(1), 0, 0)
-}
-
-/// Writes what is staged.
-fn put<D: WriteBlocks>(device: &D, staged: &Overlay<&D>) -> io::Result<()> {
-    let page = staged.page_bytes();
-    // Pages that read from the log keep their bytes.
-    staged.settle(|_| true)?;
-    for range in staged.staged_ranges() {
-        for start in (range.start..range.end).step_by(page as usize) {
-            let mut bytes = vec![0; page as usize];
-            staged.read_at(start, &mut bytes)?;
-            device.write_at(start, &bytes)?;
-        }
-    }
-    Ok(())
 }
 
 /// Moves the orphans of a cube to the list that begins in the superblock and goes on in the inodes. Returns entries that name
