@@ -1,4 +1,4 @@
-//! What requests ask for where that depends on the file: modes, flags, what the kernel keeps of it.
+//! Arguments of requests whose meaning depends on the file: modes and flags, and the content that the kernel keeps of it.
 
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ const THREADS_AT_LEAST: usize = 3;
 /// How often, and after which time each, a rename asks anew whether the kernel may write back.
 const MOST_TRIES: u32 = 200;
 const TRY_EVERY: Duration = Duration::from_millis(2);
+
 impl<S: Store> Adapter<'_, S> {
     /// `chown` that changes neither owner nor group: set-user-ID and set-group-ID go, and nothing is left to do for an immutable
     /// file.
@@ -66,7 +67,7 @@ impl<S: Store> Adapter<'_, S> {
         flags: u32,
     ) -> Result<SetMode, FsError> {
         Ok(match XattrFlags::from_bits_truncate(flags) {
-            // An attribute that is there must not be, and one that is not must.
+            // Both together always fail: with ENODATA if there is no such attribute, else with EEXIST.
             flags if flags.contains(XattrFlags::CREATE | XattrFlags::REPLACE) => {
                 self.fs.extended_attribute(inode, name)?;
                 return Err(FsError::Exists);
@@ -84,7 +85,6 @@ impl<S: Store> Adapter<'_, S> {
         let enters = self.writing_back.count.fetch_add(1, Ordering::Relaxed) < most;
         if enters {
             let _turn = self.writing_back.turn.lock().unwrap_or_else(PoisonError::into_inner);
-            // The writes come to other threads.
             before_waiting();
             // An inode that the kernel does not know has nothing to write.
             let _ = self.carrier.notify(&abi::write_back(inode));

@@ -198,7 +198,7 @@ struct Server<'s, S> {
     log: &'s (dyn Fn(&str) + Sync),
     /// The kernel sent its last request.
     over: AtomicBool,
-    /// Of threads that share a queue of requests, few are woken.
+    /// Few of the threads that share a queue of requests are woken.
     turns: Arc<Turns>,
 }
 

@@ -205,7 +205,7 @@ fn an_empty_file_is_kept_until_somebody_may_write_to_it() {
         assert_eq!(kept(kernel), (false, 8), "it is open for writing");
         must(kernel, Opcode::Release, file, &words(&[0, 2, 0]));
         assert_eq!(kept(kernel), (true, 0));
-        // Who reads changes nothing.
+        // A reader changes nothing.
         must(kernel, Opcode::Open, file, &[0; 8]);
         assert_eq!(kept(kernel), (true, 0));
         kernel.ask(request(Opcode::Open, 2, file, &words(&[u64::from(OFlags::RDWR.bits())])));

@@ -118,7 +118,7 @@ impl Turn {
         } else {
             self.behind = 0;
             self.idle = if state.waiting > 0 { self.idle + 1 } else { 0 };
-            // Whoever gave up his turn has none as long as somebody else waits.
+            // A thread that gave up its turn has none as long as another one waits.
             if state.waiting > 0 && (!kept || self.idle >= MOST_IDLE) {
                 self.idle = 0;
                 state = turns.rest(state);

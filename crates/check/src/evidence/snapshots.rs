@@ -141,7 +141,7 @@ impl Snapshots {
             .iter()
             .map(|(part, bits)| (*part, bits.as_deref().is_none_or(claims)))
             .collect();
-        // What is not closed yet may, too.
+        // Parts that are not closed yet may, too.
         verdicts
             .extend(self.open.iter().filter(|open| open.clusters > 0).map(|it| (it.part, true)));
         verdicts.sort_unstable();

@@ -165,7 +165,7 @@ impl CubeMap {
         }
         let own = self.of_inode(geometry, inode);
         let ends = [run.start, BlockNr(run.end().0 - 1)].map(|block| geometry.group_of(block));
-        // What lies outside of the file system is another finding.
+        // Blocks outside of the file system are another finding.
         let [Some(first), Some(last)] = ends else { return None };
         let mut others = (first.0..=last.0).map(|group| self.of_group(GroupNr(group)));
         others.find(|other| *other != own).map(|other| (own, other))

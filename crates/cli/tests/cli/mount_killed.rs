@@ -97,7 +97,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// What a mount of the image shows in the folder.
+/// The files that a mount of the image shows in the folder.
 fn recovered(image: &Image, by_linux: bool) -> BTreeMap<String, Vec<u8>> {
     if by_linux {
         let theirs = kernel::Mounted::new(image.path(), "").unwrap();

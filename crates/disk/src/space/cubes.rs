@@ -101,7 +101,7 @@ impl Pool {
         }
         let (geo, own) = (self.groups.geometry(), self.cube_of(inode));
         let ends = [run.start, BlockNr(run.end().0 - 1)].map(|block| geo.group_of(block));
-        // What lies outside of the file system is refused elsewhere.
+        // Blocks outside of the file system are refused elsewhere.
         let [Some(first), Some(last)] = ends else { return Ok(()) };
         let mut groups = (first.0..=last.0).map(GroupNr);
         match groups.all(|group| self.cube_of_group(group) == own) {

@@ -108,7 +108,7 @@ impl Pool {
         if cube > 0 && self.grow(tx, cube)? {
             return self.free_inodes(tx, parent, is_directory, hint, most);
         }
-        // What cannot be read may be free.
+        // An inode whose bitmap cannot be read may be free.
         unread.map_or_else(|| Ok(Vec::new()), Err)
     }
 
@@ -206,7 +206,7 @@ impl Pool {
     }
 }
 
-/// What is free of a lot, or of a group of a stock file system.
+/// Free inodes and blocks of a lot, or of a group of a stock file system.
 struct Unit {
     free_inodes: u64,
     free_clusters: u64,

@@ -355,7 +355,7 @@ impl Pool {
             // Data spill over into the areas of metadata.
             None if spare_area => self.hole(tx, goal, wanted, false),
             None if cube > 0 && self.grow(tx, cube)? => self.hole(tx, goal, wanted, false),
-            // What cannot be read may be free.
+            // Blocks whose bitmap cannot be read may be free.
             None => Err(unread.unwrap_or(Refusal::Full("cluster"))),
         }
     }

@@ -7,7 +7,7 @@ use floe_format::{BlockNr, BlockRun, LogicalBlock};
 
 use super::region::NOT_A_RESERVATION;
 
-/// What a reservation file holds.
+/// The blocks of a reservation file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Divided {
     /// Blocks for the nodes of its tree: exactly as many as it needs.

@@ -25,7 +25,7 @@ fn struck(at: u64, waits: bool) -> Option<(RequestKind, bool)> {
         return Some((struck.kind, false));
     }
     began.unwrap_or_else(|error| panic!("request {at}: {error}"));
-    // What is read of other cubes does not matter.
+    // Reads of other cubes do not matter.
     let stays = !mounted.journal.cube_state(3).has_own;
     create(&mut mounted, "c/new");
     mounted.journal.commit_cube(3).unwrap();

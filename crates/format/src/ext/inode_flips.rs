@@ -274,7 +274,7 @@ mod tests {
         ) {
             let mut bits = pair.into_iter();
             let (first, second) = (bits.next().unwrap(), bits.next().unwrap());
-            // Of one byte, they are found as its bits.
+            // Two bits of one byte are found as that byte.
             let flips = match first / 8 == second / 8 {
                 true => Flips::Byte(first / 8, 1 << (first % 8) | 1 << (second % 8)),
                 false => Flips::Two(first, second),

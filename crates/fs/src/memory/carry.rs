@@ -81,7 +81,7 @@ impl<L: Lower> MemFs<L> {
             let Some(step) = steps.get(at) else { continue };
             match (deeds.get(at), error) {
                 (_, error @ FsError::Ended(_)) => return Err(error),
-                // What was accepted is not lost to one failed read: a second one decides.
+                // An accepted change is not lost to one failed read: a second one decides.
                 (_, FsError::Unreadable { .. }) if tried != Some(at) => {
                     tried = Some(at);
                     continue;

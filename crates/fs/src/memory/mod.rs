@@ -269,7 +269,7 @@ impl<L: Lower> MemFs<L> {
     }
 
     fn flushing(&self) -> MutexGuard<'_, ()> {
-        // What is flushed goes to the disk, or somebody else flushes.
+        // A flushed change goes to the disk, or another thread flushes.
         before_waiting();
         self.flushing.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -268,7 +268,7 @@ fn expanded(word: &str) -> String {
         text.push_str(if index > 0 { "/" } else { "" });
         match part.split_once('*').and_then(|(one, count)| Some((one, count.parse().ok()?))) {
             Some((one, count)) => {
-                // What stands before the last character is there once.
+                // The part before the last character is there once.
                 let (first, last) = one.split_at(one.len() - 1);
                 text.push_str(first);
                 text.push_str(&last.repeat(count));

@@ -65,7 +65,7 @@ fn cases() -> Vec<Case> {
     lines.map(case).collect()
 }
 
-/// What each case answers in a directory of its own.
+/// The answer to each case in a directory of its own.
 fn answers(top: &Path) -> Vec<String> {
     let answer = |(number, case): (usize, Case)| {
         let directory = format!("{}/{number}", top.display());

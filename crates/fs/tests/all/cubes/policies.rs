@@ -87,7 +87,7 @@ fn a_cube_that_fails_while_fsyncs_wait_lets_them_go_and_is_not_written_any_more(
         if on_error == OnError::Crash {
             assert!(content(device.inner()) == after, "something was written after the failure");
         }
-        // What fsync promised is there for the next mount, also in the cube that has failed.
+        // The next mount has all that fsync promised, also in the cube that has failed.
         let left = MemDevice::new(device.inner().to_vec());
         let ((), closed) = used(&left, |fs| {
             let b = at(fs, "/b").unwrap();

@@ -95,7 +95,7 @@ fn tried(before: &[u8], call: &Call, at: u64) -> Result<Outcome> {
     let struck = failing.struck();
     failing.arm(false);
     let second = first.is_err().then(|| call.make(&memory));
-    // What waited meets the failure on its way to the disk, where that is its first read.
+    // A waiting change meets the failure on its way to the disk, where that is its first read.
     failing.arm(true);
     let synced = memory.sync();
     let struck = struck.or(failing.struck());
