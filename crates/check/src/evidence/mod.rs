@@ -21,6 +21,7 @@ pub mod link_counter;
 pub mod link_counts;
 pub mod link_tally;
 pub mod name_set;
+pub mod pairs;
 pub mod pieces;
 pub mod policies;
 pub mod published_facts;

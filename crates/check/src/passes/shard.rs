@@ -30,6 +30,7 @@ use crate::evidence::claims::Claims;
 use crate::evidence::dir_index::DirIndex;
 use crate::evidence::dirs::{DirFlags, DirRun};
 use crate::evidence::inode_facts::{Facts, InodeFacts};
+use crate::evidence::pairs::sort_pairs;
 use crate::evidence::policies::Policies;
 use crate::options::{CheckOptions, Checkpoints};
 use crate::problem::Findings;
@@ -175,7 +176,8 @@ fn judge_directories(
     let (policies, references) = (Policies::default(), BTreeMap::new());
     let dirs = &scan.inodes.dirs;
     let cx = DirCx::new(volume, dirs, &index, &facts, &policies, &references).assuming();
-    let mine = |run: &DirRun| !needs_all(run) && dirs.index_of(run.dir).is_some();
+    let known = DirIndex::made_by(setting.pool, &dirs.infos);
+    let mine = |run: &DirRun| !needs_all(run) && known.get(run.dir).is_some();
     let each = |evidence: &mut DirEvidence, block: DirBlock<'_>| {
         dirents::check_block(&cx, &block, evidence);
     };
@@ -183,8 +185,8 @@ fn judge_directories(
     let (left, inline) = inline_of(volume, scan);
     found.merge(inline_dirs::run_over(&cx, &inline, setting.pool));
     // In order they take few bytes, and the merge, which must look up each, finds them near each other.
-    found.named.sort_unstable();
-    found.dotdots.sort_unstable();
+    sort_pairs(&mut found.named);
+    sort_pairs(&mut found.dotdots);
     if let Some(merged) = &mut scan.merged {
         (merged.directories, merged.left_inline) = (found, left);
     }

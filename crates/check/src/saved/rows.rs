@@ -14,6 +14,11 @@ const CHUNK_ROWS: usize = 512;
 const ONE_BY_ONE: u64 = 0;
 const RUNS: u64 = 1;
 
+/// Columns of a chunk: the cells of each lie side by side, so that looking at them costs little.
+fn columns<const N: usize>() -> [Vec<u64>; N] {
+    std::array::from_fn(|_| Vec::new())
+}
+
 impl Encoder<'_> {
     /// Writes rows, with their number.
     pub(crate) fn put_rows<const N: usize>(
@@ -21,49 +26,54 @@ impl Encoder<'_> {
         mut rows: impl ExactSizeIterator<Item = [u64; N]>,
     ) {
         self.put(rows.len() as u64);
-        let (mut chunk, mut last) = (Vec::with_capacity(rows.len().min(CHUNK_ROWS)), [0; N]);
-        loop {
-            chunk.clear();
-            chunk.extend(rows.by_ref().take(CHUNK_ROWS));
-            if chunk.is_empty() {
-                return;
+        let (mut columns, mut last) = (columns::<N>(), [0; N]);
+        while rows.len() > 0 {
+            columns.iter_mut().for_each(|column| column.resize(rows.len().min(CHUNK_ROWS), 0));
+            let count = columns.first().map_or(CHUNK_ROWS, Vec::len);
+            for (at, row) in rows.by_ref().take(count).enumerate() {
+                for (column, cell) in columns.iter_mut().zip(row) {
+                    if let Some(place) = column.get_mut(at) {
+                        *place = cell;
+                    }
+                }
             }
-            for (column, last) in last.iter_mut().enumerate() {
-                self.put_column(&chunk, column, last);
-            }
+            columns
+                .iter_mut()
+                .zip(&mut last)
+                .for_each(|(cells, last)| self.put_column(cells, last));
         }
     }
 
-    fn put_column<const N: usize>(&mut self, chunk: &[[u64; N]], column: usize, last: &mut u64) {
-        let steps = |last: u64| {
-            chunk.iter().scan(last, move |last, row| {
-                let step = row[column].wrapping_sub(*last);
-                *last = row[column];
-                Some(step)
-            })
-        };
-        let changes = steps(*last).zip(steps(*last).skip(1)).filter(|(one, next)| one != next);
-        if (changes.count() + 1) * 2 < chunk.len() {
+    /// Writes a column behind a cell, whose cells become steps.
+    fn put_column(&mut self, cells: &mut [u64], last: &mut u64) {
+        let mut before = *last;
+        for cell in cells.iter_mut() {
+            let now = *cell;
+            *cell = now.wrapping_sub(before);
+            before = now;
+        }
+        *last = before;
+        let (steps, mut changes) = (cells, 0);
+        let mut before = steps.first().copied().unwrap_or_default();
+        for step in steps.iter() {
+            changes += usize::from(*step != before);
+            before = *step;
+        }
+        if (changes + 1) * 2 < steps.len() {
             self.put(RUNS);
-            let mut run = (0, 0);
-            for step in steps(*last) {
-                if run.1 > 0 && run.0 != step {
-                    self.put_run(run);
-                    run.1 = 0;
-                }
-                run = (step, run.1 + 1);
+            if changes == 0 {
+                return self.put_run(before, steps.len());
             }
-            self.put_run(run);
+            steps.chunk_by(|one, next| one == next).for_each(|run| self.put_run(run[0], run.len()));
         } else {
             self.put(ONE_BY_ONE);
-            steps(*last).for_each(|step| self.put(coded_step(step)));
+            steps.iter().for_each(|step| self.put(coded_step(*step)));
         }
-        *last = chunk.last().map_or(*last, |row| row[column]);
     }
 
-    fn put_run(&mut self, (step, count): (u64, u64)) {
+    fn put_run(&mut self, step: u64, count: usize) {
         self.put(coded_step(step));
-        self.put(count);
+        self.put(count as u64);
     }
 }
 
@@ -78,46 +88,46 @@ impl Decoder<'_> {
     ) -> Result<Vec<T>, Fault> {
         let mut left = self.number()?;
         let mut rows = with_room(left);
-        let (mut chunk, mut last) = (Vec::new(), [0; N]);
+        let (mut columns, mut last) = (columns::<N>(), [0; N]);
         while left > 0 {
-            let count = left.min(CHUNK_ROWS as u64);
-            chunk.resize(count as usize, [0; N]);
-            for (column, last) in last.iter_mut().enumerate() {
-                self.column(&mut chunk, column, last)?;
+            let count = left.min(CHUNK_ROWS as u64) as usize;
+            for (column, last) in columns.iter_mut().zip(&mut last) {
+                self.column(column, count, last)?;
             }
-            for cells in &chunk {
-                rows.push(row(*cells).ok_or(Fault::Damaged)?);
+            let cells: [&[u64]; N] = columns.each_ref().map(|column| &column[..count]);
+            for at in 0..count {
+                rows.push(row(cells.map(|column| column[at])).ok_or(Fault::Damaged)?);
             }
-            left -= count;
+            left -= count as u64;
         }
         Ok(rows)
     }
 
-    fn column<const N: usize>(
-        &mut self,
-        chunk: &mut [[u64; N]],
-        column: usize,
-        last: &mut u64,
-    ) -> Result<(), Fault> {
+    /// Reads so many cells of a column.
+    fn column(&mut self, cells: &mut Vec<u64>, count: usize, last: &mut u64) -> Result<(), Fault> {
+        cells.clear();
         if self.below(RUNS + 1)? == ONE_BY_ONE {
-            for cells in chunk {
-                cells[column] = self.step(last)?;
+            for _ in 0..count {
+                cells.push(self.step(last)?);
             }
             return Ok(());
         }
-        let mut rest = chunk;
-        while !rest.is_empty() {
+        while cells.len() < count {
             let step = decoded_step(self.number()?);
-            let count = self.below(rest.len() as u64 + 1)? as usize;
-            if count == 0 {
+            let run = self.below((count - cells.len()) as u64 + 1)? as usize;
+            if run == 0 {
                 return Err(Fault::Damaged);
             }
-            let (now, later) = rest.split_at_mut(count);
-            for cells in now {
-                *last = last.wrapping_add(step);
-                cells[column] = *last;
+            if step == 0 {
+                cells.resize(cells.len() + run, *last);
+                continue;
             }
-            rest = later;
+            let mut value = *last;
+            cells.extend((0..run).map(|_| {
+                value = value.wrapping_add(step);
+                value
+            }));
+            *last = value;
         }
         Ok(())
     }
