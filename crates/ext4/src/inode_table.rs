@@ -57,6 +57,20 @@ pub fn read_groups(device: &dyn ReadBlocks, geo: &Geometry) -> Option<Vec<GroupD
     Some(groups)
 }
 
+/// The descriptors up to that of an inode's group, and perhaps some behind it: all that is needed to read the inode, which a
+/// large file system has in its first groups. `None` as [`read_groups`].
+pub fn read_groups_to(
+    inode: InodeNr,
+    device: &dyn ReadBlocks,
+    geo: &Geometry,
+) -> Option<Vec<GroupDesc>> {
+    let (group, _) = geo.place_of(inode).unwrap_or_default();
+    let blocks = (group.0 / (geo.block_size / geo.desc_size).max(1) + 1).min(geo.desc_blocks);
+    let mut groups = Vec::new();
+    each_desc_in(device, geo, blocks, |_, raw| groups.push(GroupDesc::of(raw))).ok()?;
+    Some(groups)
+}
+
 /// Hands all descriptors of the primary table to `take`, in order. Neighbouring blocks are read at once.
 ///
 /// # Errors
@@ -64,9 +78,19 @@ pub fn read_groups(device: &dyn ReadBlocks, geo: &Geometry) -> Option<Vec<GroupD
 pub fn each_desc(
     device: &dyn ReadBlocks,
     geo: &Geometry,
+    take: impl FnMut(GroupNr, &[u8]),
+) -> Result<(), (BlockNr, io::Error)> {
+    each_desc_in(device, geo, geo.desc_blocks, take)
+}
+
+/// The same for the first blocks of the table.
+fn each_desc_in(
+    device: &dyn ReadBlocks,
+    geo: &Geometry,
+    blocks: u32,
     mut take: impl FnMut(GroupNr, &[u8]),
 ) -> Result<(), (BlockNr, io::Error)> {
-    let blocks: Vec<BlockNr> = (0..geo.desc_blocks).map(|at| geo.primary_desc_block(at)).collect();
+    let blocks: Vec<BlockNr> = (0..blocks).map(|at| geo.primary_desc_block(at)).collect();
     let mut groups = (0..geo.group_count).map(GroupNr);
     let mut bytes = Vec::new();
     let runs = blocks.chunk_by(|one, next| one.0 + 1 == next.0);

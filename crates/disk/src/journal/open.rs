@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use floe_blockdev::WriteBlocks;
-use floe_ext4::fs::FileSystem;
+use floe_ext4::fs::{FileSystem, read_superblock};
 use floe_ext4::journal::{JournalPlace, Seen, find_cubes, is_after, seen};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::Incompat;
@@ -50,9 +50,9 @@ impl<D: WriteBlocks> Journal<D> {
     }
 
     fn open_after(device: D, recovered: &Recovered, clock: Clock) -> Result<Self, JournalError> {
-        let fs = FileSystem::open(&device).map_err(JournalError::FileSystem)?;
-        let geometry = fs.geometry().clone();
-        let place = recovery::find(&device, &fs)?;
+        let (fs_superblock, geometry) =
+            read_superblock(&device).map_err(JournalError::FileSystem)?;
+        let place = recovery::find(&device, &fs_superblock, &geometry)?;
         if place.place == JournalPlace::External {
             return Err(JournalError::Unsupported("it lies on another device"));
         }
@@ -65,12 +65,16 @@ impl<D: WriteBlocks> Journal<D> {
         let state = State::new(TransactionId::of(0, last), log.first_head());
         let root =
             Lane { cube: 0, inode: 0, orphan_block: None, gone: false, log: Arc::new(log), state };
-        let mut lots = Lots::of(&fs.superblock);
+        let mut lots = Lots::of(&fs_superblock);
         let mut lanes = vec![root];
-        let latest = open_cubes(&device, &fs, recovered, &mut lanes, &mut lots)?;
-        commit_time = commit_time.max(latest);
+        let lock = if is_locked(&fs_superblock) { Lock::Set } else { Lock::Open };
+        if lots.is_native() {
+            let fs = FileSystem::of(&device, fs_superblock, geometry.clone());
+            let fs = fs.map_err(JournalError::FileSystem)?;
+            let latest = open_cubes(&device, &fs, recovered, &mut lanes, &mut lots)?;
+            commit_time = commit_time.max(latest);
+        }
         let superblock = set_needs_recovery(&device)?;
-        let lock = if is_locked(&fs.superblock) { Lock::Set } else { Lock::Open };
         let shared = Shared {
             lanes,
             lock,

@@ -5,8 +5,8 @@ use std::io;
 use std::ops::Range;
 
 use floe_blockdev::{Noting, Overlay, ReadBlocks, WriteBlocks};
-use floe_ext4::fs::FileSystem;
-use floe_ext4::inode_table::desc_place;
+use floe_ext4::fs::{FileSystem, read_superblock};
+use floe_ext4::inode_table::{desc_place, read_groups_to};
 use floe_ext4::journal::{self, Journal, JournalEvent, Seen};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::{Compat, Incompat};
@@ -45,14 +45,19 @@ pub struct RecoveredCube {
     pub failed: Option<String>,
 }
 
-/// Finds the journal of a file system.
-pub(crate) fn find(device: &dyn ReadBlocks, fs: &FileSystem) -> Result<Journal, JournalError> {
-    let (geometry, groups) = (fs.geometry(), fs.space.groups.descs());
+/// Finds the journal of a file system. Of the descriptors it needs those up to the journal's inode.
+pub(crate) fn find(
+    device: &dyn ReadBlocks,
+    superblock: &Superblock,
+    geometry: &Geometry,
+) -> Result<Journal, JournalError> {
     if !geometry.features.compat.contains(Compat::HAS_JOURNAL) {
         return Err(JournalError::Absent);
     }
     let noting = Noting::new(device);
-    let (journal, events) = journal::find(&noting, &fs.superblock, geometry, groups, None);
+    let groups = read_groups_to(InodeNr(superblock.journal_inum), &noting, geometry);
+    let groups = groups.unwrap_or_default();
+    let (journal, events) = journal::find(&noting, superblock, geometry, &groups, None);
     noting.judge().map_err(JournalError::io("looking for the journal"))?;
     let external = |event: &JournalEvent| matches!(event, JournalEvent::ExternalNotFound { .. });
     match journal {
@@ -71,11 +76,13 @@ pub(crate) fn find(device: &dyn ReadBlocks, fs: &FileSystem) -> Result<Journal, 
 /// [`JournalError::Absent`] and [`JournalError::Unsupported`]; [`JournalError::Damaged`] if any part of inode 8's log cannot be
 /// replayed (nothing of it is written then); [`JournalError::Io`], after which recovery can be begun again.
 pub fn recover<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> {
-    let fs = FileSystem::open(device).map_err(JournalError::FileSystem)?;
-    let geometry = fs.geometry();
-    let mut journal = find(device, &fs)?;
+    let (superblock, geometry) = read_superblock(device).map_err(JournalError::FileSystem)?;
+    let geometry = &geometry;
+    let mut journal = find(device, &superblock, geometry)?;
     let mut recovered = Recovered::default();
-    if is_locked(&fs.superblock) {
+    if is_locked(&superblock) {
+        let fs = FileSystem::of(device, superblock, geometry.clone());
+        let fs = fs.map_err(JournalError::FileSystem)?;
         recover_cubes(device, &fs, &mut journal, &mut recovered)?;
     }
     let noting = Noting::new(device);

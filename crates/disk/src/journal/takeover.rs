@@ -55,7 +55,7 @@ pub fn take_over<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> 
         let seen = recovered.cubes.iter().find(|cube| cube.inode == own.inode);
         go_past(device, own.journal.clone(), seen.and_then(|cube| cube.seen), &geometry)?;
     }
-    go_past(device, find(device, &fs)?, recovered.seen, &geometry)?;
+    go_past(device, find(device, &fs.superblock, &geometry)?, recovered.seen, &geometry)?;
     let doing = "writing the superblock";
     fs.superblock.feature_incompat &= !LOCK;
     mark_backups(device, &geometry, &fs.superblock, false)?;

@@ -17,13 +17,19 @@ pub(crate) struct SystemZone {
 impl SystemZone {
     /// What the descriptors say. 16 bytes for each run; the tables and bitmaps of a flex group are one.
     pub(crate) fn of(groups: &Groups) -> Self {
-        let all = groups.descs().iter().enumerate();
-        // The number of groups fits 32 bits.
-        let runs = all.flat_map(|(group, desc)| {
-            metadata_runs(groups.geometry(), GroupNr(group as u32), desc)
-        });
+        // Those of a kind are neighbours in a flex group: joined before they are sorted, they are few.
+        let mut kinds: [Vec<BlockRun>; 6] = Default::default();
+        for (group, desc) in (0..).map(GroupNr).zip(groups.descs()) {
+            for (kind, run) in kinds.iter_mut().zip(metadata_runs(groups.geometry(), group, desc)) {
+                match kind.last_mut() {
+                    _ if run.len_blocks == 0 => {}
+                    Some(last) if last.end() == run.start => last.len_blocks += run.len_blocks,
+                    _ => kind.push(run),
+                }
+            }
+        }
         let mut zone = Self { runs: Vec::new(), overlaps: false };
-        zone.add(runs);
+        zone.add(kinds.into_iter().flatten());
         zone
     }
 

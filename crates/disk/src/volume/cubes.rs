@@ -6,7 +6,7 @@ use floe_blockdev::ReadBlocks;
 use floe_ext4::alloc::Space;
 use floe_ext4::cubes;
 use floe_ext4::files::Files;
-use floe_ext4::fs::FileSystem;
+use floe_ext4::fs::{FileSystem, read_superblock};
 use floe_ext4::inode_table::{desc_place, read_inode};
 use floe_ext4::tx::{Tx, read_block};
 use floe_format::ext::group_desc::GroupDesc;
@@ -99,7 +99,9 @@ impl Volume {
     /// # Errors
     /// The volume cannot be opened; it is as before then, and must not be used any more.
     pub fn reopen(&mut self, device: &dyn ReadBlocks, tx: &mut dyn Tx) -> Result<(), OpError> {
-        let fs = FileSystem::open(device)?;
+        let (superblock, geometry) = read_superblock(device)?;
+        let fs = FileSystem::of_sound(device, superblock, geometry);
+        let fs = fs.map_err(|_| OpError::Stopped)?;
         let mut new = Self::of(device, fs).map_err(|_| OpError::Stopped)?;
         (new.was_clean, new.enforced) = (self.was_clean, std::mem::take(&mut self.enforced));
         new.op(tx, &Caller::system(Timestamp::default()), |op| op.read_orphans())?;

@@ -7,17 +7,17 @@ mod native;
 
 use floe_blockdev::{Noting, ReadBlocks, WriteBlocks};
 use floe_ext4::alloc::Space;
-use floe_ext4::fs::FileSystem;
-use floe_ext4::inode_table::{each_desc, read_inode};
+use floe_ext4::fs::{FileSystem, read_superblock};
+use floe_ext4::inode_table::read_inode;
 use floe_ext4::map::runs::BlockMap;
 use floe_ext4::tx::{Refusal, Tx};
-use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
+use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::{Inode, Timestamp};
 use floe_format::ext::quota::QuotaKind;
-use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
+use floe_format::ext::superblock::{STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::native::identity::Identity;
-use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
+use floe_format::{BlockRun, Geometry, GroupNr, InodeNr};
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -93,9 +93,9 @@ impl Volume {
     /// # Errors
     /// [`OpenError`].
     pub fn open(device: &dyn ReadBlocks) -> Result<Self, OpenError> {
-        let fs = FileSystem::open(device)?;
-        judge(&fs.superblock)?;
-        Self::of(device, fs)
+        let (superblock, geometry) = read_superblock(device)?;
+        judge(&superblock)?;
+        Self::of(device, FileSystem::of_sound(device, superblock, geometry)?)
     }
 
     /// As [`Volume::open`], where the journal is open: then `needs_recovery` is no reason against writing.
@@ -140,13 +140,14 @@ impl Volume {
     /// # Errors
     /// [`OpenError`]. Nothing was changed but by opening the journal, which is to be closed.
     pub fn open_journaled<D: WriteBlocks>(journal: &Journal<D>) -> Result<Self, OpenError> {
-        let fs = FileSystem::open(journal)?;
-        let mut superblock = fs.superblock.clone();
-        superblock.feature_incompat &= !Incompat::RECOVER.bits();
-        judge(&superblock)?;
-        Self::of(journal, fs)
+        let (superblock, geometry) = read_superblock(journal)?;
+        let mut recovered = superblock.clone();
+        recovered.feature_incompat &= !Incompat::RECOVER.bits();
+        judge(&recovered)?;
+        Self::of(journal, FileSystem::of_sound(journal, superblock, geometry)?)
     }
 
+    /// The checksums of `fs` are right.
     fn of(device: &dyn ReadBlocks, fs: FileSystem) -> Result<Self, OpenError> {
         let noting = Noting::new(device);
         let volume = Self::taken_up(&noting, device, fs);
@@ -160,7 +161,6 @@ impl Volume {
         optional: &dyn ReadBlocks,
         fs: FileSystem,
     ) -> Result<Self, OpenError> {
-        verify(device, &fs)?;
         let reserved = fs.superblock.reserved_blocks_count() >> fs.geometry().cluster_bits;
         let journal = journal_inode(device, &fs)?;
         let most_changed = most_changed(&fs, journal.as_deref());
@@ -322,27 +322,6 @@ impl Volume {
         self.drawn += 1;
         (self.random.hash_one(self.drawn) & 0xffff_ffff) as u32
     }
-}
-
-/// Verifies the checksums of the superblock and of all descriptors: a change writes new ones over what is damaged.
-fn verify(device: &dyn ReadBlocks, fs: &FileSystem) -> Result<(), Refusal> {
-    let geo = fs.geometry();
-    if geo.features.metadata_csum() {
-        let mut bytes = [0; 1024];
-        let read = device.read_at(OFFSET_BYTES, &mut bytes);
-        read.map_err(|source| Refusal::Io { block: BlockNr(0), source })?;
-        if !Superblock::checksum_ok(&bytes) {
-            return Err(Refusal::Checksum("the superblock"));
-        }
-    }
-    let checksum = DescChecksum::of(&fs.superblock);
-    let mut sound = true;
-    let read = each_desc(device, geo, |group, raw| {
-        let computed = checksum.compute(group, raw);
-        sound &= computed.is_none_or(|sum| sum == GroupDesc::of(raw).checksum);
-    });
-    read.map_err(|(block, source)| Refusal::Io { block, source })?;
-    if sound { Ok(()) } else { Err(Refusal::Checksum("a group descriptor")) }
 }
 
 /// Blocks that an operation may change: a fifth of the journal's log, by the size of its inode.

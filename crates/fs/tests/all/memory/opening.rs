@@ -7,9 +7,8 @@ use floe_testkit::{Image, build, tool};
 
 use super::live::mounted;
 
-/// How often the descriptors may be read: for the recovery of the journal, when it is opened, and for the files; each of
-/// those who change them verifies them once.
-const MOST_PASSES: u64 = 5;
+/// How often the descriptors may be read: whoever changes them reads and verifies all, and the journal is found by the first.
+const MOST_PASSES: u64 = 1;
 
 #[test]
 fn a_large_file_system_is_opened_with_few_reads() {
