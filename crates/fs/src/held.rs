@@ -3,9 +3,11 @@
 //! Each slot counts by itself, below zero where another slot held what this one lets go. Only the sum counts, which
 //! [`Held::settle`] makes.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use floe_format::InodeNr;
+
+use crate::by_number::ByNumber;
 
 /// Inodes that a slot counts before its counts are added to the others.
 const MOST_COUNTED: usize = 1024;
@@ -15,7 +17,7 @@ const MOST_NAMELESS: usize = 64;
 /// How often inodes are held, as of the last sum.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
-    times: HashMap<InodeNr, i64>,
+    times: ByNumber<InodeNr, i64>,
     /// Those that have no name any more, or never had one.
     nameless: BTreeSet<InodeNr>,
 }
@@ -23,7 +25,7 @@ pub(crate) struct Held {
 /// What one slot has counted since.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
-    times: HashMap<InodeNr, i64>,
+    times: ByNumber<InodeNr, i64>,
     nameless: Vec<InodeNr>,
 }
 
@@ -59,14 +61,24 @@ impl Held {
         &mut self,
         slots: impl IntoIterator<Item = &'c mut Counted>,
     ) -> Vec<InodeNr> {
+        // Those that nobody may hold any more: others are as many as files are known to the kernel.
+        let mut fewer = Vec::new();
         for slot in slots {
             for (inode, times) in slot.times.drain() {
                 let count = self.times.entry(inode).or_default();
                 *count = count.saturating_add(times);
+                if *count <= 0 {
+                    fewer.push(inode);
+                }
             }
             self.nameless.extend(slot.nameless.drain(..));
         }
-        self.times.retain(|_, count| *count > 0);
+        for inode in fewer {
+            // Another slot may have held it meanwhile.
+            if self.times.get(&inode).is_some_and(|count| *count <= 0) {
+                self.times.remove(&inode);
+            }
+        }
         let unused = self.nameless.iter().filter(|inode| !self.times.contains_key(inode));
         let unused: Vec<InodeNr> = unused.copied().collect();
         for inode in &unused {

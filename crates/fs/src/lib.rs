@@ -116,6 +116,7 @@
 
 mod access_time;
 mod attributes;
+mod by_number;
 mod caller;
 mod cubes;
 mod directories;

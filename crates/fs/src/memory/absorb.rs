@@ -11,26 +11,28 @@ use super::record::{Action, Record, Stamp};
 /// nothing if one of them must reach the disk.
 ///
 /// All halves go together: each change that is taken out concerns the inode and directories that it had a name in, and no
-/// other file. A rename stays, because it may have replaced another file; so does a directory that has changes of its own
-/// in the log.
+/// other file. A rename stays that replaced another file, or that noted the directories above a new place; so does a directory
+/// that has changes of its own in the log.
 pub(crate) fn absorb(log: &mut Log, inode: InodeNr) -> Vec<Record> {
-    let stamps: Vec<Stamp> = log.of_mnode(inode).collect();
-    let own = |stamp: &Stamp| match log.get(*stamp).map(|record| &record.action) {
-        Some(Action::Create { reserved, .. }) => reserved.inode == inode,
-        Some(
-            Action::Link { inode: of, .. }
-            | Action::Unlink { inode: of, .. }
-            | Action::RemoveDirectory { inode: of, .. }
-            | Action::Change { inode: of, .. }
-            | Action::SetAttribute { inode: of, .. },
-        ) => *of == inode,
-        Some(Action::Rename { .. } | Action::Release { .. }) | None => false,
+    let own = |action: &Action| match action {
+        Action::Create { reserved, .. } => reserved.inode == inode,
+        Action::Link { inode: of, .. }
+        | Action::Unlink { inode: of, .. }
+        | Action::RemoveDirectory { inode: of, .. }
+        | Action::Change { inode: of, .. }
+        | Action::SetAttribute { inode: of, .. } => *of == inode,
+        Action::Rename { moved, replaced: None, ancestors, .. } => {
+            *moved == inode && ancestors.is_empty()
+        }
+        Action::Rename { .. } | Action::Release { .. } => false,
     };
-    let is_born_here = stamps.first().and_then(|stamp| log.get(*stamp));
-    let is_born_here =
-        is_born_here.is_some_and(|record| matches!(record.action, Action::Create { .. }));
-    if !is_born_here || !stamps.iter().all(own) {
-        return Vec::new();
+    let mut stamps: Vec<Stamp> = Vec::new();
+    for (stamp, record) in log.records_of(inode) {
+        let is_birth = matches!(record.action, Action::Create { .. });
+        if stamps.is_empty() && !is_birth || !own(&record.action) {
+            return Vec::new();
+        }
+        stamps.push(stamp);
     }
     stamps.into_iter().filter_map(|stamp| log.remove(stamp)).collect()
 }
@@ -51,7 +53,7 @@ pub(crate) fn directories(absorbed: &[Record], inode: InodeNr) -> BTreeSet<Inode
 mod tests {
     use floe_disk::ops::Reserved;
 
-    use super::super::record::{BornKind, OwnedPlace};
+    use super::super::record::{BornKind, OwnedPlace, OwnedWay};
     use super::*;
     use crate::Timestamp;
 
@@ -97,11 +99,38 @@ mod tests {
         assert!(absorb(&mut log, inode).is_empty(), "its name is on the disk");
         log.push(create(11, 21));
         let (moved, replaced, ancestors) = (InodeNr(21), Some(InodeNr(5)), Box::default());
-        let (from, to) = (Box::new(place(11)), Box::new(place(12)));
-        log.push(record(Action::Rename { moved, replaced, from, to, ancestors }));
+        let way = Box::new(OwnedWay { from: place(11), to: place(12) });
+        log.push(record(Action::Rename { moved, replaced, way, ancestors }));
         log.push(record(Action::Unlink { inode: moved, place: place(12) }));
         assert!(absorb(&mut log, moved).is_empty(), "the file that it replaced must go");
         assert_eq!(log.len(), 4);
+    }
+
+    #[test]
+    fn what_was_renamed_in_between_leaves_the_log_as_well() {
+        let mut log = Log::default();
+        let rename = |moved, from, to, ancestors: &[u32]| {
+            record(Action::Rename {
+                moved: InodeNr(moved),
+                replaced: None,
+                way: Box::new(OwnedWay { from: place(from), to: place(to) }),
+                ancestors: ancestors.iter().copied().map(InodeNr).collect(),
+            })
+        };
+        let inode = InodeNr(20);
+        log.push(create(11, 20));
+        log.push(rename(20, 11, 12, &[]));
+        log.push(record(Action::Unlink { inode, place: place(12) }));
+        let gone = absorb(&mut log, inode);
+        assert_eq!((gone.len(), log.len()), (3, 0));
+        assert_eq!(directories(&gone, inode), [InodeNr(11), InodeNr(12)].into());
+        // A directory that was moved below others, or that another was moved through.
+        log.push(create(11, 20));
+        log.push(rename(20, 11, 12, &[13]));
+        assert!(absorb(&mut log, inode).is_empty());
+        log.push(create(11, 21));
+        log.push(rename(22, 11, 12, &[21]));
+        assert!(absorb(&mut log, InodeNr(21)).is_empty());
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use floe_disk::ops::SetMode;
 use floe_format::InodeNr;
-use floe_sync::MutexGuard;
 
 use super::extended::Extended;
 use super::lower::Lower;
@@ -10,7 +9,7 @@ use super::mnode::Mnode;
 use super::own::Own;
 use super::record::{Record, Stamp};
 use super::room::{Cost, Room};
-use super::stripes::{Inside, Stripes};
+use super::stripes::Stripes;
 use super::{MemFs, State};
 use crate::FsError;
 use crate::op::{Applied, Op, OpKind, Place};
@@ -126,7 +125,8 @@ impl<L: Lower> MemFs<L> {
         self.load(state, place.directory).ok().filter(|node| node.is_directory())?;
         self.load_names(state, place.directory).ok()?;
         self.load_lists(state, place.directory).ok()?;
-        let found = state.get(place.directory)?.stripes()?.find(place.name).filter(|_| child);
+        let names = state.get(place.directory)?.stripes()?;
+        let found = names.find(names.key(place.name)).filter(|_| child);
         let Some(found) = found else { return Some(()) };
         if self.load(state, found.inode).ok()?.is_directory() {
             self.load_names(state, found.inode).ok()?;
@@ -235,47 +235,5 @@ impl<'s, L: Lower> Attempt<'s, L> {
             false if self.alone => Err(Stop::Pass),
             false => Err(Stop::Alone),
         }
-    }
-}
-
-/// Stripes of up to two directories and names, locked in their order.
-pub(super) struct Locked<'s> {
-    pub(super) stripes: Vec<((InodeNr, usize), &'s Stripes, MutexGuard<'s, Inside>)>,
-}
-
-impl<'s> Locked<'s> {
-    /// Locks stripes, each once, in the order of their directories and numbers.
-    pub(super) fn lock(mut of: Vec<((InodeNr, usize), &'s Stripes)>) -> Self {
-        of.sort_unstable_by_key(|(place, _)| *place);
-        of.dedup_by_key(|(place, _)| *place);
-        let lock = |(place, stripes): ((InodeNr, usize), &'s Stripes)| {
-            (place, stripes, stripes.lock(place.1))
-        };
-        Self { stripes: of.into_iter().map(lock).collect() }
-    }
-
-    /// The last changes of all of them.
-    pub(super) fn lasts(&self) -> Vec<Stamp> {
-        self.stripes.iter().flat_map(|(_, stripes, inside)| [stripes.born, inside.last]).collect()
-    }
-
-    /// Lets readers wait, and notes the change.
-    pub(super) fn begin(&mut self, stamp: Stamp) {
-        for ((_, stripe), stripes, inside) in &mut self.stripes {
-            inside.last = stamp;
-            stripes.begin(*stripe);
-        }
-    }
-
-    pub(super) fn end(self) {
-        for ((_, stripe), stripes, _) in &self.stripes {
-            stripes.end(*stripe);
-        }
-    }
-
-    /// What the lock of a stripe guards.
-    pub(super) fn inside(&mut self, at: (InodeNr, usize)) -> Option<&mut Inside> {
-        let found = self.stripes.iter_mut().find(|(place, ..)| *place == at);
-        found.map(|(_, _, inside)| &mut **inside)
     }
 }

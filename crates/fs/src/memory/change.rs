@@ -4,10 +4,11 @@ use floe_disk::ops::{Change, SetMode};
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 
-use super::attempt::{Attempt, Locked, Stop};
+use super::attempt::{Attempt, Stop};
 use super::content::{Brought, Write};
+use super::locks::{Held, Locked};
 use super::lower::Lower;
-use super::names::{hold, record, stamp};
+use super::names::{record, stamp};
 use super::pages::PAGE_BYTES;
 use super::quotas::Quotas;
 use super::record::{Action, Record, Stamp};
@@ -63,22 +64,22 @@ impl<L: Lower> Attempt<'_, L> {
         }
         // Changes of names take effect on a directory's attributes, too, and its children on theirs.
         let mut locked = node.lock_names(inode);
-        let mut held = hold(vec![(inode, node)]);
+        let mut held = Held::lock(node);
         let mut now = node.folded();
         set(&mut now, change);
         now.ctime = op.time;
         let action = Action::Change { inode, change: Box::new(*change) };
         let record = Record { uid: op.uid, gid: op.gid, time: op.time, action };
-        let last = held.first().map(|held| held.guarded.last).unwrap_or_default();
+        let last = held.guarded.last;
         // Nothing that concerns the inode happened since its last change, if that is the last of this slot, too.
         if !node.is_directory() && self.join_last(last, &record) {
             node.fold(&now);
             return Ok(Applied::default());
         }
-        let stamp = stamp(self, &locked, &held, None);
+        let stamp = stamp(self, &mut locked, std::slice::from_ref(&held), None);
         locked.begin(stamp);
         node.fold(&now);
-        held.iter_mut().for_each(|held| held.guarded.last = stamp);
+        held.guarded.last = stamp;
         self.push(stamp, record);
         locked.end();
         Ok(Applied::default())
@@ -162,7 +163,7 @@ impl<L: Lower> Attempt<'_, L> {
         let cost = Cost::of(&record);
         self.charge_blocks(node, cost.own_blocks())?;
         self.reserve(&cost)?;
-        let mut held = hold(vec![(inode, node)]);
+        let mut held = Held::lock(node);
         match (mode, extended.get(name).is_some()) {
             (SetMode::Create, true) => return Err(FsError::Exists.into()),
             (SetMode::Replace, false) => return Err(FsError::NoAttribute.into()),
@@ -176,12 +177,13 @@ impl<L: Lower> Attempt<'_, L> {
         if extended.is_long(name) {
             return Err(self.missing());
         }
-        let stamp = stamp(self, &Locked::lock(Vec::new()), &held, None);
+        let none = &mut Locked::default();
+        let stamp = stamp(self, none, std::slice::from_ref(&held), None);
         extended.set(name, value);
         let mut status = node.status.read();
         status.ctime = op.time;
         node.status.write(&status);
-        held.iter_mut().for_each(|held| held.guarded.last = stamp);
+        held.guarded.last = stamp;
         self.push(stamp, record);
         Ok(Applied::default())
     }

@@ -4,11 +4,12 @@
 //! merged before anybody looks at them: one list in the order of stamps is the merged log, and the logs of mnodes are lists of
 //! stamps. Most mnodes have one change that waits, so the index has its stamp in place.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use floe_format::InodeNr;
 
 use super::record::{Record, Stamp};
+use crate::by_number::ByNumber;
 
 /// Changes that the disk has not got yet.
 #[derive(Debug, Default)]
@@ -26,6 +27,9 @@ const PER_CHUNK: usize = 64;
 struct Records {
     /// In order; none without a change.
     chunks: VecDeque<Chunk>,
+    /// The last stamp of each chunk. Side by side, because a search among the chunks themselves would wait for memory at each
+    /// step.
+    lasts: VecDeque<Stamp>,
     len: usize,
 }
 
@@ -53,7 +57,14 @@ impl Chunk {
 impl Records {
     /// The chunk that has a stamp, or would.
     fn chunk(&self, stamp: Stamp) -> usize {
-        self.chunks.partition_point(|chunk| chunk.last() < stamp)
+        self.lasts.partition_point(|last| *last < stamp)
+    }
+
+    /// Notes the last stamp of a chunk that was changed.
+    fn note_last(&mut self, at: usize) {
+        if let (Some(last), Some(chunk)) = (self.lasts.get_mut(at), self.chunks.get(at)) {
+            *last = chunk.last();
+        }
     }
 
     fn insert(&mut self, stamp: Stamp, record: Record) {
@@ -63,6 +74,7 @@ impl Records {
             let full = self.chunks.back().is_none_or(|chunk| chunk.records.len() >= PER_CHUNK);
             if full {
                 self.chunks.push_back(Chunk::new());
+                self.lasts.push_back(stamp);
             }
             at = self.chunks.len() - 1;
         }
@@ -84,8 +96,11 @@ impl Records {
             let there = rest.iter().filter(|(_, record)| record.is_some()).count();
             chunk.there -= there;
             self.chunks.insert(at + 1, Chunk { records: rest, there });
+            self.lasts.insert(at + 1, Stamp::default());
             self.tidy(at + 1);
             self.tidy(at);
+        } else {
+            self.note_last(at);
         }
     }
 
@@ -105,10 +120,14 @@ impl Records {
         let Some(chunk) = self.chunks.get_mut(at) else { return };
         if chunk.there == 0 {
             self.chunks.remove(at);
-        } else if 2 * chunk.there < chunk.records.len() {
+            self.lasts.remove(at);
+            return;
+        }
+        if 2 * chunk.there < chunk.records.len() {
             chunk.records.retain(|(_, record)| record.is_some());
             chunk.records.shrink_to_fit();
         }
+        self.note_last(at);
     }
 
     fn get(&self, stamp: Stamp) -> Option<&Record> {
@@ -147,7 +166,7 @@ impl Word {
 /// The stamps of the changes that concern an mnode, ascending.
 #[derive(Debug, Default)]
 struct Index {
-    of_mnodes: HashMap<InodeNr, Word>,
+    of_mnodes: ByNumber<InodeNr, Word>,
     /// Lists of several stamps, and some that are not used.
     lists: Vec<List>,
     unused: Vec<usize>,
@@ -267,6 +286,11 @@ impl Log {
         self.of_mnodes.of(mnode).filter(|stamp| self.records.get(*stamp).is_some())
     }
 
+    /// The changes that concern an mnode, in order.
+    pub(crate) fn records_of(&self, mnode: InodeNr) -> impl Iterator<Item = (Stamp, &Record)> {
+        self.of_mnodes.of(mnode).filter_map(|stamp| Some((stamp, self.records.get(stamp)?)))
+    }
+
     /// Whether a change concerns an mnode.
     pub(crate) fn concerns(&self, mnode: InodeNr) -> bool {
         self.of_mnodes.of_mnodes.contains_key(&mnode)
@@ -304,7 +328,10 @@ mod tests {
     }
 
     fn place(directory: u32) -> OwnedPlace {
-        OwnedPlace { directory: InodeNr(directory), name: (*b"a name of 20 letters").into() }
+        OwnedPlace {
+            directory: InodeNr(directory),
+            name: b"a name of 20 letters".as_slice().into(),
+        }
     }
 
     proptest! {

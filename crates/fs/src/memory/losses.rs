@@ -52,11 +52,11 @@ impl Losses {
             Action::Link { inode, place: at }
             | Action::Unlink { inode, place: at }
             | Action::RemoveDirectory { inode, place: at } => place(at) || counted(inode),
-            Action::Rename { moved, replaced, from, to, .. } => {
+            Action::Rename { moved, replaced, way, .. } => {
                 let counted = counted(moved) || replaced.as_ref().is_some_and(counted);
                 // A file may only replace another with its whole content.
                 let whole = replaced.is_none() || !self.contents.contains(moved);
-                place(from) || place(to) || counted || !whole
+                place(&way.from) || place(&way.to) || counted || !whole
             }
             Action::Change { inode, .. }
             | Action::SetAttribute { inode, .. }
@@ -83,10 +83,10 @@ impl Losses {
                 self.renamed.insert(*inode);
                 self.lose(&[place], &[*inode]);
             }
-            Action::Rename { moved, replaced, from, to, .. } => {
+            Action::Rename { moved, replaced, way, .. } => {
                 self.renamed.extend([*moved]);
                 self.renamed.extend(replaced);
-                self.lose(&[from, to], &[&[*moved][..], replaced.as_slice()].concat());
+                self.lose(&[&way.from, &way.to], &[&[*moved][..], replaced.as_slice()].concat());
             }
             Action::Change { inode, .. }
             | Action::SetAttribute { inode, .. }

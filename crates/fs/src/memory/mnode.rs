@@ -7,9 +7,9 @@ use floe_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use floe_sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::apart::Apart;
-use super::attempt::Locked;
 use super::content::Content;
 use super::extended::Extended;
+use super::locks::Locked;
 use super::lower::Facts;
 use super::pages::{PAGE_BYTES, pack, unpack};
 use super::record::Stamp;
@@ -94,7 +94,7 @@ impl Names {
     /// The inode that a name leads to.
     pub(crate) fn find(&self, name: &[u8]) -> Option<InodeNr> {
         match self {
-            Self::Plain(stripes) => stripes.find(name).map(|found| found.inode),
+            Self::Plain(stripes) => stripes.find(stripes.key(name)).map(|found| found.inode),
             Self::Odd(names) => names.find(name).map(|entry| entry.inode),
         }
     }
@@ -122,12 +122,12 @@ pub(crate) struct Guarded {
 impl Mnode {
     /// An inode as the disk has it.
     pub(crate) fn loaded(attributes: Attributes) -> Self {
-        Self::with(&attributes, u64::MAX)
+        Self::with(&attributes, u64::MAX, attributes.size_bytes, Stamp::default())
     }
 
-    /// The same, with so many bytes on the disk that count.
-    fn with(attributes: &Attributes, valid_bytes: u64) -> Self {
-        let guarded = Guarded { last: Stamp::default() };
+    /// The same, with so many bytes on the disk that count, of so many there, and the last change.
+    fn with(attributes: &Attributes, valid_bytes: u64, disk_bytes: u64, last: Stamp) -> Self {
+        let guarded = Guarded { last };
         Self {
             status: Status::new(attributes, valid_bytes),
             kind: attributes.kind,
@@ -138,12 +138,12 @@ impl Mnode {
                 in_flight: AtomicBool::new(false),
                 name_bytes: AtomicU64::new(0),
             },
-            content: Content::new(attributes.size_bytes),
+            content: Content::new(disk_bytes),
             extended: Apart::default(),
             moved: Apart::default(),
             names: OnceLock::new(),
             target: None,
-            disk_bytes: AtomicU64::new(attributes.size_bytes),
+            disk_bytes: AtomicU64::new(disk_bytes),
             lists: OnceLock::new(),
             is_own: false,
         }
@@ -153,11 +153,6 @@ impl Mnode {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Guarded> {
         // A panic in a change ends all changes.
         self.guarded.lock.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What its lock guards, without the lock.
-    pub(crate) fn guarded(&mut self) -> &mut Guarded {
-        self.guarded.lock.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The names of a directory that memory changes.
@@ -235,8 +230,7 @@ impl Mnode {
     /// Locks all names of a directory, as far as memory has them.
     pub(crate) fn lock_names(&self, inode: InodeNr) -> Locked<'_> {
         let stripes = self.stripes().into_iter();
-        let all = stripes.flat_map(|names| names.all().map(move |one| ((inode, one), names)));
-        Locked::lock(all.collect())
+        Locked::all(stripes.flat_map(|names| names.opened_spots(inode)).collect())
     }
 
     /// Size of the file on the disk.
@@ -325,17 +319,16 @@ impl Mnode {
             flags: if mapped && facts.extents { InodeFlags::EXTENTS } else { InodeFlags::empty() },
             project: 0,
         };
-        let mut node = Self::with(&attributes, 0);
+        let mut node = Self::with(&attributes, 0, 0, stamp);
         if is_directory {
             let stripes = Stripes::new(facts.hash, parent.inode, stamp);
             node.names = OnceLock::from(Names::Plain(stripes));
         }
-        node.guarded().last = stamp;
-        node.content = Content::new(0);
-        node.set_disk_bytes(0);
         node.guarded.unborn = AtomicBool::new(true);
-        let lists = OnceLock::from(Lists::default());
-        Self { target: target.map(Into::into), lists, is_own: true, ..node }
+        node.lists = OnceLock::from(Lists::default());
+        node.target = target.map(Into::into);
+        node.is_own = true;
+        node
     }
 
     /// Gives back the memory of content that the disk has; returns how many pages are left.

@@ -25,6 +25,7 @@ mod extended;
 mod flush;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
+mod locks;
 mod log;
 mod losses;
 mod lower;
@@ -41,6 +42,7 @@ mod record;
 mod rename;
 mod room;
 mod serve;
+mod short;
 mod status;
 mod stripes;
 mod table;

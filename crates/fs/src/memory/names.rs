@@ -5,15 +5,15 @@
 
 use floe_disk::ops::{NewInode, NewKind};
 use floe_format::InodeNr;
-use floe_sync::MutexGuard;
 
-use super::attempt::{Attempt, Locked, Stop};
+use super::attempt::{Attempt, Stop};
+use super::locks::{Held, Locked};
 use super::lower::Lower;
-use super::mnode::{Guarded, Mnode, NAMES_PER_DIRECTORY, SETGID};
+use super::mnode::{Mnode, NAMES_PER_DIRECTORY, SETGID};
 use super::quotas::{Owner, Quotas};
 use super::record::{Action, BornKind, Record, Stamp};
 use super::room::Cost;
-use super::stripes::{Found, Stripes};
+use super::stripes::{Found, Key, Stripes};
 use crate::op::{Applied, Op, Place};
 use crate::{Attributes, FsError, Timestamp};
 
@@ -29,34 +29,15 @@ pub(super) fn record(op: &Op<'_>, action: Action) -> Record {
     Record { uid: op.uid, gid: op.gid, time: op.time, action }
 }
 
-/// The stripe of a name.
-pub(super) fn at(stripes: &Stripes, place: &Place<'_>) -> (InodeNr, usize) {
-    (place.directory, stripes.stripe(place.name))
-}
-
-/// An inode that a change locks.
-pub(super) struct Held<'s> {
-    pub(super) node: &'s Mnode,
-    pub(super) guarded: MutexGuard<'s, Guarded>,
-}
-
-/// Locks inodes, each once, in the order of their numbers.
-pub(super) fn hold<'s>(mut of: Vec<(InodeNr, &'s Mnode)>) -> Vec<Held<'s>> {
-    of.sort_unstable_by_key(|(inode, _)| *inode);
-    of.dedup_by_key(|(inode, _)| *inode);
-    let lock = |(_, node): (InodeNr, &'s Mnode)| Held { node, guarded: node.lock() };
-    of.into_iter().map(lock).collect()
-}
-
 /// The stamp of a change with these locks.
 pub(super) fn stamp<L: Lower>(
     attempt: &Attempt<'_, L>,
-    locked: &Locked<'_>,
+    locked: &mut Locked<'_>,
     held: &[Held<'_>],
     more: Option<Stamp>,
 ) -> Stamp {
-    let lasts = locked.lasts().into_iter().chain(held.iter().map(|held| held.guarded.last));
-    let lasts = lasts.chain(more).chain([attempt.own.last]);
+    let lasts = [locked.last(), attempt.own.last].into_iter();
+    let lasts = lasts.chain(held.iter().map(|held| held.guarded.last)).chain(more);
     attempt.state.stamp(attempt.own.number, lasts)
 }
 
@@ -87,7 +68,8 @@ impl<'s, L: Lower> Attempt<'s, L> {
         if !is_good_name(place.name) {
             return Err(Stop::Pass);
         }
-        if names.find(place.name).is_some() {
+        let key = names.key(place.name);
+        if names.find(key).is_some() {
             return Err(FsError::Exists.into());
         }
         let is_directory = kind == BornKind::Directory;
@@ -118,12 +100,15 @@ impl<'s, L: Lower> Attempt<'s, L> {
             self.own.numbers.put_back(reserved);
             return Err(stop);
         }
-        let stripe = at(names, place);
-        let mut locked = Locked::lock(vec![(stripe, names)]);
+        let Some(spot) = names.spot(place.directory, key) else {
+            self.own.numbers.put_back(reserved);
+            return Err(FsError::NotFound.into());
+        };
+        let mut locked = Locked::one(spot);
         // As they are now: a change of them locks all stripes.
         let parent = directory.status.who();
         let gone = parent.links == 0;
-        if gone || names.find(place.name).is_some() {
+        if gone || names.find(key).is_some() {
             self.own.numbers.put_back(reserved);
             let error = if gone { FsError::NotFound } else { FsError::Exists };
             return Err(error.into());
@@ -132,18 +117,18 @@ impl<'s, L: Lower> Attempt<'s, L> {
             self.own.numbers.put_back(reserved);
             return Err(Stop::Pass);
         }
-        let stamp = stamp(self, &locked, &[], None);
+        let stamp = stamp(self, &mut locked, &[], None);
         let facts = &self.fs.facts;
         let node = Mnode::born(op, new, &parent, reserved, facts, block_bytes, stamp);
         // A number that memory still knows was freed on the disk a moment ago.
-        if !names.has_cookie(place.name) || !self.state.nodes.insert(inode.0, node) {
+        if !names.has_cookie(key) || !self.state.nodes.insert(inode.0, node) {
             self.own.numbers.put_back(reserved);
             return Err(Stop::Pass);
         }
         locked.begin(stamp);
         let found = Found { inode, kind: Some(new.kind.file_type()) };
-        let crowded = locked.inside(stripe).and_then(|inside| names.put(inside, place.name, found));
-        names.touch(stripe.1, op.time, i32::from(is_directory));
+        let crowded = locked.inside(&spot).and_then(|inside| names.put(inside, key, found));
+        spot.touch(op.time, i32::from(is_directory));
         self.push(stamp, record);
         locked.end();
         self.note_name(place.directory, crowded);
@@ -191,32 +176,33 @@ impl<'s, L: Lower> Attempt<'s, L> {
         if !fit || !is_good_name(place.name) {
             return Err(Stop::Pass);
         }
-        if names.find(place.name).is_some() {
+        let key = names.key(place.name);
+        if names.find(key).is_some() {
             return Err(FsError::Exists.into());
         }
         let record = record(op, Action::Link { inode, place: place.into() });
         self.reserve_name(directory, &Cost::of(&record))?;
-        let stripe = at(names, place);
-        let mut locked = Locked::lock(vec![(stripe, names)]);
-        let mut held = hold(vec![(inode, node)]);
+        let spot = names.spot(place.directory, key).ok_or(FsError::NotFound)?;
+        let mut locked = Locked::one(spot);
+        let mut held = Held::lock(node);
         if directory.status.is_gone() {
             return Err(FsError::NotFound.into());
         }
-        if names.find(place.name).is_some() {
+        if names.find(key).is_some() {
             return Err(FsError::Exists.into());
         }
-        if !fits(node) || !names.has_cookie(place.name) {
+        if !fits(node) || !names.has_cookie(key) {
             return Err(Stop::Pass);
         }
-        let stamp = stamp(self, &locked, &held, None);
+        let stamp = stamp(self, &mut locked, std::slice::from_ref(&held), None);
         locked.begin(stamp);
         let mut status = node.status.read();
         (status.links, status.ctime) = (status.links + 1, op.time);
         node.status.write(&status);
         let found = Found { inode, kind: Some(status.kind) };
-        let crowded = locked.inside(stripe).and_then(|inside| names.put(inside, place.name, found));
-        names.touch(stripe.1, op.time, 0);
-        held.iter_mut().for_each(|held| held.guarded.last = stamp);
+        let crowded = locked.inside(&spot).and_then(|inside| names.put(inside, key, found));
+        spot.touch(op.time, 0);
+        held.guarded.last = stamp;
         self.push(stamp, record);
         locked.end();
         drop(held);
@@ -228,12 +214,12 @@ impl<'s, L: Lower> Attempt<'s, L> {
     pub(super) fn victim(
         &self,
         names: &Stripes,
-        place: &Place<'_>,
+        (name, key): (&[u8], Key<'_>),
     ) -> Result<(InodeNr, &'s Mnode), Stop> {
-        if !is_good_name(place.name) {
+        if !is_good_name(name) {
             return Err(Stop::Pass);
         }
-        let found = names.find(place.name).ok_or(FsError::NotFound)?;
+        let found = names.find(key).ok_or(FsError::NotFound)?;
         let node = self.node(found.inode)?;
         if !node.is_simple() {
             return Err(Stop::Pass);
@@ -243,26 +229,27 @@ impl<'s, L: Lower> Attempt<'s, L> {
 
     pub(super) fn unlink(&mut self, op: &Op<'_>, place: &Place<'_>) -> Result<Applied, Stop> {
         let (_, names) = self.plain(place.directory)?;
+        let key = names.key(place.name);
         loop {
-            let (inode, node) = self.victim(names, place)?;
+            let (inode, node) = self.victim(names, (place.name, key))?;
             if node.is_directory() {
                 return Err(FsError::IsADirectory.into());
             }
-            let stripe = at(names, place);
-            let mut locked = Locked::lock(vec![(stripe, names)]);
-            let mut held = hold(vec![(inode, node)]);
-            if names.find(place.name).map(|found| found.inode) != Some(inode) {
+            let spot = names.spot(place.directory, key).ok_or(FsError::NotFound)?;
+            let mut locked = Locked::one(spot);
+            let mut held = Held::lock(node);
+            if names.find(key).map(|found| found.inode) != Some(inode) {
                 continue;
             }
             if node.status.is_gone() {
                 return Err(Stop::Pass);
             }
-            let stamp = stamp(self, &locked, &held, None);
+            let stamp = stamp(self, &mut locked, std::slice::from_ref(&held), None);
             locked.begin(stamp);
             let gone = lose_name(node, op.time);
-            names.take(place.name);
-            names.touch(stripe.1, op.time, 0);
-            held.iter_mut().for_each(|held| held.guarded.last = stamp);
+            names.take(key);
+            spot.touch(op.time, 0);
+            held.guarded.last = stamp;
             self.push(stamp, record(op, Action::Unlink { inode, place: place.into() }));
             locked.end();
             return Ok(Applied { created: None, nameless: gone.then_some(inode) });
@@ -275,8 +262,9 @@ impl<'s, L: Lower> Attempt<'s, L> {
         place: &Place<'_>,
     ) -> Result<Applied, Stop> {
         let (_, names) = self.plain(place.directory)?;
+        let key = names.key(place.name);
         loop {
-            let (inode, node) = self.victim(names, place)?;
+            let (inode, node) = self.victim(names, (place.name, key))?;
             if !node.is_directory() {
                 return Err(FsError::NotADirectory.into());
             }
@@ -287,22 +275,25 @@ impl<'s, L: Lower> Attempt<'s, L> {
             if !names.counted {
                 return Err(Stop::Pass);
             }
-            let stripe = at(names, place);
-            // Nobody creates anything in it meanwhile.
-            let mut stripes: Vec<_> = inner.all().map(|stripe| ((inode, stripe), inner)).collect();
-            stripes.push((stripe, names));
-            let mut locked = Locked::lock(stripes);
-            let mut held = hold(vec![(inode, node)]);
-            let same = names.find(place.name).map(|found| found.inode) == Some(inode);
-            if !same || !inner.is_empty() || node.status.is_gone() {
+            let spot = names.spot(place.directory, key).ok_or(FsError::NotFound)?;
+            // Nobody creates anything in it meanwhile: its stripes are locked, or it gets none.
+            let bare = inner.is_bare();
+            let mut locked = match bare {
+                true => Locked::one(spot),
+                false => Locked::all(inner.spots(inode).chain([spot]).collect()),
+            };
+            let mut held = Held::lock(node);
+            let same = names.find(key).map(|found| found.inode) == Some(inode);
+            if !same || !inner.is_empty() || node.status.is_gone() || bare && !inner.seal() {
                 continue;
             }
-            let stamp = stamp(self, &locked, &held, None);
+            let held_now = std::slice::from_ref(&held);
+            let stamp = stamp(self, &mut locked, held_now, Some(inner.born));
             locked.begin(stamp);
             lose_name(node, op.time);
-            names.take(place.name);
-            names.touch(stripe.1, op.time, -1);
-            held.iter_mut().for_each(|held| held.guarded.last = stamp);
+            names.take(key);
+            spot.touch(op.time, -1);
+            held.guarded.last = stamp;
             self.push(stamp, record(op, Action::RemoveDirectory { inode, place: place.into() }));
             locked.end();
             return Ok(Applied { created: None, nameless: Some(inode) });

@@ -1,12 +1,11 @@
 //! Numbers of inodes that the disk has promised.
 
-use std::collections::HashMap;
-
 use floe_disk::ops::Reserved;
 use floe_format::InodeNr;
 
 use super::lower::Lower;
 use crate::FsError;
+use crate::by_number::ByNumber;
 
 /// Numbers that are asked for at once: one block of a table of inodes has as many.
 const PER_REQUEST: usize = 64;
@@ -17,7 +16,7 @@ const DIRECTORIES_PER_REQUEST: usize = 8;
 /// Promised numbers by group of the directories that they are for, and whether they are for directories; the lowest last.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
-    of_groups: HashMap<(u32, bool), Vec<Reserved>>,
+    of_groups: ByNumber<(u32, bool), Vec<Reserved>>,
     /// Numbers that were taken and not used, to be given back.
     unused: Vec<Reserved>,
 }

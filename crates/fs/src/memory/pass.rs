@@ -235,7 +235,8 @@ fn blocks_of(kind: &OpKind<'_>, block_bytes: u32) -> u64 {
 /// What a rename moves, if its directory is in memory.
 fn will_move(state: &State, kind: &OpKind<'_>) -> Option<Found> {
     let OpKind::Rename { from, .. } = kind else { return None };
-    state.get(from.directory)?.stripes()?.find(from.name)
+    let names = state.get(from.directory)?.stripes()?;
+    names.find(names.key(from.name))
 }
 
 /// Lets the names in memory follow a change that the disk made.
@@ -260,7 +261,8 @@ fn follow(state: &mut State, kind: &OpKind<'_>, applied: &Applied, moved: Option
         OpKind::Rename { from, to, mode } => {
             let simple = matches!(mode, RenameMode::Replace | RenameMode::NoReplace);
             let target = state.get(to.directory).and_then(Mnode::stripes);
-            let target = target.and_then(|names| names.find(to.name)).map(|found| found.inode);
+            let target = target.and_then(|names| names.find(names.key(to.name)));
+            let target = target.map(|found| found.inode);
             match moved.filter(|_| simple) {
                 // Two names of one inode both stay.
                 Some(found) if target == Some(found.inode) => {
@@ -291,8 +293,9 @@ fn follow(state: &mut State, kind: &OpKind<'_>, applied: &Applied, moved: Option
 fn gain(state: &mut State, place: &Place<'_>, found: Found) {
     let stripes = state.get(place.directory).and_then(Mnode::stripes);
     let put = stripes.and_then(|names| {
-        let mut inside = names.lock(names.stripe(place.name));
-        names.put(&mut inside, place.name, found)
+        let key = names.key(place.name);
+        let mut inside = names.spot(place.directory, key)?.lock();
+        names.put(&mut inside, key, found)
     });
     match put {
         Some(_) => state.kept.names += 1,
@@ -302,7 +305,7 @@ fn gain(state: &mut State, place: &Place<'_>, found: Found) {
 
 fn lose(state: &mut State, place: &Place<'_>) {
     let stripes = state.get(place.directory).and_then(Mnode::stripes);
-    if stripes.and_then(|names| names.take(place.name)).is_none() {
+    if stripes.and_then(|names| names.take(names.key(place.name))).is_none() {
         forget_names(state, place.directory);
     }
 }

@@ -13,19 +13,20 @@
 //! - a directory that was moved takes along what made its new place lie outside of it, because the rename notes the
 //!   directories above.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use floe_format::InodeNr;
 
 use super::log::Log;
 use super::record::Stamp;
+use crate::by_number::ByNumber;
 
 /// The changes that concern one of `mnodes`, and all on which they depend: in the order of their stamps they can be applied
 /// to the disk before all others.
 pub(crate) fn plan(log: &Log, mnodes: impl IntoIterator<Item = InodeNr>) -> BTreeSet<Stamp> {
     let mut chosen = BTreeSet::new();
     // Up to which stamp the changes of an mnode are chosen.
-    let mut done: HashMap<InodeNr, Stamp> = HashMap::new();
+    let mut done: ByNumber<InodeNr, Stamp> = ByNumber::default();
     let mut due: Vec<(InodeNr, Stamp)> =
         mnodes.into_iter().map(|mnode| (mnode, log.last())).collect();
     while let Some((mnode, until)) = due.pop() {
@@ -51,7 +52,7 @@ mod tests {
     use floe_disk::ops::Reserved;
     use proptest::prelude::*;
 
-    use super::super::record::{Action, BornKind, OwnedPlace, Record};
+    use super::super::record::{Action, BornKind, OwnedPlace, OwnedWay, Record};
     use super::*;
     use crate::Timestamp;
 
@@ -107,8 +108,7 @@ mod tests {
             record(Action::Rename {
                 moved: InodeNr(moved),
                 replaced: None,
-                from: Box::new(place(from, "x")),
-                to: Box::new(place(to, "x")),
+                way: Box::new(OwnedWay { from: place(from, "x"), to: place(to, "x") }),
                 ancestors: ancestors.iter().copied().map(InodeNr).collect(),
             })
         };

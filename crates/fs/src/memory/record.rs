@@ -5,6 +5,7 @@ use floe_ext4::files::Timestamp;
 use floe_format::InodeNr;
 
 use super::lower::Deed;
+use super::short::Short;
 use crate::op::{Op, OpKind, Place};
 
 /// The place of a record in the order of all changes. The sequential order of the calls is the order of stamps.
@@ -24,7 +25,14 @@ pub(crate) struct Record {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OwnedPlace {
     pub(crate) directory: InodeNr,
-    pub(crate) name: Box<[u8]>,
+    pub(crate) name: Short,
+}
+
+/// The two names of a rename.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedWay {
+    pub(crate) from: OwnedPlace,
+    pub(crate) to: OwnedPlace,
 }
 
 impl OwnedPlace {
@@ -89,8 +97,7 @@ pub(crate) enum Action {
     Rename {
         moved: InodeNr,
         replaced: Option<InodeNr>,
-        from: Box<OwnedPlace>,
-        to: Box<OwnedPlace>,
+        way: Box<OwnedWay>,
         ancestors: Box<[InodeNr]>,
     },
     /// Permissions, owner or times changed.
@@ -115,7 +122,8 @@ impl Record {
                 visit(place.directory);
                 visit(*inode);
             }
-            Action::Rename { moved, replaced, from, to, ancestors } => {
+            Action::Rename { moved, replaced, way, ancestors } => {
+                let OwnedWay { from, to } = &**way;
                 visit(from.directory);
                 if to.directory != from.directory {
                     visit(to.directory);
@@ -137,7 +145,7 @@ impl Record {
     pub(crate) fn new_name(&self) -> Option<(InodeNr, u64)> {
         match &self.action {
             Action::Create { place, .. } | Action::Link { place, .. } => Some(place),
-            Action::Rename { to, .. } => Some(&**to),
+            Action::Rename { way, .. } => Some(&way.to),
             _ => None,
         }
         // An entry is the name and 8 bytes, in multiples of 4.
@@ -157,9 +165,9 @@ impl Record {
             Action::Link { inode, place } => OpKind::Link { inode: *inode, place: place.place() },
             Action::Unlink { place, .. } => OpKind::Unlink(place.place()),
             Action::RemoveDirectory { place, .. } => OpKind::RemoveDirectory(place.place()),
-            Action::Rename { from, to, .. } => {
+            Action::Rename { way, .. } => {
                 let mode = RenameMode::Replace;
-                OpKind::Rename { from: from.place(), to: to.place(), mode }
+                OpKind::Rename { from: way.from.place(), to: way.to.place(), mode }
             }
             Action::Change { inode, change } => {
                 OpKind::Change { inode: *inode, size_bytes: None, change: **change }

@@ -7,13 +7,14 @@ use floe_disk::ops::RenameMode;
 use floe_format::InodeNr;
 use floe_sync::MutexGuard;
 
-use super::attempt::{Attempt, Locked, MOST_LEVELS, Stop};
+use super::attempt::{Attempt, MOST_LEVELS, Stop};
+use super::locks::{Locked, hold};
 use super::lower::Lower;
 use super::mnode::Mnode;
-use super::names::{at, hold, is_good_name, lose_name, record, stamp};
-use super::record::{Action, Record, Stamp};
+use super::names::{is_good_name, lose_name, record, stamp};
+use super::record::{Action, OwnedWay, Record, Stamp};
 use super::room::Cost;
-use super::stripes::{Found, Stripes};
+use super::stripes::{Found, Key, Stripes};
 use crate::FsError;
 use crate::op::{Applied, Op, Place};
 
@@ -37,8 +38,7 @@ impl Moved<'_> {
         let action = Action::Rename {
             moved: self.inode,
             replaced: self.replaced.map(|(inode, _)| inode),
-            from: Box::new(way.from.into()),
-            to: Box::new(way.to.into()),
+            way: Box::new(OwnedWay { from: way.from.into(), to: way.to.into() }),
             ancestors: self.ancestors.clone(),
         };
         record(op, action)
@@ -52,15 +52,16 @@ struct Way<'a, 's> {
     to: &'a Place<'a>,
     from_names: &'s Stripes,
     to_names: &'s Stripes,
+    from_key: Key<'a>,
+    to_key: Key<'a>,
 }
 
 impl Way<'_, '_> {
     /// Whether the names are still as they were looked up.
     fn leads_to(&self, moved: &Moved<'_>) -> bool {
-        let leads =
-            |names: &Stripes, place: &Place<'_>| names.find(place.name).map(|found| found.inode);
-        leads(self.from_names, self.from) == Some(moved.inode)
-            && leads(self.to_names, self.to) == moved.replaced.map(|(inode, _)| inode)
+        let leads = |names: &Stripes, key| names.find(key).map(|found| found.inode);
+        leads(self.from_names, self.from_key) == Some(moved.inode)
+            && leads(self.to_names, self.to_key) == moved.replaced.map(|(inode, _)| inode)
     }
 }
 
@@ -76,10 +77,11 @@ impl<'s, L: Lower> Attempt<'s, L> {
             return Err(Stop::Pass);
         }
         let (from_names, to_names) = (self.plain(from.directory)?.1, self.plain(to.directory)?.1);
-        let way = Way { from, to, from_names, to_names };
+        let (from_key, to_key) = (from_names.key(from.name), to_names.key(to.name));
+        let way = Way { from, to, from_names, to_names, from_key, to_key };
         loop {
-            let (inode, node) = self.victim(from_names, from)?;
-            let target = to_names.find(to.name);
+            let (inode, node) = self.victim(from_names, (from.name, from_key))?;
+            let target = to_names.find(to_key);
             if target.is_some() && mode == RenameMode::NoReplace {
                 return Err(FsError::Exists.into());
             }
@@ -92,7 +94,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
             // Into itself is another error than onto something else.
             let ancestors = if moves { self.above((inode, node), &way)? } else { Vec::new() };
             let replaced = match target {
-                Some(_) => Some(self.replaced(to_names, to, node.is_directory())?),
+                Some(_) => Some(self.replaced(&way, node.is_directory())?),
                 None => None,
             };
             let moved = Moved { inode, node, replaced, ancestors: ancestors.into(), moving };
@@ -105,11 +107,10 @@ impl<'s, L: Lower> Attempt<'s, L> {
     /// What a rename replaces, if it may.
     fn replaced(
         &self,
-        names: &Stripes,
-        place: &Place<'_>,
+        way: &Way<'_, '_>,
         by_directory: bool,
     ) -> Result<(InodeNr, &'s Mnode), Stop> {
-        let (inode, node) = self.victim(names, place)?;
+        let (inode, node) = self.victim(way.to_names, (way.to.name, way.to_key))?;
         match (by_directory, node.is_directory()) {
             (true, false) => Err(FsError::NotADirectory.into()),
             (false, true) => Err(FsError::IsADirectory.into()),
@@ -152,7 +153,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         way: &Way<'_, 's>,
         mut moved: Moved<'s>,
     ) -> Result<Option<Applied>, Stop> {
-        let Way { from, to, from_names, to_names } = *way;
+        let Way { from, to, from_names, to_names, from_key, to_key } = *way;
         let (inode, node, replaced) = (moved.inode, moved.node, moved.replaced);
         let is_directory = moved.is_directory();
         if is_directory && !(from_names.counted && to_names.counted) {
@@ -160,14 +161,17 @@ impl<'s, L: Lower> Attempt<'s, L> {
         }
         let record = moved.record(op, way);
         self.reserve_name(self.node(to.directory)?, &Cost::of(&record))?;
-        let (source, target) = (at(from_names, from), at(to_names, to));
-        let mut stripes = vec![(source, from_names), (target, to_names)];
+        let source = from_names.spot(from.directory, from_key).ok_or(FsError::NotFound)?;
+        let target = to_names.spot(to.directory, to_key).ok_or(FsError::NotFound)?;
         let inner = replaced.and_then(|(inode, node)| Some((inode, node.stripes()?)));
-        if let Some((inode, inner)) = inner {
-            // Nobody creates anything in a directory that is replaced.
-            stripes.extend(inner.all().map(|stripe| ((inode, stripe), inner)));
-        }
-        let mut locked = Locked::lock(stripes);
+        // Nobody creates anything in a directory that is replaced: its stripes are locked, or it gets none.
+        let bare = inner.filter(|(_, inner)| inner.is_bare());
+        let mut locked = match inner {
+            Some((inode, inner)) if bare.is_none() => {
+                Locked::all(inner.spots(inode).chain([source, target]).collect())
+            }
+            _ => Locked::two(source, target),
+        };
         // A file that moves keeps its number of names, and those of its changes that count them need no order with this one.
         let itself = is_directory.then_some((inode, node));
         let mut held = hold(itself.into_iter().chain(replaced).collect());
@@ -175,24 +179,28 @@ impl<'s, L: Lower> Attempt<'s, L> {
             return Ok(None);
         }
         let alive = !node.status.is_gone() && held.iter().all(|held| !held.node.status.is_gone());
-        if !alive || replaced.is_none() && !to_names.has_cookie(to.name) {
+        if !alive || replaced.is_none() && !to_names.has_cookie(to_key) {
             return Err(Stop::Pass);
         }
         if self.node(to.directory)?.status.is_gone() {
             return Err(FsError::NotFound.into());
         }
+        if bare.is_some_and(|(_, inner)| !inner.seal()) {
+            return Ok(None);
+        }
         let last_move = moved.moving.as_ref().map(|last| **last);
-        let stamp = stamp(self, &locked, &held, last_move);
+        let born = inner.map(|(_, inner)| inner.born);
+        let stamp = stamp(self, &mut locked, &held, last_move.max(born));
         if let Some(last) = &mut moved.moving {
             **last = stamp;
         }
         locked.begin(stamp);
         let found = Found { inode, kind: Some(node.kind) };
-        let crowded = locked.inside(target).and_then(|inside| to_names.put(inside, to.name, found));
-        from_names.take(from.name);
+        let crowded = locked.inside(&target).and_then(|inside| to_names.put(inside, to_key, found));
+        from_names.take(from_key);
         let (fewer, more) = (i32::from(is_directory), i32::from(replaced.is_none()));
-        from_names.touch(source.1, op.time, -fewer);
-        to_names.touch(target.1, op.time, fewer * more);
+        source.touch(op.time, -fewer);
+        target.touch(op.time, fewer * more);
         if let Some(stripes) = node.stripes().filter(|_| from.directory != to.directory) {
             stripes.set_parent(to.directory);
         }

@@ -4,13 +4,12 @@
 //! directory may need twice the bytes of its new entries, because blocks split in halves, and a few levels of its index;
 //! content needs its blocks, and its map at worst one extent for each page.
 
-use std::collections::HashMap;
-
 use floe_format::InodeNr;
 
 use super::lower::Facts;
 use super::pages::PAGE_BYTES;
 use super::record::{Action, BornKind, Record};
+use crate::by_number::ByNumber;
 use crate::store::Space;
 
 /// Blocks of a directory that grows, besides those of its entries: levels of its index, and a first split.
@@ -111,7 +110,7 @@ pub(crate) struct Room {
     blocks: u64,
     inodes: u64,
     /// Bytes of entries that wait, by directory; none is 0.
-    names: HashMap<InodeNr, u64>,
+    names: ByNumber<InodeNr, u64>,
     name_bytes: u64,
     /// Pages that wait. Those that a slot brought are added when it is merged, perhaps after they are on the disk.
     pub(crate) pages: i64,
@@ -121,7 +120,7 @@ pub(crate) struct Room {
 
 impl Room {
     pub(crate) fn new(space: Space, facts: &Facts) -> Self {
-        let names = HashMap::new();
+        let names = ByNumber::default();
         Self {
             space,
             sizes: Sizes::of(&space, facts),
@@ -138,7 +137,7 @@ impl Room {
     pub(crate) fn empty(&self) -> Self {
         let space = Space { available_blocks: 0, free_inodes: 0, ..self.space };
         let sizes = Sizes { kept_blocks: 0, ..self.sizes };
-        let names = HashMap::new();
+        let names = ByNumber::default();
         let (blocks, inodes, name_bytes, pages, files) = (0, 0, 0, 0, 0);
         Self { space, sizes, names, blocks, inodes, name_bytes, pages, files }
     }
@@ -260,7 +259,7 @@ mod tests {
         let mut room = Room::new(space, &facts);
         let costs: Vec<Cost> = (0..100_000u32)
             .map(|number| {
-                let name = format!("file number {number:06}").into_bytes().into();
+                let name = format!("file number {number:06}").as_bytes().into();
                 let action = Action::Create {
                     place: OwnedPlace { directory: InodeNr(2), name },
                     kind: BornKind::Regular,

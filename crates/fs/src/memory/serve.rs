@@ -49,7 +49,7 @@ impl<L: Lower> Store for MemFs<L> {
 
     fn find(&self, directory: InodeNr, name: &[u8]) -> Result<Option<InodeNr>, FsError> {
         self.with_names(directory, |names| match names {
-            Names::Plain(stripes) => Ok(stripes.find(name).map(|found| found.inode)),
+            Names::Plain(stripes) => Ok(stripes.find(stripes.key(name)).map(|found| found.inode)),
             Names::Odd(names) => find_in(names, directory, name),
         })
     }

@@ -6,6 +6,9 @@
 //! too, so that changes of different stripes share no memory.
 //!
 //! A name that goes stays in its chain, as one that leads nowhere, until somebody who is alone builds the directory anew.
+//!
+//! A directory without names has no stripes. The first name makes them, or its removal sees to it that nobody will; one of
+//! the two is first.
 
 use floe_format::InodeNr;
 use floe_sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -13,6 +16,7 @@ use floe_sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::pages::{pack, unpack};
 use super::record::Stamp;
+use super::short::Short;
 use super::status::{Version, code_of, kind_of};
 use crate::directory::{AFTER_DOT_DOT, Entry, NameHash, TIE_BITS};
 use crate::{Directory, Timestamp};
@@ -32,7 +36,75 @@ pub(crate) struct Stripes {
     pub(crate) born: Stamp,
     /// The directory's number of links is that of its subdirectories.
     pub(crate) counted: bool,
-    stripes: Box<[Stripe]>,
+    /// `None` once the directory went without ever having had any.
+    stripes: OnceLock<Option<Box<[Stripe]>>>,
+}
+
+/// A name with the first of the cookies that it can have: a hash, which takes as long as all the rest of a look-up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key<'n> {
+    first: u64,
+    name: &'n [u8],
+}
+
+impl Key<'_> {
+    fn ties(&self) -> std::ops::Range<u64> {
+        self.first..self.first + (1 << TIE_BITS)
+    }
+
+    fn stripe(&self) -> usize {
+        stripe_of(self.first)
+    }
+}
+
+/// A stripe of a directory that a change locks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot<'s> {
+    /// The directory and the number of the stripe: stripes are locked in this order.
+    pub(crate) place: (InodeNr, usize),
+    names: &'s Stripes,
+    stripe: &'s Stripe,
+}
+
+impl<'s> Spot<'s> {
+    pub(crate) fn lock(&self) -> MutexGuard<'s, Inside> {
+        lock(self.stripe)
+    }
+
+    /// When the directory was created, if memory saw that.
+    pub(crate) const fn born(&self) -> Stamp {
+        self.names.born
+    }
+
+    /// Lets readers of the stripe wait until [`Spot::end`]. The caller has locked it, here and below.
+    pub(crate) fn begin(&self) {
+        self.stripe.version.begin();
+    }
+
+    pub(crate) fn end(&self) {
+        self.stripe.version.end();
+    }
+
+    /// The times of the directory become those of a change, which brought some subdirectories.
+    pub(crate) fn touch(&self, time: Timestamp, subdirectories: i32) {
+        let (stripe, time) = (self.stripe, pack(time));
+        if stripe.time.load(Ordering::Relaxed) < time {
+            stripe.time.store(time, Ordering::Relaxed);
+        }
+        if subdirectories != 0 {
+            let before = stripe.subdirectories.load(Ordering::Relaxed);
+            let after = before.wrapping_add_signed(subdirectories);
+            stripe.subdirectories.store(after, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Where a name may be put.
+enum Room<'s> {
+    /// It leads somewhere, or it did with the cookie that is free.
+    Known { name: &'s Name, leads: bool },
+    /// Behind the last one of its chain.
+    Behind { end: &'s Chain, cookie: u64 },
 }
 
 /// One stripe, on a cache line of its own.
@@ -85,7 +157,7 @@ type Chain = OnceLock<Box<Name>>;
 #[derive(Debug)]
 struct Name {
     cookie: u64,
-    name: Box<[u8]>,
+    name: Short,
     /// The inode, and the code of its type above; 0 if it leads nowhere.
     target: AtomicU64,
     next: Chain,
@@ -165,9 +237,30 @@ impl Stripe {
 
 impl Stripes {
     /// An empty directory.
-    pub(crate) fn new(hash: NameHash, parent: InodeNr, born: Stamp) -> Self {
-        let stripes = (0..STRIPES).map(|_| Stripe::new(1)).collect();
-        Self { hash, parent: AtomicU32::new(parent.0), born, counted: true, stripes }
+    pub(crate) const fn new(hash: NameHash, parent: InodeNr, born: Stamp) -> Self {
+        let parent = AtomicU32::new(parent.0);
+        Self { hash, parent, born, counted: true, stripes: OnceLock::new() }
+    }
+
+    /// The stripes that there are.
+    fn some(&self) -> &[Stripe] {
+        self.stripes.get().and_then(Option::as_deref).unwrap_or_default()
+    }
+
+    /// All stripes; none of a directory that is gone.
+    fn opened(&self) -> &[Stripe] {
+        let new = || Some((0..STRIPES).map(|_| Stripe::new(1)).collect());
+        self.stripes.get_or_init(new).as_deref().unwrap_or_default()
+    }
+
+    /// Whether it has no stripes: nobody ever gave it a name.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.some().is_empty()
+    }
+
+    /// Sees to it that nobody gives it a name any more; `false` if somebody did.
+    pub(crate) fn seal(&self) -> bool {
+        self.stripes.get_or_init(|| None).is_none()
     }
 
     /// The names of a directory that was read; `links` are those that its inode states.
@@ -182,22 +275,28 @@ impl Stripes {
             entry.kind.is_some()
         }) && links == subdirectories + 2;
         all.build(names.into_iter().map(|(cookie, entry)| {
-            (cookie, entry.name, Found { inode: entry.inode, kind: entry.kind })
+            (cookie, Short::from(&*entry.name), Found { inode: entry.inode, kind: entry.kind })
         }));
         all
     }
 
     /// Replaces all names.
-    fn build(&mut self, names: impl Iterator<Item = (u64, Box<[u8]>, Found)>) {
+    fn build(&mut self, names: impl Iterator<Item = (u64, Short, Found)>) {
         let names: Vec<_> = names.collect();
+        if !names.is_empty() {
+            self.opened();
+        }
         let chains = (names.len() / STRIPES / FEW_IN_CHAIN).next_power_of_two();
-        for stripe in &mut self.stripes {
+        for stripe in self.some_mut() {
             stripe.chains = Chains::new(chains);
             *stripe.chained.get_mut() = 0;
         }
         for (cookie, name, found) in names {
-            let stripe = &self.stripes[stripe_of(cookie)];
-            append(stripe, cookie, name, found);
+            if let Some(stripe) = self.some().get(stripe_of(cookie)) {
+                let end = Stripe::names(stripe.chain(cookie)).last();
+                let end = end.map_or_else(|| stripe.chain(cookie), |last| &last.next);
+                append(stripe, end, cookie, name, found);
+            }
         }
     }
 
@@ -205,7 +304,7 @@ impl Stripes {
     pub(crate) fn rebuild(&mut self) {
         let mut names = Vec::new();
         self.each_behind(0, &mut |cookie, name, found| {
-            names.push((cookie, Box::from(name), found));
+            names.push((cookie, Short::from(name), found));
             true
         });
         self.build(names.into_iter());
@@ -220,33 +319,48 @@ impl Stripes {
         self.parent.store(parent.0, Ordering::Release);
     }
 
-    /// The cookies that a name can have begin here.
-    fn first_cookie(&self, name: &[u8]) -> u64 {
-        self.hash.cookie(name).max(AFTER_DOT_DOT + 1)
+    fn some_mut(&mut self) -> &mut [Stripe] {
+        self.stripes.get_mut().and_then(Option::as_deref_mut).unwrap_or_default()
     }
 
-    /// The stripe of a name.
-    pub(crate) fn stripe(&self, name: &[u8]) -> usize {
-        stripe_of(self.first_cookie(name))
+    /// A name, for look-ups and changes in this file system.
+    pub(crate) fn key<'n>(&self, name: &'n [u8]) -> Key<'n> {
+        Key { first: self.hash.cookie(name).max(AFTER_DOT_DOT + 1), name }
     }
 
-    fn probe(&self, cookie: u64, name: &[u8]) -> Option<&Name> {
-        let chain = self.stripes[stripe_of(cookie)].chain(cookie);
-        // The cookie first: the bytes of a name lie elsewhere.
-        let ties = cookie..cookie + (1 << TIE_BITS);
+    /// The stripe of a name; `None` if the directory is gone.
+    pub(crate) fn spot(&self, directory: InodeNr, key: Key<'_>) -> Option<Spot<'_>> {
+        let number = key.stripe();
+        let stripe = self.opened().get(number)?;
+        Some(Spot { place: (directory, number), names: self, stripe })
+    }
+
+    /// All stripes of a directory that has some.
+    pub(crate) fn spots(&self, directory: InodeNr) -> impl Iterator<Item = Spot<'_>> {
+        let all = self.some().iter().enumerate();
+        all.map(move |(number, stripe)| Spot { place: (directory, number), names: self, stripe })
+    }
+
+    /// The same, of any directory.
+    pub(crate) fn opened_spots(&self, directory: InodeNr) -> impl Iterator<Item = Spot<'_>> {
+        self.opened();
+        self.spots(directory)
+    }
+
+    fn probe<'s>(stripe: &'s Stripe, key: Key<'_>) -> Option<&'s Name> {
+        // The cookie first: the bytes of a long name lie elsewhere.
         let same = |one: &&Name| {
-            let same = ties.contains(&one.cookie) && *one.name == *name;
+            let same = key.ties().contains(&one.cookie) && *one.name == *key.name;
             same && one.target.load(Ordering::Acquire) != 0
         };
-        Stripe::names(chain).find(same)
+        Stripe::names(stripe.chain(key.first)).find(same)
     }
 
     /// Where a name leads to.
-    pub(crate) fn find(&self, name: &[u8]) -> Option<Found> {
-        let cookie = self.first_cookie(name);
-        let stripe = &self.stripes[stripe_of(cookie)];
+    pub(crate) fn find(&self, key: Key<'_>) -> Option<Found> {
+        let stripe = self.some().get(key.stripe())?;
         stripe.version.read(|| {
-            let name = self.probe(cookie, name)?;
+            let name = Self::probe(stripe, key)?;
             Found::of(name.target.load(Ordering::Acquire))
         })
     }
@@ -255,7 +369,7 @@ impl Stripes {
     pub(crate) fn each_behind(&self, cookie: u64, take: &mut dyn FnMut(u64, &[u8], Found) -> bool) {
         let from = cookie.max(AFTER_DOT_DOT);
         let first = stripe_of(from);
-        for (at, stripe) in self.stripes.iter().enumerate().skip(first) {
+        for (at, stripe) in self.some().iter().enumerate().skip(first) {
             let skipped = if at == first { stripe.chain_number(from) } else { 0 };
             for chain in stripe.chains.all().iter().skip(skipped) {
                 let mut names: Vec<(u64, &[u8], Found)> = stripe.version.read(|| {
@@ -275,7 +389,7 @@ impl Stripes {
     /// Whether no name leads anywhere. If no stripe is locked, that may change at once.
     pub(crate) fn is_empty(&self) -> bool {
         let mut empty = true;
-        let all = self.stripes.iter().flat_map(|stripe| stripe.chains.all());
+        let all = self.some().iter().flat_map(|stripe| stripe.chains.all());
         for name in all.flat_map(Stripe::names) {
             empty &= name.target.load(Ordering::Acquire) == 0;
         }
@@ -284,46 +398,13 @@ impl Stripes {
 
     /// Names, those that lead nowhere among them.
     pub(crate) fn len(&mut self) -> usize {
-        self.stripes.iter_mut().map(|stripe| *stripe.chained.get_mut() as usize).sum()
-    }
-
-    /// Locks stripes, which are in ascending order.
-    pub(crate) fn lock(&self, stripe: usize) -> MutexGuard<'_, Inside> {
-        lock(&self.stripes[stripe])
-    }
-
-    /// Numbers of all stripes.
-    pub(crate) fn all(&self) -> std::ops::Range<usize> {
-        0..self.stripes.len()
-    }
-
-    /// Lets readers of a stripe wait until [`Stripes::end`]. The caller has locked it, here and below.
-    pub(crate) fn begin(&self, stripe: usize) {
-        self.stripes[stripe].version.begin();
-    }
-
-    pub(crate) fn end(&self, stripe: usize) {
-        self.stripes[stripe].version.end();
-    }
-
-    /// The times of the directory become those of a change, which brought some subdirectories.
-    pub(crate) fn touch(&self, stripe: usize, time: Timestamp, subdirectories: i32) {
-        let stripe = &self.stripes[stripe];
-        let time = pack(time);
-        if stripe.time.load(Ordering::Relaxed) < time {
-            stripe.time.store(time, Ordering::Relaxed);
-        }
-        if subdirectories != 0 {
-            let before = stripe.subdirectories.load(Ordering::Relaxed);
-            let after = before.wrapping_add_signed(subdirectories);
-            stripe.subdirectories.store(after, Ordering::Relaxed);
-        }
+        self.some_mut().iter_mut().map(|stripe| *stripe.chained.get_mut() as usize).sum()
     }
 
     /// The last change of a name since the directory was read, and how many subdirectories came since.
     pub(crate) fn changes(&self) -> (Option<Timestamp>, i32) {
         let (mut last, mut all) = (None, 0_i32);
-        for stripe in &self.stripes {
+        for stripe in self.some() {
             let (time, subdirectories) = stripe
                 .version
                 .read(|| (stripe.time(), stripe.subdirectories.load(Ordering::Relaxed)));
@@ -335,55 +416,68 @@ impl Stripes {
 
     /// Forgets what [`Stripes::changes`] says: the inode has it now. The caller is alone.
     pub(crate) fn forget_changes(&self) {
-        for stripe in &self.stripes {
+        for stripe in self.some() {
             stripe.time.store(0, Ordering::Relaxed);
             stripe.subdirectories.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Whether there is a cookie for a name that is not there.
-    pub(crate) fn has_cookie(&self, name: &[u8]) -> bool {
-        self.free_cookie(self.first_cookie(name)).is_some()
+    /// Whether there is a cookie for a name.
+    pub(crate) fn has_cookie(&self, key: Key<'_>) -> bool {
+        self.some().get(key.stripe()).is_none_or(|stripe| stripe.room(key).is_some())
     }
 
-    fn free_cookie(&self, first: u64) -> Option<u64> {
-        let chain = self.stripes[stripe_of(first)].chain(first);
-        let mut taken: Vec<u64> = Stripe::names(chain)
-            .filter(|name| name.target.load(Ordering::Relaxed) != 0)
-            .map(|name| name.cookie)
-            .filter(|cookie| (first..first + (1 << TIE_BITS)).contains(cookie))
-            .collect();
-        taken.sort_unstable();
-        let free = (first..).zip(&taken).find(|(free, taken)| free != *taken);
-        let free = free.map_or(first + taken.len() as u64, |(free, _)| free);
-        (free < first + (1 << TIE_BITS)).then_some(free)
-    }
-
-    /// Lets a name lead to an inode; `false` if there is no cookie for it. Returns whether its chain is long now.
+    /// Lets a name lead to an inode; `None` if there is no cookie for it. Returns whether its chain is long now.
     /// The caller has its stripe's lock.
-    pub(crate) fn put(&self, _locked: &mut Inside, name: &[u8], found: Found) -> Option<bool> {
-        let first = self.first_cookie(name);
-        let stripe = &self.stripes[stripe_of(first)];
-        if let Some(there) = self.probe(first, name) {
-            there.target.store(found.word(), Ordering::Release);
-            return Some(false);
-        }
-        let cookie = self.free_cookie(first)?;
-        // One that went may come back, if its cookie is the free one.
-        let old = |one: &&Name| one.cookie == cookie && *one.name == *name;
-        if let Some(old) = Stripe::names(stripe.chain(first)).find(old) {
-            old.target.store(found.word(), Ordering::Release);
-        } else {
-            append(stripe, cookie, name.into(), found);
+    pub(crate) fn put(&self, _locked: &mut Inside, key: Key<'_>, found: Found) -> Option<bool> {
+        let stripe = self.some().get(key.stripe())?;
+        match stripe.room(key)? {
+            Room::Known { name, leads } => {
+                name.target.store(found.word(), Ordering::Release);
+                if leads {
+                    return Some(false);
+                }
+            }
+            Room::Behind { end, cookie } => append(stripe, end, cookie, key.name.into(), found),
         }
         let chained = stripe.chained.load(Ordering::Relaxed) as usize;
         Some(chained > MOST_IN_CHAIN * stripe.chains.all().len())
     }
 
     /// Lets a name lead nowhere.
-    pub(crate) fn take(&self, name: &[u8]) -> Option<Found> {
-        let there = self.probe(self.first_cookie(name), name)?;
+    pub(crate) fn take(&self, key: Key<'_>) -> Option<Found> {
+        let there = Self::probe(self.some().get(key.stripe())?, key)?;
         Found::of(there.target.swap(0, Ordering::AcqRel))
+    }
+}
+
+impl Stripe {
+    /// Where a name may be put; `None` if all its cookies are taken.
+    fn room(&self, key: Key<'_>) -> Option<Room<'_>> {
+        let (mut taken, mut gone) = (Vec::new(), Vec::new());
+        let mut end = self.chain(key.first);
+        while let Some(name) = end.get() {
+            end = &name.next;
+            if !key.ties().contains(&name.cookie) {
+                continue;
+            }
+            let (leads, same) = (name.target.load(Ordering::Acquire) != 0, *name.name == *key.name);
+            match (leads, same) {
+                (true, true) => return Some(Room::Known { name, leads }),
+                (true, false) => taken.push(name.cookie),
+                (false, true) => gone.push(name),
+                (false, false) => {}
+            }
+        }
+        taken.sort_unstable();
+        let free = (key.first..).zip(&taken).find(|(free, taken)| free != *taken);
+        let cookie = free.map_or(key.first + taken.len() as u64, |(free, _)| free);
+        if !key.ties().contains(&cookie) {
+            return None;
+        }
+        // One that went may come back, if its cookie is the free one.
+        let old = gone.into_iter().find(|one| one.cookie == cookie);
+        Some(old.map_or(Room::Behind { end, cookie }, |name| Room::Known { name, leads: false }))
     }
 }
 
@@ -395,15 +489,10 @@ fn lock(stripe: &Stripe) -> MutexGuard<'_, Inside> {
     stripe.lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Adds a name to its chain, which nobody else does meanwhile.
-fn append(stripe: &Stripe, cookie: u64, name: Box<[u8]>, found: Found) {
+/// Adds a name at the end of its chain, which nobody else does meanwhile.
+fn append(stripe: &Stripe, end: &Chain, cookie: u64, name: Short, found: Found) {
     let target = AtomicU64::new(found.word());
-    let new = Box::new(Name { cookie, name, target, next: OnceLock::new() });
-    let mut link = stripe.chain(cookie);
-    while let Some(name) = link.get() {
-        link = &name.next;
-    }
     // The caller has the lock, so the end of the chain is still its end.
-    let _ = link.set(new);
+    let _ = end.set(Box::new(Name { cookie, name, target, next: OnceLock::new() }));
     stripe.chained.store(stripe.chained.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
