@@ -33,6 +33,8 @@ const INTERLEAVINGS: [&str; 14] = [
 const DIFFERENTIAL_SEEDS: &str = "120";
 /// Damaged images whose repairs are compared with e2fsck's: one or two per profile.
 const REPAIR_SEEDS: [&str; 4] = ["--seeds", "57", "--from", "100"];
+/// Damaged images whose reports by shards are compared with those by one machine.
+const SHARD_SEEDS: &str = "8";
 
 /// Runs every step; stops at the first failure.
 pub(crate) fn run() -> Result<()> {
@@ -127,7 +129,8 @@ fn differential(built: &Path) -> Result<()> {
     let (trials, floe) = (built.join("floe-trials"), built.join("floe"));
     let checks = vec!["--verdicts", "--seeds", DIFFERENTIAL_SEEDS];
     let repairs = [&["--repair"][..], &REPAIR_SEEDS].concat();
-    for (name, args) in [("checks", checks), ("repairs", repairs)] {
+    let shards = vec!["--shards", "--seeds", SHARD_SEEDS];
+    for (name, args) in [("checks", checks), ("repairs", repairs), ("shards", shards)] {
         let begin = Instant::now();
         let status = Command::new(&trials)
             .arg("differential")
@@ -135,7 +138,7 @@ fn differential(built: &Path) -> Result<()> {
             .arg("--floe")
             .arg(&floe)
             .status()?;
-        ensure!(status.success(), "Floe and e2fsck differ in {name}");
+        ensure!(status.success(), "the differential of {name} failed");
         println!("differential of {name}: {:.1} s", begin.elapsed().as_secs_f64());
     }
     Ok(())

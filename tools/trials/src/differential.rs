@@ -1,7 +1,8 @@
 //! `cargo xtask differential`: compares Floe with e2fsck on randomly damaged images: their
-//! findings, or with `--repair` their repairs.
+//! findings, or with `--repair` their repairs. With `--shards` it compares Floe on many machines with Floe on one.
 
 mod repair;
+mod shards;
 mod third;
 
 use std::path::{Path, PathBuf};
@@ -63,6 +64,10 @@ pub(crate) struct Args {
     /// With --replay: keep the damaged image and print its path
     #[arg(long)]
     keep: bool,
+    /// Compare Floe with itself: the reports of 1, 2, 5 and 16 shards, with and without refinement,
+    /// must be that of one machine, byte for byte
+    #[arg(long, conflicts_with_all = ["repair", "verdicts", "keep"])]
+    shards: bool,
     /// Let both programs repair a copy, and report damage that Floe leaves and data that it loses,
     /// if e2fsck does not
     #[arg(long)]
@@ -94,6 +99,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(path) => path.clone(),
         None => built_floe()?,
     };
+    if args.shards {
+        return shards::run(args, &floe);
+    }
     let names = names();
     if let Some(case) = &args.replay {
         return replay(case, &floe, args.keep, &names);
