@@ -2,14 +2,16 @@
 
     FLOE=target/release/floe PYTHONPATH=src:tests python bench/fleet.py --images 2000
 
-A quarter of the images is damaged. Fails unless Spark finds what single checks find. Prints images for each second of
-processor time, of all processes together (so that a busy machine changes little), and for each second of wall time.
+A quarter of the images is damaged, each in another way, and e2fsck says so. Fails unless Spark finds what single checks
+find, and damage in these images alone. Prints images for each second of processor time, of all processes together (so that a
+busy machine changes little), and for each second of wall time.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -25,30 +27,53 @@ import images
 WORKERS = 2
 SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "src")
 
-#: What is wrong with the damaged images, in turn, as commands of debugfs.
+#: What may be wrong with an image, as commands of debugfs; the numbers are drawn.
 DAMAGE = (
-    "sif /1/file links_count 9",
-    "sif /2/file block[0] 99999",
-    "clri /3/inside",
-    "sif /5/file links_count 7",
-    "freeb 300 20",
-    "sif /4/file mode 0",
+    "sif /{dir}/file links_count {number}",
+    "sif /{dir}/file block[2] 99{number}",
+    "sif /{dir}/file mode {number}",
+    "sif /{dir}/inside size {number}",
+    "clri /{dir}/inside",
+    "clri /{dir}",
+    "unlink /{dir}/file",
+    "freeb 3{number} {dir}0",
+    "ssv free_inodes_count {number}",
+    "set_bg 0 free_blocks_count {number}",
+    "set_bg 0 inode_table 1{number}",
 )
+#: Bytes from the start of an image in which most of its metadata lie.
+METADATA_BYTES = 96 << 10
 
 
-def fleet(folder: str, count: int) -> list[str]:
-    """The paths of `count` images; every fourth is damaged."""
+def damage(sound: str, path: str, draw: random.Random) -> None:
+    """Makes a copy of a sound image that e2fsck calls damaged: by debugfs, or by some random bytes."""
+    while True:
+        subprocess.run(["cp", "--sparse=always", sound, path], check=True)
+        if draw.random() < 0.5:
+            numbers = {"dir": draw.randrange(8), "number": draw.randrange(10, 100)}
+            images.run("debugfs", "-w", "-R", draw.choice(DAMAGE).format(**numbers), path)
+        else:
+            with open(path, "r+b") as file:
+                file.seek(draw.randrange(1024, METADATA_BYTES))
+                file.write(draw.randbytes(draw.randrange(1, 64)))
+        if images.is_damaged(path):
+            return
+
+
+def fleet(folder: str, count: int) -> tuple[list[str], set[str]]:
+    """The paths of `count` images, and those that are damaged: every fourth."""
     sound = images.make(os.path.join(folder, "sound"))
-    damaged = []
-    for at, command in enumerate(DAMAGE):
-        damaged.append(shutil.copy(sound, os.path.join(folder, f"damaged-{at}")))
-        images.run("debugfs", "-w", "-R", command, damaged[-1])
-    paths = []
+    if images.is_damaged(sound):
+        raise RuntimeError("e2fsck calls the sound image damaged")
+    paths, damaged, draw = [], set(), random.Random(25)
     for at in range(count):
-        source = damaged[at // 4 % len(damaged)] if at % 4 == 3 else sound
         paths.append(os.path.join(folder, f"{at:05}.img"))
-        subprocess.run(["cp", "--sparse=always", source, paths[-1]], check=True)
-    return paths
+        if at % 4 == 3:
+            damage(sound, paths[-1], draw)
+            damaged.add(paths[-1])
+        else:
+            subprocess.run(["cp", "--sparse=always", sound, paths[-1]], check=True)
+    return paths, damaged
 
 
 def session(folder: str) -> SparkSession:
@@ -117,7 +142,7 @@ def main() -> None:
     arguments = parser.parse_args()
     images.need_tools()
     with tempfile.TemporaryDirectory(prefix="floe-fleet-", dir=arguments.folder) as folder:
-        paths = fleet(folder, arguments.images)
+        paths, damaged = fleet(folder, arguments.images)
         rows = [("e2fsck -fn in a shell loop", by_shell("e2fsck -fn", paths))]
         command = f"{images.FLOE} check --threads 1"
         rows.append(("floe check in a shell loop", by_shell(command, paths)))
@@ -137,8 +162,9 @@ def main() -> None:
             single = floe.check(path, threads=1)
             assert results[path]["verdict"] == single.verdict, path
             assert findings[path] == [(of.code, of.path) for of in single.findings], path
+            assert (single.verdict != "clean") == (path in damaged), (path, single.verdict)
             verdicts[single.verdict] = verdicts.get(single.verdict, 0) + 1
-    print(f"{len(paths)} images: {verdicts}; Spark found what single checks find")
+    print(f"{len(paths)} images, {len(damaged)} of them damaged: {verdicts}; Spark found what single checks find")
     print("| | images a second of a core | images a second |\n|---|---:|---:|")
     for name, timer in rows:
         print(f"| {name} | {len(paths) / timer.processor:.0f} | {len(paths) / timer.wall:.0f} |")

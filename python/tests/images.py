@@ -14,7 +14,7 @@ def need_tools() -> None:
     """Skips a test by the name of the tool that is missing."""
     if FLOE is None:
         raise unittest.SkipTest("floe is not installed, and FLOE does not name it")
-    for tool in ("mke2fs", "debugfs"):
+    for tool in ("mke2fs", "debugfs", "e2fsck"):
         if _tool(tool) is None:
             raise unittest.SkipTest(f"{tool} is not installed")
 
@@ -38,6 +38,13 @@ def make(path: str, *, damaged: bool = False, groups: int = 1) -> str:
         for at in (1, 5):
             run("debugfs", "-w", "-R", f"sif /{at}/file links_count 9", path)
     return path
+
+
+def is_damaged(path: str) -> bool:
+    """Whether e2fsck calls an image damaged."""
+    command = [_tool("e2fsck"), "-fn", path]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return done.returncode & 4 != 0
 
 
 def run(name: str, *arguments: str) -> None:
