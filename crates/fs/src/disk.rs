@@ -159,6 +159,16 @@ impl<D: WriteBlocks> WriteBlocks for Disk<D> {
         }
     }
 
+    /// Discards free blocks: whatever freed them is durable.
+    fn discard(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<bool> {
+        match self {
+            Self::Journaled(journal) => {
+                journal.discard(offset_bytes, len_bytes).map_err(io::Error::other)
+            }
+            Self::Direct { device, .. } => device.discard(offset_bytes, len_bytes),
+        }
+    }
+
     /// Makes all finished changes and all data durable, but those of cubes whose own journals have ended.
     fn flush(&self) -> io::Result<()> {
         match self {

@@ -431,6 +431,20 @@ impl<S: Store> FileSystem<S> {
         })
     }
 
+    /// Gives free blocks in a range of bytes back to whoever keeps the image, as `fstrim` asks: whole runs of so many bytes at
+    /// least. Returns how many bytes. All changes are made durable first, so that what was deleted is free for good.
+    ///
+    /// # Errors
+    /// [`FsError::Unsupported`] if the device cannot discard, [`FsError::ReadOnly`], and as [`FileSystem::sync`].
+    pub fn trim(&self, bytes: std::ops::Range<u64>, least_bytes: u64) -> Result<u64, FsError> {
+        if self.store.is_read_only() {
+            return Err(FsError::ReadOnly);
+        }
+        self.settle_now()?;
+        self.store.sync()?;
+        self.store.trim(bytes, least_bytes)
+    }
+
     /// Bytes of a block.
     pub fn block_bytes(&self) -> u32 {
         self.store.block_bytes()

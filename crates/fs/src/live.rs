@@ -5,6 +5,7 @@ mod durable;
 mod lower;
 mod online;
 mod serve;
+mod trim;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,9 +25,7 @@ use crate::faults::{Fault, Faults, OnError};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{Space, Store};
 use crate::{FsError, Image, Timestamp};
-
-/// Blocks of a write that are mapped in one transaction: a longer write is several.
-const BLOCKS_PER_WRITE: u64 = 256;
+use lower::BLOCKS_PER_WRITE;
 
 /// A file system on a disk that is read and written.
 ///

@@ -220,6 +220,15 @@ pub trait Store: Send + Sync {
         Err(FsError::Unsupported("cubes"))
     }
 
+    /// Discards free blocks in a range of bytes, whole runs of so many bytes at least; returns how many bytes. What was freed
+    /// is durable.
+    ///
+    /// # Errors
+    /// [`FsError::Unsupported`] if the device cannot discard.
+    fn trim(&self, _bytes: std::ops::Range<u64>, _least_bytes: u64) -> Result<u64, FsError> {
+        Err(FsError::Unsupported("discarding free blocks"))
+    }
+
     /// Sizes of the part of the file system that an inode may use, if that is less than the whole.
     fn space_of(&self, _inode: InodeNr) -> Option<Space> {
         None

@@ -36,6 +36,8 @@ const GET_FSXATTR: u32 = 0x801c_581f;
 const GET_VERSION: u32 = 0x8008_7601;
 /// `FS_IOC_SETFLAGS`.
 const SET_FLAGS: u32 = 0x4008_6602;
+/// `FITRIM`.
+const TRIM: u32 = 0xc018_5879;
 /// `FS_IOC_FSSETXATTR`.
 const SET_FSXATTR: u32 = 0x401c_5820;
 /// An attribute of the root that no file system stores: how it is served, as lines of `name: value`.
@@ -376,6 +378,7 @@ impl<S: Store> Adapter<'_, S> {
                 self.set_flags(&file, by, flags, project)?;
                 Vec::new()
             }
+            TRIM => self.trim(by.0, data)?,
             GET_FLAGS => u64::from(file.flags.bits() & VISIBLE_FLAGS).to_le_bytes().to_vec(),
             GET_VERSION => u64::from(file.generation).to_le_bytes().to_vec(),
             GET_FSXATTR => {
@@ -387,6 +390,27 @@ impl<S: Store> Adapter<'_, S> {
         let data = data.get(..data.len().min(request.out_size as usize)).unwrap_or_default();
         // `fuse_ioctl_out`: result, flags, and two counts that only unrestricted requests use.
         Ok(Answer::Bytes([&[0; 16][..], data].concat()))
+    }
+
+    /// `fstrim_range`: where to begin, how many bytes, and how long a run must be; the answer has in the second word how many
+    /// bytes were discarded.
+    fn trim(&self, uid: u32, range: &[u8]) -> Result<Vec<u8>, FsError> {
+        if uid != 0 {
+            return Err(FsError::NotPermitted);
+        }
+        let word = |at: usize| {
+            let (low, high) = (le32_at(range, at)?, le32_at(range, at + 4)?);
+            Some(u64::from(low) | u64::from(high) << 32)
+        };
+        let (Some(start), Some(len), Some(least)) = (word(0), word(8), word(16)) else {
+            return Err(FsError::Invalid);
+        };
+        let size = self.fs.space().blocks.saturating_mul(self.fs.block_bytes().into());
+        if start >= size || len < u64::from(self.fs.block_bytes()) {
+            return Err(FsError::Invalid);
+        }
+        let trimmed = self.fs.trim(start..start.saturating_add(len), least)?;
+        Ok([start, trimmed, least].iter().flat_map(|word| word.to_le_bytes()).collect())
     }
 }
 

@@ -284,3 +284,41 @@ fn a_disk_can_be_filled_to_the_last_block() {
         assert!(oracle::e2fsck(&image).unwrap().clean(), "{options}");
     }
 }
+
+/// The image file is as small again as it was before the files came, and what is used stays.
+#[test]
+fn fstrim_gives_the_space_of_deleted_files_back() {
+    if !can_mount() || !Path::new(&tool::locate("fstrim")).exists() {
+        return;
+    }
+    for options in [&["-m", "0"][..], &["-m", "0", "-O", "^has_journal"], &["-b", "1024"]] {
+        let image = made(48 << 20, options);
+        let kept_bytes = || image.path().metadata().unwrap().blocks() * 512;
+        let ours = Ours::new(image.path(), &[]);
+        let top = ours.path();
+        let content: Vec<u8> = (0..1u32 << 20).flat_map(|at| at.to_le_bytes()).collect();
+        for name in ["kept", "gone", "also gone"] {
+            fs::write(top.join(name), &content).unwrap();
+            File::open(top.join(name)).unwrap().sync_all().unwrap();
+        }
+        let before = kept_bytes();
+        fs::remove_file(top.join("gone")).unwrap();
+        fs::remove_file(top.join("also gone")).unwrap();
+        let trim = || {
+            let out = Command::new(tool::locate("fstrim")).arg("-v").arg(top).output().unwrap();
+            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        };
+        trim();
+        assert!(kept_bytes() + (7 << 20) < before, "{options:?}: {before} and {}", kept_bytes());
+        // What was given back can be used, and what is used is not given back.
+        fs::write(top.join("new"), &content).unwrap();
+        trim();
+        ours.unmount();
+        assert!(oracle::e2fsck(&image).unwrap().clean(), "{options:?}");
+        let ours = Ours::new(image.path(), &["-o", "ro"]);
+        for name in ["kept", "new"] {
+            assert!(fs::read(ours.path().join(name)).unwrap() == content, "{options:?}: {name}");
+        }
+        ours.unmount();
+    }
+}

@@ -221,21 +221,35 @@ impl<D: WriteBlocks> Journal<D> {
         lane.is_some_and(|lane| lane.state.durable >= transaction)
     }
 
+    /// Discards free blocks, past the log. Whatever freed them is durable, so no log brings back what they held (rule R7).
+    ///
+    /// # Errors
+    /// As [`Journal::write_data`].
+    pub fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<bool, JournalError> {
+        self.judge_data(offset_bytes)?;
+        let done = self.device.discard(offset_bytes, len_bytes);
+        done.map_err(JournalError::io("discarding free blocks"))
+    }
+
+    /// `Err` where nothing may be written any more.
+    fn judge_data(&self, offset_bytes: u64) -> Result<(), JournalError> {
+        let shared = self.lock();
+        let block = BlockNr(offset_bytes / u64::from(self.geometry.block_size));
+        shared.lanes[0].state.judge()?;
+        shared.lanes[shared.lane_of(&self.geometry, block)].state.judge()?;
+        match shared.lots.lost(&self.geometry, block) {
+            Some(why) => Err(JournalError::Aborted { why: why.to_owned() }),
+            None => Ok(()),
+        }
+    }
+
     /// Writes data of a file, past the log, to blocks that no *durable* transaction gave to anything else. It is ordered
     /// (rule R8) before any transaction that is finished later: map the blocks in one of those.
     ///
     /// # Errors
     /// [`JournalError::Aborted`]; [`JournalError::Io`], after which the journal goes on: nothing refers to the data yet.
     pub fn write_data(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), JournalError> {
-        {
-            let shared = self.lock();
-            let block = BlockNr(offset_bytes / u64::from(self.geometry.block_size));
-            shared.lanes[0].state.judge()?;
-            shared.lanes[shared.lane_of(&self.geometry, block)].state.judge()?;
-            if let Some(why) = shared.lots.lost(&self.geometry, block) {
-                return Err(JournalError::Aborted { why: why.to_owned() });
-            }
-        }
+        self.judge_data(offset_bytes)?;
         let written = self.device.write_at(offset_bytes, bytes);
         written.map_err(JournalError::io("writing data"))?;
         // After the write has ended: a flush that began before does not cover it.

@@ -4,7 +4,7 @@ use floe_ext4::dir::{DirFormat, first_block};
 use floe_ext4::tx::Tx;
 use floe_format::ext::inode::{BLOCK_BYTES, FileType, InodeFlags, OwnedInode, TimeField};
 use floe_format::features::RoCompat;
-use floe_format::{InodeNr, LogicalBlock};
+use floe_format::{BlockRun, GroupNr, InodeNr, LogicalBlock};
 
 use super::staged::Op;
 use super::{Caller, OpError};
@@ -130,6 +130,14 @@ impl Volume {
         let hint = self.draw();
         let inodes = self.fs.space.reserve_inodes(tx, dir, is_directory, hint, most)?;
         Ok(inodes.into_iter().map(|inode| Reserved { inode, generation: self.draw() }).collect())
+    }
+
+    /// The free blocks of a group that a discard may take: whatever freed them is durable ([`Volume::durable`]).
+    ///
+    /// # Errors
+    /// The bitmap cannot be read.
+    pub fn free_runs(&mut self, tx: &mut dyn Tx, group: GroupNr) -> Result<Vec<BlockRun>, OpError> {
+        Ok(self.fs.space.free_runs(tx, group)?)
     }
 
     /// Takes a promise of [`Volume::reserve_inodes`] back.

@@ -239,6 +239,26 @@ impl Pool {
         Ok(bytes)
     }
 
+    /// The free blocks of a group that nothing needs any more, not even after a crash; none of a group with a damaged bitmap.
+    pub(crate) fn free_runs(
+        &mut self,
+        tx: &mut dyn Tx,
+        group: GroupNr,
+    ) -> Result<Vec<BlockRun>, Refusal> {
+        let found = self.bitmap(tx, group).map(Some);
+        let Some(bytes) = self.unless_damaged(group, found)? else { return Ok(Vec::new()) };
+        let geo = self.groups.geometry();
+        let (home, end) = (geo.blocks_of(group), geo.clusters_of(group));
+        let block = |bit: u32| home.start.0 + (u64::from(bit) << geo.cluster_bits);
+        let (mut runs, mut at) = (Vec::new(), 0);
+        while let Some(first) = bitmap::first_clear(&bytes, at..end) {
+            at = bitmap::first_set(&bytes, first..end).unwrap_or(end);
+            let behind = block(at).min(home.end().0);
+            runs.push(BlockRun::new(BlockNr(block(first)), behind - block(first)));
+        }
+        Ok(runs)
+    }
+
     /// Finds clear bits of a group: `wanted` of them at `goal` or in the hole that fits best; else the longest hole.
     fn hole_in(
         &mut self,

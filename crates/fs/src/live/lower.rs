@@ -8,13 +8,16 @@ use floe_format::InodeNr;
 use floe_format::ext::quota::QuotaKind;
 use floe_format::features::{Incompat, RoCompat};
 
-use super::{BLOCKS_PER_WRITE, Live, caller_of, in_one, of_op};
+use super::{Live, caller_of, in_one, of_op};
 use crate::FsError;
 use crate::directory::NameHash;
 use crate::disk::{ChangeError, Disk};
 use crate::memory::{Deed, Facts, Lower, Quotas};
 use crate::op::OpKind;
 use crate::store::Store;
+
+/// Blocks of a write that are mapped in one transaction: a longer write is several.
+pub(super) const BLOCKS_PER_WRITE: u64 = 256;
 
 impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
     fn facts(&self) -> Facts {

@@ -135,6 +135,10 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
         twice(|| self.finish_orphan(inode, crate::now()))
     }
 
+    fn trim(&self, bytes: std::ops::Range<u64>, least_bytes: u64) -> Result<u64, FsError> {
+        self.trim_groups(bytes, least_bytes)
+    }
+
     fn sync(&self) -> Result<(), FsError> {
         self.make_durable()?;
         self.tell_lost_cubes()

@@ -283,6 +283,12 @@ impl<L: Lower> Store for MemFs<L> {
         answer
     }
 
+    fn trim(&self, bytes: std::ops::Range<u64>, least_bytes: u64) -> Result<u64, FsError> {
+        // Nothing that is used changes, so readers go on.
+        let _reading = self.reading_below();
+        self.lower.trim(bytes, least_bytes)
+    }
+
     fn space_of(&self, inode: InodeNr) -> Option<Space> {
         self.lower.space_of(inode)
     }
