@@ -163,7 +163,7 @@ impl<D: WriteBlocks> WriteBlocks for Disk<D> {
     fn discard(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<bool> {
         match self {
             Self::Journaled(journal) => {
-                journal.discard(offset_bytes, len_bytes).map_err(io::Error::other)
+                journal.discard_free(offset_bytes, len_bytes).map_err(io::Error::other)
             }
             Self::Direct { device, .. } => device.discard(offset_bytes, len_bytes),
         }

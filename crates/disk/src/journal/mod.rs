@@ -225,7 +225,7 @@ impl<D: WriteBlocks> Journal<D> {
     ///
     /// # Errors
     /// As [`Journal::write_data`].
-    pub fn discard(&self, offset_bytes: u64, len_bytes: u64) -> Result<bool, JournalError> {
+    pub fn discard_free(&self, offset_bytes: u64, len_bytes: u64) -> Result<bool, JournalError> {
         self.judge_data(offset_bytes)?;
         let done = self.device.discard(offset_bytes, len_bytes);
         done.map_err(JournalError::io("discarding free blocks"))
