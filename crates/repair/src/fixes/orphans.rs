@@ -9,7 +9,7 @@ use crate::edit::OrphanEdit;
 use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::stage::Stage;
-use floe_ext4::journal::find_cubes;
+use floe_ext4::journal::{find_cubes, orphans_in};
 use floe_ext4::map::walk::has_map;
 
 pub(super) fn apply(stage: &mut Stage<'_>, edit: OrphanEdit) -> Result<(), Failure> {
@@ -73,6 +73,10 @@ fn clear_slots(stage: &mut Stage<'_>, orphan: InodeNr) -> Result<(), Failure> {
     let superblock = stage.superblock();
     let cubes = find_cubes(stage.overlay, superblock, &volume.geometry, &volume.groups).usable;
     for own in cubes {
+        if orphans_in(&own, &stage.read_block(own.orphan_block)?).is_none() {
+            // It has a finding of its own; a right checksum would hide that.
+            continue;
+        }
         keep_in_block(stage, own.orphan_block, own.seed, |other| other != orphan)?;
     }
     if !stage.geometry.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
