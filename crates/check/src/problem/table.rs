@@ -2102,6 +2102,17 @@ problems! {
         means "Linux never encrypts the root, because lost+found has to be in it; so the mark is wrong. Linux \
              shows its names as if they were encrypted, and nothing can be created."
         repair "Clear the mark.";
+    0x07011C "xattr-list-misread" XattrListMisread {
+        inode: InodeNr, block: BlockNr, offset_bytes: u32, reason: &'static str,
+    }
+        Metadata Damage ask Xattr
+        "an access list of {inode} (attribute at byte {offset_bytes}) does not mean what it says: {reason}"
+        means "Entries are missing, repeated or in an order in which no program can set them. Linux verifies \
+             that only when a list is set. When it reads one, it ignores some entries, or refuses access, \
+             creation or a change of the mode (\"Input/output error\")."
+        repair "Put the list in order and complete it, so that nobody gets more than Linux gave by the old \
+             list: an entry that was ignored gives nothing, as does a missing one. If there is no room for \
+             that, the list is removed, and only the owner keeps access.";
 
     0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }
         Metadata Damage preen Superblock
