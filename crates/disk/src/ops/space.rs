@@ -34,6 +34,7 @@ impl Op<'_> {
             let (root, block_size) = (&inode.base.block, self.volume.geometry().block_size);
             for node in nodes_above(&mut self.tx, root, block_size, found.logical)? {
                 self.volume.fs.space.judge_node(node)?;
+                self.volume.fs.space.judge_own(inode.number, BlockRun::new(node, 1))?;
             }
         }
         Ok(extent)
