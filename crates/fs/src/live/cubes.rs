@@ -59,7 +59,10 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     pub fn set_cube(&self, caller: &Caller, cube: u32, policies: Policies) -> Result<(), FsError> {
         self.run(InodeNr::ROOT, |volume, tx| volume.set_cube(tx, caller, cube, policies))?;
         self.gates.know(cube, policies, false);
-        self.sync_all()
+        self.sync_all()?;
+        let Disk::Journaled(journal) = self.disk else { return Ok(()) };
+        // Content that was logged goes home before any is written past the log.
+        journal.checkpoint().map_err(|error| FsError::Ended(error.to_string()))
     }
 
     /// Removes a cube in one transaction; `place` is the directory and name of its directory, which must be empty. Without it
@@ -350,7 +353,8 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         let (mode, why) = self.gates.state(sub.cube);
         let mut text = format!(
             "cube={}\tpath={}\tinode={}\tlots={}\tsize_bytes={}\tfree_bytes={}\tinodes={inodes}\t\
-             free_inodes={free_inodes}\tjournal_blocks={}\tmax_size_bytes={}\ton_error={}\trecovery={}\tmode={}",
+             free_inodes={free_inodes}\tjournal_blocks={}\tmax_size_bytes={}\ton_error={}\trecovery={}\t\
+             journal_mode={}\tfsync={}\tmode={}",
             sub.cube,
             printable(&sub.path),
             sub.top_inode,
@@ -361,6 +365,8 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
             sub.policies.limit_blocks * block,
             sub.policies.on_error.name(),
             sub.policies.recovery.name(),
+            sub.policies.journal_mode.name(),
+            sub.policies.fsync_mode.name(),
             mode.name(),
         );
         let others = self.gates.coupled_with(sub.cube);
