@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use floe_format::native::cube::{MOST_CUBES, OnError, Policies, Recovery};
+use floe_format::native::cube::{FsyncMode, MOST_CUBES, OnError, Policies, Recovery};
 use floe_format::{Geometry, GroupNr, InodeNr};
 use floe_sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use floe_sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, thread, thread_number};
@@ -320,6 +320,11 @@ impl Gates {
             gate.mode.store(mode as u8, Ordering::SeqCst);
         }
         Some(mode)
+    }
+
+    /// Whether fsync of something in a cube waits for nothing.
+    pub(crate) fn ignores_fsync(&self, cube: u32) -> bool {
+        self.known(cube).is_some_and(|gate| gate.about().policies.fsync_mode == FsyncMode::Off)
     }
 
     /// How a cube is repaired.

@@ -13,7 +13,7 @@ use floe_disk::volume::Volume;
 use floe_ext4::files::Files;
 use floe_ext4::fs::FileSystem;
 use floe_format::ext::superblock::STATE_ERROR;
-use floe_format::native::cube::{OnError, Recovery};
+use floe_format::native::cube::{FsyncMode, JournalMode, OnError, Recovery};
 use floe_format::native::identity::Identity;
 use floe_fs::{Disk, Live, Settings, now};
 use floe_report::human::{plural, size};
@@ -137,6 +137,14 @@ struct SettingsArgs {
     /// are served (`repair`: the same as `ro` with --recovery online)
     #[arg(long, value_name = "WHAT", value_enum)]
     on_error: Option<OnErrorArg>,
+    /// What the journal of the cube logs: metadata, with content in its place before (`ordered`), or content, too, so that each
+    /// write is there as a whole after a crash, or not at all (`data`)
+    #[arg(long, value_name = "MODE", value_enum)]
+    journal_mode: Option<JournalModeArg>,
+    /// fsync makes a file durable (`strict`), or does nothing (`off`): a crash then takes the last seconds, and leaves the cube
+    /// consistent
+    #[arg(long, value_name = "MODE", value_enum)]
+    fsync: Option<FsyncArg>,
     /// Repaired by the administrator (`manual`), or the mount, at once (`online`)
     #[arg(long, value_name = "WHO", value_enum)]
     recovery: Option<RecoveryArg>,
@@ -172,6 +180,18 @@ enum RecoveryArg {
     Online,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum JournalModeArg {
+    Ordered,
+    Data,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum FsyncArg {
+    Strict,
+    Off,
+}
+
 impl From<RecoveryArg> for Recovery {
     fn from(recovery: RecoveryArg) -> Self {
         match recovery {
@@ -183,7 +203,8 @@ impl From<RecoveryArg> for Recovery {
 
 impl SettingsArgs {
     const fn is_empty(&self) -> bool {
-        self.max_size.is_none() && self.on_error.is_none() && self.recovery.is_none()
+        let modes = self.journal_mode.is_none() && self.fsync.is_none();
+        modes && self.max_size.is_none() && self.on_error.is_none() && self.recovery.is_none()
     }
 
     fn settings(&self) -> Settings {
@@ -197,7 +218,16 @@ impl SettingsArgs {
             None => {}
         }
         let recovery = self.recovery.map(Recovery::from).or(own_recovery);
-        Settings { max_bytes: self.max_size, on_error, recovery, journal_blocks: None }
+        let journal_mode = self.journal_mode.map(|mode| match mode {
+            JournalModeArg::Ordered => JournalMode::Ordered,
+            JournalModeArg::Data => JournalMode::Data,
+        });
+        let fsync_mode = self.fsync.map(|mode| match mode {
+            FsyncArg::Strict => FsyncMode::Strict,
+            FsyncArg::Off => FsyncMode::Off,
+        });
+        let (max_bytes, journal_blocks) = (self.max_size, None);
+        Settings { max_bytes, on_error, recovery, journal_mode, fsync_mode, journal_blocks }
     }
 }
 
@@ -331,6 +361,10 @@ fn write_text(out: &mut impl Write, cube: &Value) -> Result<()> {
     let (on_error, recovery, mode) = (word("on_error"), word("recovery"), word("mode"));
     if !on_error.is_empty() && (on_error, recovery) != ("ro", "manual") {
         writeln!(out, "  on error: {on_error}; recovery: {recovery}")?;
+    }
+    let (journal_mode, fsync) = (word("journal_mode"), word("fsync"));
+    if !journal_mode.is_empty() && (journal_mode, fsync) != ("ordered", "strict") {
+        writeln!(out, "  journal mode: {journal_mode}; fsync: {fsync}")?;
     }
     let coupled = cube["coupled"].as_array().map_or(&[][..], Vec::as_slice);
     if !coupled.is_empty() {

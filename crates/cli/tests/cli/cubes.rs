@@ -74,6 +74,11 @@ fn cubes_are_made_shown_changed_and_removed() {
     assert!(cube(&image, "set", &["/web", "--max-size", "none"]).1.contains("no limit"));
     assert!(cube(&image, "set", &["cube:1", "--max-size", "32m"]).1.contains("at most 32"));
     assert!(cube(&image, "show", &["cube:2"]).1.contains("/db"));
+    let (code, out, err) = cube(&image, "set", &["cube:2", "--fsync", "off"]);
+    assert!(code == 0 && out.contains("journal mode: ordered; fsync: off"), "{out}{err}");
+    assert_eq!(cube(&image, "set", &["cube:2", "--fsync", "strict"]).0, 0);
+    let (code, _, err) = cube(&image, "set", &["cube:2", "--journal-mode", "data"]);
+    assert!(code == 8 && err.contains("needs a journal of its own"), "{err}");
     let (_, json, _) = cube(&image, "list", &["--json"]);
     let shown: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(

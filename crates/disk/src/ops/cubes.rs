@@ -165,6 +165,7 @@ impl Op<'_> {
         self.put_sub(&mut file, &sub)?;
         self.volume.fs.space.note_top(cube, sub.top_inode);
         self.volume.fs.space.note_number(cube);
+        self.volume.fs.space.log_data(cube, policies.journal_mode);
         Ok(cube)
     }
 
@@ -189,15 +190,16 @@ impl Op<'_> {
 
     fn set_cube(&mut self, cube: u32, policies: Policies) -> Result<(), OpError> {
         let before = self.sub(cube)?;
-        let is_new = (before.policies.on_error, before.policies.recovery)
-            != (policies.on_error, policies.recovery);
-        // Cubes that older versions made keep what they have.
-        let judged = if is_new { policies } else { Policies::default() };
-        let limit_blocks = policies.limit_blocks;
         let has_journal = before.journal.inode > 0;
-        self.judge_policies(&Policies { limit_blocks, ..judged }, has_journal)?;
+        // Cubes that older versions made keep what they have.
+        let judged = match policies.is_new(&before.policies) {
+            true => policies,
+            false => Policies { limit_blocks: policies.limit_blocks, ..Policies::default() },
+        };
+        self.judge_policies(&judged, has_journal)?;
         self.edit_sub(cube, |sub| sub.policies = policies)?;
         self.volume.fs.space.limit_cube(cube, policies.limit_blocks);
+        self.volume.fs.space.log_data(cube, policies.journal_mode);
         Ok(())
     }
 

@@ -183,7 +183,7 @@ impl Op<'_> {
             if run.len_blocks == 0 {
                 continue;
             }
-            if is_data {
+            if is_data && !self.volume.fs.space.logs_data(run.start) {
                 self.volume.fs.space.release_data(&mut self.tx, run)?;
             } else {
                 self.release_metadata(run)?;

@@ -150,7 +150,7 @@ impl Op<'_> {
         let range = part.logical.0..part.logical.0 + run.len_blocks;
         file::remove(&mut self.tx, &mut self.volume.fs, inode, range)?;
         self.map_run(inode, part.logical, run, part.unwritten)?;
-        if is_data {
+        if is_data && !self.volume.fs.space.logs_data(old.start) {
             self.volume.fs.space.release_data(&mut self.tx, old)?;
         } else {
             self.release_metadata(old)?;
@@ -175,7 +175,8 @@ impl Op<'_> {
         let mut bytes = vec![0; geo.block_size as usize];
         let failed = |block| move |source| OpError::Data { block, source };
         data.read_at(geo.offset_bytes(from), &mut bytes).map_err(failed(from))?;
-        data.write_at(geo.offset_bytes(to), &bytes).map_err(failed(to))
+        let at = geo.offset_bytes(to);
+        self.write_at(data, to, at, &bytes)
     }
 
     fn map_of(&mut self, inode: &OwnedInode) -> Result<BlockMap, OpError> {

@@ -7,6 +7,7 @@ use floe_ext4::group::metadata_runs;
 use floe_ext4::inode_table::desc_place;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::bitmap;
+use floe_format::native::cube::JournalMode;
 use floe_format::native::lot::LotRecord;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
@@ -26,6 +27,8 @@ pub(super) struct Cubes {
     next_number: u32,
     /// Most blocks of a cube's lots; 0: no limit.
     limits: BTreeMap<u32, u64>,
+    /// Cubes whose journal logs the content of files, too.
+    logs_data: BTreeSet<u32>,
     /// Directories of cubes, by cube; those of damaged sub-superblocks are unknown.
     tops: BTreeMap<u32, InodeNr>,
     /// Journals of cubes that have their own: inode, and blocks of the file.
@@ -223,6 +226,7 @@ impl Pool {
     /// Forgets limit, journal and directory of a cube that is removed.
     pub(crate) fn forget_cube(&mut self, cube: u32) {
         self.cubes.limits.remove(&cube);
+        self.cubes.logs_data.remove(&cube);
         let journal = self.cubes.journals.remove(&cube);
         self.cubes.changes.push(Before::Journal(cube, journal));
         self.cubes.tops.remove(&cube);
@@ -233,6 +237,23 @@ impl Pool {
     pub(crate) fn may_be_top(&self, inode: InodeNr) -> bool {
         let cube = self.cube_of(inode);
         cube > 0 && self.cubes.tops.get(&cube).is_none_or(|top| *top == inode)
+    }
+
+    /// Sets whether the journal of a cube logs the content of files, too.
+    pub(crate) fn log_data(&mut self, cube: u32, mode: JournalMode) {
+        match mode {
+            JournalMode::Data => drop(self.cubes.logs_data.insert(cube)),
+            JournalMode::Ordered => drop(self.cubes.logs_data.remove(&cube)),
+        }
+    }
+
+    /// Whether content in a block is logged.
+    pub(crate) fn logs_data(&self, block: BlockNr) -> bool {
+        if self.cubes.logs_data.is_empty() {
+            return false;
+        }
+        let group = self.groups.geometry().group_of(block);
+        group.is_some_and(|group| self.cubes.logs_data.contains(&self.cube_of_group(group)))
     }
 
     /// Sets the limit of a cube: the most blocks of its lots, or 0.

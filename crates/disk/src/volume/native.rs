@@ -42,6 +42,7 @@ pub(super) fn use_lots(
         }
         for (cube, sub) in subs {
             space.limit_cube(cube, sub.policies.limit_blocks);
+            space.log_data(cube, sub.policies.journal_mode);
             space.note_top(cube, sub.top_inode);
         }
     }

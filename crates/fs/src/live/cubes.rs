@@ -9,7 +9,7 @@ use floe_disk::volume::{Volume, cubes};
 use floe_ext4::files::{Files, Follow, printable};
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
-use floe_format::native::cube::{Policies, Recovery, State, SubSuperblock};
+use floe_format::native::cube::{JournalMode, Policies, Recovery, State, SubSuperblock};
 use floe_format::native::identity::Identity;
 use floe_sync::Arc;
 
@@ -57,6 +57,30 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     /// # Errors
     /// Nothing was changed then.
     pub fn set_cube(&self, caller: &Caller, cube: u32, policies: Policies) -> Result<(), FsError> {
+        let logs_data = |mode| mode == JournalMode::Data;
+        let logged = logs_data(self.sub(cube)?.policies.journal_mode);
+        if !logged || logs_data(policies.journal_mode) {
+            return self.change_policies(caller, cube, policies);
+        }
+        if matches!(self.gates.state(cube).0, Mode::Checked | Mode::Away) {
+            return Err(FsError::CubeBusy { cube });
+        }
+        // Content that was logged goes home before any is written past the log.
+        self.gates.take(cube, Mode::Checked)?;
+        let changed = self.change_policies(caller, cube, policies).and_then(|()| {
+            let Disk::Journaled(journal) = self.disk else { return Ok(()) };
+            journal.checkpoint().map_err(|error| FsError::Ended(error.to_string()))
+        });
+        self.gates.bring_back(cube, false);
+        changed
+    }
+
+    fn change_policies(
+        &self,
+        caller: &Caller,
+        cube: u32,
+        policies: Policies,
+    ) -> Result<(), FsError> {
         self.run(InodeNr::ROOT, |volume, tx| volume.set_cube(tx, caller, cube, policies))?;
         self.gates.know(cube, policies, false);
         self.sync_all()
@@ -350,7 +374,8 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         let (mode, why) = self.gates.state(sub.cube);
         let mut text = format!(
             "cube={}\tpath={}\tinode={}\tlots={}\tsize_bytes={}\tfree_bytes={}\tinodes={inodes}\t\
-             free_inodes={free_inodes}\tjournal_blocks={}\tmax_size_bytes={}\ton_error={}\trecovery={}\tmode={}",
+             free_inodes={free_inodes}\tjournal_blocks={}\tmax_size_bytes={}\ton_error={}\trecovery={}\tmode={}\t\
+             journal_mode={}\tfsync={}",
             sub.cube,
             printable(&sub.path),
             sub.top_inode,
@@ -362,6 +387,8 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
             sub.policies.on_error.name(),
             sub.policies.recovery.name(),
             mode.name(),
+            sub.policies.journal_mode.name(),
+            sub.policies.fsync_mode.name(),
         );
         let others = self.gates.coupled_with(sub.cube);
         if !others.is_empty() {

@@ -18,9 +18,11 @@ use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::thread;
 
 mod above;
+mod counts;
 mod coupled;
 mod faults;
 mod journals;
+mod modes;
 mod policies;
 mod states;
 mod struck;

@@ -100,6 +100,8 @@ impl<'f, 'd> CubeImage<'f, 'd> {
             "max_size_bytes": sub.map_or(0, |sub| sub.policies.limit_blocks * block_bytes),
             "on_error": sub.map(|sub| sub.policies.on_error.name()),
             "recovery": sub.map(|sub| sub.policies.recovery.name()),
+            "journal_mode": sub.map(|sub| sub.policies.journal_mode.name()),
+            "fsync": sub.map(|sub| sub.policies.fsync_mode.name()),
             "mode": sub.map(|sub| sub.state.name()),
             "coupled": coupled,
         })

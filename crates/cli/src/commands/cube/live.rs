@@ -58,8 +58,8 @@ fn set_attribute(directory: &Path, cube: &Path, name: &str, value: &[u8]) -> Res
         Err(Errno::EXIST) => failed("the name exists; nothing was changed"),
         Err(Errno::NODATA) => failed("it lies in no cube; nothing was changed"),
         Err(Errno::INVAL) => failed(
-            "refused: the size of a cube is one lot at least, paths have at most 2048 bytes, and `crash` needs a journal of \
-             its own and no online recovery; nothing was changed",
+            "refused: the size of a cube is one lot at least, paths have at most 2048 bytes, and `crash` and `--journal-mode data` need \
+             a journal of its own, `crash` no online recovery; nothing was changed",
         ),
         Err(errno) => Err(std::io::Error::from(errno)).with_context(|| cube.display().to_string()),
     }
@@ -81,6 +81,8 @@ fn words(settings: Settings) -> String {
     words.extend(settings.on_error.map(|value: OnError| format!("on_error={}", value.name())));
     words.extend(settings.journal_blocks.map(|blocks| format!("journal_blocks={blocks}")));
     words.extend(settings.recovery.map(|value| format!("recovery={}", value.name())));
+    words.extend(settings.journal_mode.map(|value| format!("journal_mode={}", value.name())));
+    words.extend(settings.fsync_mode.map(|value| format!("fsync={}", value.name())));
     words.join(" ")
 }
 
@@ -203,7 +205,9 @@ fn described(text: &str) -> Value {
             "lots" | "coupled" => {
                 value.split(',').filter_map(|lot| lot.parse::<u64>().ok()).collect()
             }
-            "path" | "mode" | "why" | "on_error" | "recovery" => value.into(),
+            "path" | "mode" | "why" | "on_error" | "recovery" | "journal_mode" | "fsync" => {
+                value.into()
+            }
             _ => value.parse::<u64>().map_or(Value::Null, Value::from),
         };
         cube.insert(key.to_owned(), value);

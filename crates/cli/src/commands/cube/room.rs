@@ -25,7 +25,7 @@ impl CubeImage<'_, '_> {
             bail!("--max-size is below {}, the size of a lot; nothing was changed", size(lot));
         }
         let policies = settings.over(before, self.files.geometry().block_size);
-        let is_new = (policies.on_error, policies.recovery) != (before.on_error, before.recovery);
+        let is_new = policies.is_new(&before);
         match policies.objection(has_journal).filter(|_| is_new) {
             Some(why) => bail!("{why}; nothing was changed"),
             None => Ok(policies),

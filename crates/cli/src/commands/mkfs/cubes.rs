@@ -33,7 +33,8 @@ pub(super) fn parse(text: &str) -> Result<CubeOption, String> {
         });
     }
     let settings = Settings::parse(&known.join(" ")).map_err(|_| {
-        "settings are max_size=SIZE|none, on_error=ro|crash|repair, recovery=manual|online"
+        "settings are max_size=SIZE|none, on_error=ro|crash|repair, recovery=manual|online, \
+         journal_mode=ordered|data, fsync=strict|off, journal_blocks=N"
             .to_owned()
     })?;
     let has_journal = settings.journal_blocks.is_some();
