@@ -35,6 +35,7 @@ pub mod features;
 pub mod geometry;
 pub mod ids;
 pub mod native;
+pub mod rext3;
 
 pub use geometry::Geometry;
 pub use ids::{BlockNr, BlockRun, ClusterNr, GroupNr, InodeNr, LogicalBlock};

@@ -136,6 +136,9 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
         SuperblockEdit::NativeIdentity => {
             format!("the identity of the native file system {was} stored again")
         }
+        SuperblockEdit::Rext3Record => {
+            format!("the size of the metadata regions {was} stored again")
+        }
         SuperblockEdit::RandomUuid => format!("a random UUID {was} stored"),
         SuperblockEdit::InodesPerGroup(count) => {
             format!("the number of inodes per group {was} set to {count}")
@@ -342,6 +345,11 @@ fn map(edit: MapEdit, tense: Tense) -> String {
         }
         MapEdit::Depth { node, depth } => {
             format!("the depth of the extent node {node} {was} set to {depth}")
+        }
+        MapEdit::Header { node, level } => {
+            format!(
+                "the inode and level {level} {were} stored in the header of the indirect {node}"
+            )
         }
         MapEdit::IndexStarts => {
             format!("the logical starts in the extent index {were} set to those of the nodes")

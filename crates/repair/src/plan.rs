@@ -568,6 +568,10 @@ pub fn plan(problem: &Problem) -> Plan {
             Plan::Impossible("a newer tool is needed")
         }
         P::MountedDuringCheck => Plan::Remark,
+        P::Rext3RecordWrong { .. } => superblock(SuperblockEdit::Rext3Record),
+        P::IndirectHeaderWrong { inode: of, block, level, .. } => {
+            map(of, MapEdit::Header { node: block, level })
+        }
         P::NativeIdentityWrong { .. } => superblock(SuperblockEdit::NativeIdentity),
         P::LotRecordWrong { group: nr, .. } => group(nr, GroupEdit::LotRecord),
         P::ReservationFileMissing { group, .. } => reservation(group, ReservationEdit::Create),

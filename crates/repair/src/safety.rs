@@ -27,6 +27,7 @@ pub(crate) fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
         Edit::Map { edit, .. } => match edit {
             MapEdit::Checksum { .. }
             | MapEdit::Depth { .. }
+            | MapEdit::Header { .. }
             | MapEdit::IndexStarts
             | MapEdit::ToExtents => true,
             MapEdit::RemoveExtent { .. }
@@ -82,6 +83,7 @@ fn superblock(edit: &SuperblockEdit) -> bool {
     match edit {
         E::RandomUuid
         | E::NativeIdentity
+        | E::Rext3Record
         | E::InodesCount(_)
         | E::Revision1
         | E::ClearTestFlag

@@ -2241,4 +2241,19 @@ problems! {
              reading."
         repair "Replay the transactions before the damage, and empty the journal. Where its file is lost, the cube has no \
              journal of its own any more.";
+
+    0x070400 "rext3-record-wrong" Rext3RecordWrong { reason: &'static str }
+        Metadata Damage preen Superblock
+        "the superblock of the rext3 file system does not say where metadata regions end: {reason}"
+        means "The check finds directories and indirect blocks by following files, which is slower, and a program that writes \
+             the file system would not know where they go."
+        repair "Store the record of a backup superblock, or the usual size of regions.";
+    0x070401 "indirect-header-wrong" IndirectHeaderWrong {
+        inode: InodeNr, block: BlockNr, level: u8, named: InodeNr, stored: u32,
+    }
+        Metadata Damage preen BlockMap
+        "{inode}: its indirect {block} of level {level} says that it is of level {stored} and belongs to {named}"
+        means "Each indirect block of a rext3 file system names its inode and its level. Either they are damaged, or the pointer \
+             that leads here. No other program reads the header."
+        repair "Store the inode and the level of the map that leads to the block; where others claim it, too, in a new block.";
 }

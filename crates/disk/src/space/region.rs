@@ -337,8 +337,9 @@ impl Pool {
         {
             return Err(NOT_A_RESERVATION);
         }
-        let NodeForm { block_size, inode_seed, .. } = self.form(&file);
-        let look = MapLook { root: &file.base.block, flags, block_size, inode_seed };
+        let NodeForm { inode_seed, .. } = self.form(&file);
+        let form = self.groups.geometry().indirect();
+        let look = MapLook { root: &file.base.block, flags, form, inode_seed };
         let mut from = 0;
         while let Some(extent) = look.next(tx, LogicalBlock(from))? {
             let run = extent.run;

@@ -52,8 +52,8 @@ impl Files<'_> {
         let seed = flags.contains(InodeFlags::EXTENTS).then(|| self.seed_of(node));
         let number = node.number;
         let mut follower = Follower { files: self, number, seed, towards: None, map };
-        let block_size = self.geometry.block_size;
-        walk(&inode.base.block, flags, block_size, Depths::OfRoot, &mut follower);
+        let form = self.geometry.indirect();
+        walk(&inode.base.block, flags, form, Depths::OfRoot, &mut follower);
         follower.map.settle();
         follower.map
     }

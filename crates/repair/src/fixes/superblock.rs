@@ -4,6 +4,7 @@ use floe_format::ext::htree::HashVersion;
 use floe_format::ext::superblock::{FLAG_SIGNED_HASH, FLAG_TEST_FS, MAGIC, OS_LINUX, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::geometry::Strictness;
+use floe_format::rext3::{Record, usual_region_blocks};
 use floe_format::{Geometry, GroupNr, InodeNr};
 
 use crate::edit::SuperblockEdit;
@@ -30,6 +31,7 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
     match *edit {
         SuperblockEdit::PrimaryFromBackup => return from_backup(stage),
         SuperblockEdit::NativeIdentity => super::lots::mend_identity(stage),
+        SuperblockEdit::Rext3Record => rext3_record(stage),
         SuperblockEdit::RandomUuid => {
             let random = stage.random;
             let sb = stage.superblock_mut();
@@ -126,22 +128,36 @@ fn from_backup(stage: &mut Stage<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Stores the record of rext3: that of the first valid backup of this file system that has one, else the usual one.
+fn rext3_record(stage: &mut Stage<'_>) {
+    let backups = good_backups(stage).find_map(|backup| Record::of(&backup));
+    let usual = usual_region_blocks(stage.geometry.blocks_per_group);
+    let record = backups.unwrap_or_else(|| Record::new(usual));
+    record.put(stage.superblock_mut());
+    stage.write_backups();
+}
+
+/// The valid backup superblocks of this file system.
+pub(super) fn good_backups(stage: &Stage<'_>) -> impl Iterator<Item = Superblock> {
+    let groups = (1..stage.geometry.group_count).map(GroupNr);
+    groups.filter_map(|group| stage.geometry.superblock_of(group)).filter_map(|block| {
+        let raw = stage.read_block(block).ok()?;
+        let bytes = raw.first_chunk()?;
+        let backup = Superblock::decode(bytes);
+        let is_ours = backup.magic == MAGIC
+            && Superblock::checksum_ok(bytes)
+            && backup.uuid == stage.superblock().uuid;
+        is_ours.then_some(backup)
+    })
+}
+
 /// The first meta block group according to the first valid backup of this file system.
 pub(crate) fn first_meta_bg(stage: &Stage<'_>) -> Option<u32> {
-    let geometry = &stage.geometry;
-    (1..geometry.group_count).filter_map(|group| geometry.superblock_of(GroupNr(group))).find_map(
-        |block| {
-            let raw = stage.read_block(block).ok()?;
-            let bytes = raw.first_chunk()?;
-            let backup = Superblock::decode(bytes);
-            let good = backup.magic == MAGIC
-                && Superblock::checksum_ok(bytes)
-                && backup.uuid == stage.superblock().uuid
-                && backup.features().incompat.contains(Incompat::META_BG)
-                && backup.first_meta_bg <= geometry.desc_blocks;
-            good.then_some(backup.first_meta_bg)
-        },
-    )
+    let fits = |backup: &Superblock| {
+        backup.features().incompat.contains(Incompat::META_BG)
+            && backup.first_meta_bg <= stage.geometry.desc_blocks
+    };
+    good_backups(stage).find(fits).map(|backup| backup.first_meta_bg)
 }
 
 /// A time split into its low 32 bits and the byte above.

@@ -111,7 +111,7 @@ pub(super) fn without_hasty_edits(wanted: Wanted) -> Wanted {
     let remapped: BTreeSet<InodeNr> = wanted
         .keys()
         .filter_map(|edit| match edit {
-            Edit::Map { edit: MapEdit::Checksum { .. } | MapEdit::Depth { .. }, .. } => None,
+            Edit::Map { edit, .. } if edit.keeps_entries() => None,
             Edit::Map { inode, .. } => Some(*inode),
             Edit::Inode {
                 inode,

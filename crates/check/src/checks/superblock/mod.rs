@@ -3,3 +3,4 @@
 pub mod backups;
 pub mod fields;
 pub mod mmp;
+pub mod rext3;
