@@ -20,6 +20,9 @@ const BLOCK: usize = 1024;
 /// Blocks of a file that only its inode names.
 const DIRECT: usize = 12;
 
+/// Names in the large directory, about four in a block.
+const NAMES: usize = 150;
+
 /// Blocks of a file that tell their file and their place.
 fn content(file: usize, blocks: usize) -> Vec<u8> {
     let block = |at: usize| [file as u8 + 1, at as u8, (at >> 8) as u8, 7].repeat(BLOCK / 4);
@@ -29,7 +32,7 @@ fn content(file: usize, blocks: usize) -> Vec<u8> {
 /// Sizes in blocks: maps without indirect blocks, with one, and with two levels.
 const BLOCKS: [usize; 6] = [5, 13, 100, 266, 500, 900];
 
-/// A file system with a directory of several blocks, and the files in it.
+/// A file system with files in a directory of one block, and a directory of many blocks without files.
 fn rext3() -> (MemDevice, BTreeMap<String, (InodeNr, Vec<u8>)>) {
     let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
     let mut options = DiskOptions::of_type(FsType::Rext3);
@@ -48,23 +51,30 @@ fn rext3() -> (MemDevice, BTreeMap<String, (InodeNr, Vec<u8>)>) {
     let dir = volume.create(&mut tx, &caller, InodeNr::ROOT, b"dir", &new).unwrap();
     let mut files = BTreeMap::new();
     for at in 0..60 {
-        let name = format!("{at}{}", "n".repeat(200));
+        let name = format!("f{at}");
         let new = NewInode::regular(0o644);
         let file = volume.create(&mut tx, &caller, dir, name.as_bytes(), &new).unwrap();
         let bytes = content(at, BLOCKS[at % BLOCKS.len()]);
         volume.write(&mut tx, &device, &caller, file, 0, &bytes).unwrap();
         files.insert(format!("dir/{name}"), (file, bytes));
     }
+    let new = NewInode::directory(0o755);
+    let big = volume.create(&mut tx, &caller, InodeNr::ROOT, b"big", &new).unwrap();
+    for at in 0..NAMES {
+        let name = format!("{at}{}", "n".repeat(200));
+        volume.create(&mut tx, &caller, big, name.as_bytes(), &NewInode::regular(0o644)).unwrap();
+    }
     volume.end_writing(&mut tx, now).unwrap();
     tx.commit().unwrap();
     (device, files)
 }
 
-/// The contents of all regular files by path.
-fn salvaged(device: &MemDevice) -> (BTreeMap<String, Vec<u8>>, Summary) {
+/// The contents of all regular files by path, and how many names the large directory has.
+fn salvaged(device: &MemDevice) -> (BTreeMap<String, Vec<u8>>, usize, Summary) {
     salvage(device, &Options::default(), |found| {
-        let mut paths = Vec::new();
+        let (mut paths, mut names) = (Vec::new(), 0);
         found.inventory(|object| {
+            names += usize::from(object.path.starts_with(b"big/"));
             let is_file = object.file_type == Some(FileType::Regular);
             paths.extend(object.inode.filter(|_| is_file).map(|inode| (object.path, inode)));
         });
@@ -75,7 +85,7 @@ fn salvaged(device: &MemDevice) -> (BTreeMap<String, Vec<u8>>, Summary) {
             content.read_at(0, &mut bytes, &mut Vec::new());
             (String::from_utf8(path).unwrap(), bytes)
         };
-        (paths.into_iter().map(content).collect(), found.summary.clone())
+        (paths.into_iter().map(content).collect(), names, found.summary.clone())
     })
     .unwrap()
 }
@@ -83,7 +93,8 @@ fn salvaged(device: &MemDevice) -> (BTreeMap<String, Vec<u8>>, Summary) {
 #[test]
 fn files_of_lost_inode_tables_come_back_by_their_headers() {
     let (device, files) = rext3();
-    let (before, _) = salvaged(&device);
+    let (before, names, _) = salvaged(&device);
+    assert_eq!(names, NAMES);
     assert!(files.iter().all(|(path, (_, bytes))| before[path] == *bytes));
     let fs = FileSystem::open(&device).unwrap();
     let blocks = fs.geometry().inode_table_blocks as usize;
@@ -91,7 +102,10 @@ fn files_of_lost_inode_tables_come_back_by_their_headers() {
         let at = fs.geometry().offset_bytes(desc.inode_table);
         device.write_at(at, &vec![0; blocks * BLOCK]).unwrap();
     }
-    let (after, summary) = salvaged(&device);
+    let (after, names, summary) = salvaged(&device);
+    // Blocks 1 to 11 of the directory were named by its inode alone; the first names it, and the header of its indirect block the
+    // others.
+    assert!((NAMES - 60..NAMES).contains(&names), "{names}");
     let mut back = 0;
     for (path, (_, bytes)) in &files {
         if bytes.len() <= DIRECT * BLOCK {
@@ -123,7 +137,7 @@ fn a_wrong_pointer_of_an_inode_is_mended() {
         }
     }
     assert!(damaged > 50, "{damaged}");
-    let (after, summary) = salvaged(&device);
+    let (after, _, summary) = salvaged(&device);
     for (path, (_, bytes)) in &files {
         assert!(after[path] == *bytes, "{path}");
     }

@@ -6,7 +6,7 @@ use floe_check::Problem;
 use floe_format::InodeNr;
 use floe_format::ext::inode::InodeFlags;
 
-use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, MapEdit, Phase, SuperblockEdit};
+use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, Phase, SuperblockEdit};
 use crate::plan::Wanted;
 
 /// The edits of the first phase that has any. As long as a phase changes nothing that others depend
