@@ -136,9 +136,6 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
         SuperblockEdit::NativeIdentity => {
             format!("the identity of the native file system {was} stored again")
         }
-        SuperblockEdit::Rext3Record => {
-            format!("the size of the metadata regions {was} stored again")
-        }
         SuperblockEdit::RandomUuid => format!("a random UUID {was} stored"),
         SuperblockEdit::InodesPerGroup(count) => {
             format!("the number of inodes per group {was} set to {count}")

@@ -227,8 +227,6 @@ pub enum SuperblockEdit {
     PrimaryFromBackup,
     /// Stores the identity of a native file system again.
     NativeIdentity,
-    /// Stores the record of a rext3 file system again.
-    Rext3Record,
     RandomUuid,
     InodesCount(u32),
     InodesPerGroup(u32),

@@ -568,7 +568,6 @@ pub fn plan(problem: &Problem) -> Plan {
             Plan::Impossible("a newer tool is needed")
         }
         P::MountedDuringCheck => Plan::Remark,
-        P::Rext3RecordWrong { .. } => superblock(SuperblockEdit::Rext3Record),
         P::IndirectHeaderWrong { inode: of, block, level, .. } => {
             map(of, MapEdit::Header { node: block, level })
         }

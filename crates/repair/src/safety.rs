@@ -83,7 +83,6 @@ fn superblock(edit: &SuperblockEdit) -> bool {
     match edit {
         E::RandomUuid
         | E::NativeIdentity
-        | E::Rext3Record
         | E::InodesCount(_)
         | E::Revision1
         | E::ClearTestFlag

@@ -491,7 +491,6 @@ fn overlaps<'o>(
 /// Checks the superblock, the descriptors and their copies, before any inode is read.
 pub(super) fn check_layout(volume: &mut Volume<'_>, found: &mut Findings) {
     checks::superblock::fields::check(volume, found);
-    checks::superblock::rext3::check(volume, found);
     checks::group::descriptor::check(volume, found);
     checks::group::lots::check(volume, found);
     checks::superblock::backups::check(volume, found);

@@ -2242,13 +2242,7 @@ problems! {
         repair "Replay the transactions before the damage, and empty the journal. Where its file is lost, the cube has no \
              journal of its own any more.";
 
-    0x070400 "rext3-record-wrong" Rext3RecordWrong { reason: &'static str }
-        Metadata Damage preen Superblock
-        "the superblock of the rext3 file system does not say where metadata regions end: {reason}"
-        means "The check finds directories and indirect blocks by following files, which is slower, and a program that writes \
-             the file system would not know where they go."
-        repair "Store the record of a backup superblock, or the usual size of regions.";
-    0x070401 "indirect-header-wrong" IndirectHeaderWrong {
+    0x070400 "indirect-header-wrong" IndirectHeaderWrong {
         inode: InodeNr, block: BlockNr, level: u8, named: InodeNr, stored: u32,
     }
         Metadata Damage preen BlockMap

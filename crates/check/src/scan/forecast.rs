@@ -60,11 +60,12 @@ impl Forecast {
         let mut runs = vec![sweep.head()];
         let _: Result<(), (BlockNr, _)> = each_desc(device, geometry, |group, raw| {
             let places = Group::of(geometry, group, &GroupDesc::of(raw), region_blocks);
-            runs.extend(places.runs(geometry));
+            places.runs(geometry).into_iter().for_each(|run| add(&mut runs, run));
             let mut bitmap = vec![0; geometry.block_size as usize];
             let offset = geometry.offset_bytes(places.block_bitmap());
             if device.read_at(offset, &mut bitmap).is_ok() {
-                runs.extend(places.runs_behind(geometry, &bitmap, sweep.besides()));
+                let behind = places.runs_behind(geometry, &bitmap, sweep.besides());
+                behind.into_iter().for_each(|run| add(&mut runs, run));
             }
         });
         Self { runs, block_size: geometry.block_size }
@@ -83,6 +84,14 @@ impl Forecast {
             let parts = (0..len).step_by(READ_BYTES as usize);
             parts.map(move |at| Request::read(start + at, READ_BYTES.min(len - at)))
         })
+    }
+}
+
+/// Adds a run, or lengthens the last one that it follows.
+fn add(runs: &mut Vec<BlockRun>, run: BlockRun) {
+    match runs.last_mut() {
+        Some(last) if last.end() == run.start => last.len_blocks += run.len_blocks,
+        _ => runs.push(run),
     }
 }
 

@@ -4,7 +4,6 @@ use floe_format::ext::htree::HashVersion;
 use floe_format::ext::superblock::{FLAG_SIGNED_HASH, FLAG_TEST_FS, MAGIC, OS_LINUX, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::geometry::Strictness;
-use floe_format::rext3::{Record, usual_region_blocks};
 use floe_format::{Geometry, GroupNr, InodeNr};
 
 use crate::edit::SuperblockEdit;
@@ -31,7 +30,6 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
     match *edit {
         SuperblockEdit::PrimaryFromBackup => return from_backup(stage),
         SuperblockEdit::NativeIdentity => super::lots::mend_identity(stage),
-        SuperblockEdit::Rext3Record => rext3_record(stage),
         SuperblockEdit::RandomUuid => {
             let random = stage.random;
             let sb = stage.superblock_mut();
@@ -126,15 +124,6 @@ fn from_backup(stage: &mut Stage<'_>) -> Result<(), Failure> {
     stage.superblock_mut().block_group_nr = 0;
     stage.rewrite_groups();
     Ok(())
-}
-
-/// Stores the record of rext3: that of the first valid backup of this file system that has one, else the usual one.
-fn rext3_record(stage: &mut Stage<'_>) {
-    let backups = good_backups(stage).find_map(|backup| Record::of(&backup));
-    let usual = usual_region_blocks(stage.geometry.blocks_per_group);
-    let record = backups.unwrap_or_else(|| Record::new(usual));
-    record.put(stage.superblock_mut());
-    stage.write_backups();
 }
 
 /// The valid backup superblocks of this file system.

@@ -212,6 +212,7 @@ const fn is_of_data(edit: &Edit) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::edit::MapEdit;
     use floe_format::{BlockNr, GroupNr, LogicalBlock};
 
     fn map(edits: Vec<(Edit, Option<Problem>)>) -> Wanted {

@@ -3,4 +3,3 @@
 pub mod backups;
 pub mod fields;
 pub mod mmp;
-pub mod rext3;
