@@ -5,8 +5,9 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, CWD, OFlags, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 /// Why a device or an image could not be opened. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +24,18 @@ pub enum OpenError {
     NoPermission {
         /// The path as it was given.
         path: PathBuf,
+    },
+    /// An attribute of the file forbids writing, to root as well; only when opened for writing.
+    #[error(
+        "{}: cannot be written: the file is {kind}; `chattr -{letter}` allows it", .path.display()
+    )]
+    Protected {
+        /// The path as it was given.
+        path: PathBuf,
+        /// "immutable" or "append-only".
+        kind: &'static str,
+        /// The letter of the attribute for chattr(1).
+        letter: char,
     },
     /// A directory: most likely the mount point instead of its device.
     #[error("{}: is a directory; name the device or image file instead", .path.display())]
@@ -107,7 +120,12 @@ impl OpenError {
         let path = path.to_owned();
         match source.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NOENT | Errno::NOTDIR) => Self::NotFound { path },
-            Some(Errno::ACCESS | Errno::PERM) => Self::NoPermission { path },
+            Some(Errno::ACCESS | Errno::PERM) => match protected_by(&path) {
+                Some((kind, letter)) => Self::Protected { path, kind, letter },
+                // More rights do not exist, so the system has another reason.
+                None if geteuid().is_root() => Self::Other { path, source },
+                None => Self::NoPermission { path },
+            },
             Some(Errno::ISDIR) => Self::IsDirectory { path },
             Some(Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM) => Self::NoDevice { path },
             Some(Errno::BUSY | Errno::TXTBSY) => Self::Busy { path },
@@ -130,6 +148,7 @@ impl OpenError {
         match self {
             Self::NotFound { path }
             | Self::NoPermission { path }
+            | Self::Protected { path, .. }
             | Self::IsDirectory { path }
             | Self::IsCharacterDevice { path }
             | Self::NotSeekable { path, .. }
@@ -142,6 +161,18 @@ impl OpenError {
             | Self::Other { path, .. } => path,
         }
     }
+}
+
+/// The attribute of a file that forbids everybody to write it, and its letter.
+fn protected_by(path: &Path) -> Option<(&'static str, char)> {
+    let wanted = StatxFlags::empty();
+    let found = statx(CWD, path, AtFlags::empty(), wanted).ok()?.stx_attributes;
+    let kinds = [
+        (StatxAttributes::IMMUTABLE, "immutable", 'i'),
+        (StatxAttributes::APPEND, "append-only", 'a'),
+    ];
+    let kind = kinds.into_iter().find(|(attribute, ..)| found.contains(*attribute));
+    kind.map(|(_, kind, letter)| (kind, letter))
 }
 
 /// Opens a file for reading, whatever it is, without waiting: a pipe would wait for its writer.

@@ -132,7 +132,10 @@ fn run(
         Ok((cli, files)) => {
             *device = files.device();
             let judged = files.judge()?;
-            cli.command.run(&judged, out)
+            let mut err = io::stderr();
+            // The report makes way for an output called `-`.
+            let mut out: &mut dyn Write = if files.has_streamed_output() { &mut err } else { out };
+            cli.command.run(&judged, &mut out)
         }
         Err(error) => {
             // To standard output or standard error; a failing write is ignored.

@@ -36,6 +36,7 @@ pub mod geometry;
 pub mod ids;
 pub mod native;
 pub mod rext3;
+pub mod words;
 
 pub use geometry::Geometry;
 pub use ids::{BlockNr, BlockRun, ClusterNr, GroupNr, InodeNr, LogicalBlock};

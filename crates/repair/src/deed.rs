@@ -3,6 +3,7 @@
 use floe_check::Problem;
 use floe_check::problem::Evidence;
 use floe_format::InodeNr;
+use floe_format::words::agree;
 
 use crate::describe::Tense;
 use crate::edit::{Edit, Loss, TreeEdit};
@@ -103,7 +104,7 @@ impl Deed {
                 Tense::Would => "it keeps its blocks, and the other owners would get copies",
             }
             .to_owned(),
-            _ => self.edit.describe(tense),
+            _ => agree(&self.edit.describe(tense)).into_owned(),
         }
     }
 

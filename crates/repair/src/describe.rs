@@ -121,7 +121,6 @@ fn bad_blocks(count: usize, replace: bool, tense: Tense) -> String {
     let (was, were) = (tense.was(), tense.were());
     match (replace, count) {
         (true, _) => format!("the bad block list {was} replaced by one of {count} blocks"),
-        (false, 1) => format!("1 block {was} added to the bad block list"),
         (false, _) => format!("{count} blocks {were} added to the bad block list"),
     }
 }

@@ -445,8 +445,8 @@ pub enum InodeEdit {
         block: BlockNr,
         offset_bytes: u32,
     },
-    /// Replaces an access list that cannot be read, or removes it. Block 0: the attribute is in the
-    /// inode itself.
+    /// Replaces an access list that Linux cannot read or misreads, or removes it. Block 0: the attribute
+    /// is in the inode itself.
     AccessList {
         block: BlockNr,
         offset_bytes: u32,

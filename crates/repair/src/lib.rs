@@ -34,6 +34,7 @@ pub mod plan_file;
 pub mod policy;
 mod proof;
 pub mod safety;
+mod second_finding;
 pub mod session;
 mod shared_owners;
 pub mod stage;

@@ -368,7 +368,8 @@ pub fn plan(problem: &Problem) -> Plan {
         | P::XattrAclWithName { inode: of, block, offset_bytes } => {
             inode(of, InodeEdit::AttributeName { block, offset_bytes })
         }
-        P::XattrListUnreadable { inode: of, block, offset_bytes } => {
+        P::XattrListUnreadable { inode: of, block, offset_bytes }
+        | P::XattrListMisread { inode: of, block, offset_bytes, .. } => {
             inode(of, InodeEdit::AccessList { block, offset_bytes })
         }
         P::VerityFlagUnsupported { inode: of } => clear_flags(of, InodeFlags::VERITY),

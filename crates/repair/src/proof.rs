@@ -2,7 +2,8 @@
 //! repair clears it or trusts its content.
 //!
 //! - If flipping one or two bits, or those of one byte, makes the checksum match, all other bits are
-//!   correct (`ext/inode_flips.rs`).
+//!   correct (`ext/inode_flips.rs`). Two bits need a second finding (`second_finding.rs`), because a stale
+//!   checksum of right bytes looks like them once in 2,000.
 //! - The checksums of extent nodes and directory blocks are seeded with the inode's number and
 //!   generation, and the first entry of a directory is its own number. A block that matches
 //!   therefore identifies its owner, with an error probability of 2^-32.
@@ -30,6 +31,7 @@ use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 use crate::edit::{Edit, InodeEdit, Phase};
 use crate::file_map::FileMap;
 use crate::plan::Wanted;
+use crate::second_finding::SecondFindings;
 use crate::stage::{InodeImage, Stage};
 
 /// Maximum link count of a file in Linux.
@@ -73,7 +75,7 @@ pub(crate) fn weighed<'a>(
         return wanted;
     }
     let asked = amid_garbage.union(&of_flags).copied().collect();
-    let evidence = Evidence { asked, ..Evidence::of(stage, &amid_garbage) };
+    let evidence = Evidence { asked, ..Evidence::of(stage, &amid_garbage, &doubted) };
     let verdicts: BTreeMap<InodeNr, Verdict> =
         doubted.iter().map(|&inode| (inode, evidence.weigh(inode))).collect();
     // Keeping an inode recomputes its checksum. If the checksum is already right, its map is
@@ -174,31 +176,38 @@ struct Evidence<'s, 'a> {
     syndromes: Option<Syndromes>,
     /// Inodes that the examination skipped, so that their own claims are not in its evidence.
     unclaimed: &'s BTreeSet<InodeNr>,
+    /// All inodes with a wrong checksum.
+    doubted: &'s BTreeSet<InodeNr>,
     /// Inodes whose names are looked up.
     asked: BTreeSet<InodeNr>,
     named: OnceCell<Named>,
+    others: SecondFindings,
 }
 
 impl<'s, 'a> Evidence<'s, 'a> {
-    fn of(stage: &'s Stage<'a>, unclaimed: &'s BTreeSet<InodeNr>) -> Self {
+    fn of(
+        stage: &'s Stage<'a>,
+        unclaimed: &'s BTreeSet<InodeNr>,
+        doubted: &'s BTreeSet<InodeNr>,
+    ) -> Self {
         let syndromes = if stage.checksummed() {
             Syndromes::of_size(stage.geometry.inode_size as usize)
         } else {
             None
         };
         let asked = unclaimed.clone();
-        Self { stage, syndromes, unclaimed, asked, named: OnceCell::new() }
+        let (named, others) = (OnceCell::new(), SecondFindings::default());
+        Self { stage, syndromes, unclaimed, doubted, asked, named, others }
     }
 
     fn weigh(&self, inode: InodeNr) -> Verdict {
         let Ok(image) = self.stage.read_inode(inode) else { return Verdict::Unproved };
-        let seed = self.stage.seed;
-        let flips = self.syndromes.as_ref().and_then(|all| all.find(&image.raw, seed, inode));
-        if let Some(flips) = flips {
+        if let Some(flips) = self.flips_of(&image) {
             let mut raw = image.raw.clone();
             flips.apply(&mut raw);
-            let fits = |image| flips.is_single() || self.is_plausible(&image);
-            if InodeImage::of(inode, raw).is_some_and(fits) {
+            if InodeImage::of(inode, raw)
+                .is_some_and(|mended| self.is_right(flips, &image, &mended))
+            {
                 return Verdict::Flipped(flips);
             }
         }
@@ -207,6 +216,46 @@ impl<'s, 'a> Evidence<'s, 'a> {
             return Verdict::Proved;
         }
         Verdict::Unproved
+    }
+
+    /// The flipped bits that explain an inode's checksum.
+    fn flips_of(&self, image: &InodeImage) -> Option<Flips> {
+        self.syndromes.as_ref()?.find(&image.raw, self.stage.seed, image.number)
+    }
+
+    /// Whether the flips that explain an inode's checksum are what happened to it: those of one bit or byte are
+    /// proof enough if the inode makes sense without them, and two bits need more.
+    fn is_right(&self, flips: Flips, damaged: &InodeImage, mended: &InodeImage) -> bool {
+        match flips {
+            Flips::One(_) => true,
+            Flips::Byte(..) => self.is_plausible(mended),
+            Flips::Two(..) => {
+                self.is_plausible(mended)
+                    && (!self.is_plausible(damaged)
+                        || (self.is_named_file(mended) && !self.is_named_file(damaged))
+                        || self.others.concern(self.stage, flips, damaged, mended)
+                        || self.is_among_flipped(damaged.number))
+            }
+        }
+    }
+
+    /// Whether several inodes of the same block of the inode table have wrong checksums, most of which flips
+    /// explain: two stale checksums look like that once in four million.
+    fn is_among_flipped(&self, inode: InodeNr) -> bool {
+        let per_block = self.stage.geometry.block_size / self.stage.geometry.inode_size;
+        let first = inode.0.saturating_sub(1) / per_block * per_block + 1;
+        let beside = self.doubted.range(InodeNr(first)..InodeNr(first.saturating_add(per_block)));
+        let is_explained = |inode: &InodeNr| {
+            self.stage.read_inode(*inode).is_ok_and(|image| self.flips_of(&image).is_some())
+        };
+        let (explained, others) =
+            beside.fold(
+                (0, 0),
+                |(yes, no), inode| {
+                    if is_explained(inode) { (yes + 1, no) } else { (yes, no + 1) }
+                },
+            );
+        explained > 1.max(others)
     }
 
     /// Whether the bytes carry the checksum of another existing inode, for which they were written.

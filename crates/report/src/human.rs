@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use floe_check::problem::{Evidence, Problem, ROWS, Severity, Weight};
 use floe_check::report::{Cost, JournalState, PipelineUse, Report, Verdict};
 use floe_format::ext::inode::FileType;
+use floe_format::words::agree;
 use floe_format::{GroupNr, InodeNr};
 
 use super::place::Place;
@@ -57,16 +58,14 @@ pub fn identity(out: &mut impl Write, report: &Report) -> io::Result<()> {
         label if label.is_empty() => "File system without a label".to_owned(),
         label => format!("File system \"{}\"", label.escape_debug()),
     };
-    writeln!(
-        out,
-        "{label}, UUID {}\n{} blocks of {} bytes, {} inodes, {} group{}",
-        report.superblock.uuid_text(),
+    let sizes = format!(
+        "{} blocks of {} bytes, {} inodes, {} groups",
         grouped(geometry.blocks_count),
         geometry.block_size,
         grouped(u64::from(geometry.inodes_count)),
         grouped(u64::from(geometry.group_count)),
-        plural(u64::from(geometry.group_count)),
-    )?;
+    );
+    writeln!(out, "{label}, UUID {}\n{}", report.superblock.uuid_text(), agree(&sizes))?;
     if let Some(block) = report.used_backup {
         writeln!(
             out,
@@ -256,12 +255,15 @@ fn phases(out: &mut impl Write, report: &Report) -> io::Result<()> {
     match report.rescanned_groups {
         None => Ok(()),
         Some(0) => writeln!(out, "  proved by fingerprints, in one scan"),
-        Some(groups) => writeln!(
-            out,
-            "  proved by fingerprints, except {} of {} groups, which needed a second scan",
-            grouped(u64::from(groups)),
-            grouped(u64::from(report.geometry.group_count)),
-        ),
+        Some(groups) => {
+            let all = format!("{} groups", grouped(u64::from(report.geometry.group_count)));
+            writeln!(
+                out,
+                "  proved by fingerprints, except {} of {}, which needed a second scan",
+                grouped(u64::from(groups)),
+                agree(&all),
+            )
+        }
     }
 }
 
@@ -292,8 +294,7 @@ fn summary(out: &mut impl Write, report: &Report, cost: &Cost) -> io::Result<()>
         format!("{} {}", grouped(count), if count == 1 { one } else { several })
     };
     let special = [FileType::CharDevice, FileType::BlockDevice, FileType::Fifo, FileType::Socket];
-    writeln!(
-        out,
+    let line = format!(
         "{} of {} inodes in use ({}, {}, {}, {}), {} of {} blocks",
         grouped(report.totals.inodes_used),
         grouped(u64::from(report.geometry.inodes_count)),
@@ -303,7 +304,8 @@ fn summary(out: &mut impl Write, report: &Report, cost: &Cost) -> io::Result<()>
         of_type(&special, "special", "special"),
         grouped(report.blocks_used()),
         grouped(report.geometry.blocks_count),
-    )?;
+    );
+    writeln!(out, "{}", agree(&line))?;
     self::cost(out, cost)
 }
 
@@ -312,15 +314,14 @@ fn summary(out: &mut impl Write, report: &Report, cost: &Cost) -> io::Result<()>
 /// # Errors
 /// A write error of `out`.
 pub fn cost(out: &mut impl Write, cost: &Cost) -> io::Result<()> {
-    write!(
-        out,
-        "{:.2} s with {} thread{}, {} read in {} reads",
+    let line = format!(
+        "{:.2} s with {} threads, {} read in {} reads",
         cost.elapsed.as_secs_f64(),
         cost.threads,
-        plural(cost.threads as u64),
         size(cost.bytes_read),
         grouped(cost.reads),
-    )?;
+    );
+    write!(out, "{}", agree(&line))?;
     match cost.peak_memory_bytes {
         Some(bytes) => writeln!(out, ", at most {} of memory", size(bytes)),
         None => writeln!(out),
@@ -400,7 +401,7 @@ pub fn grouped(number: u64) -> String {
 pub fn size(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
-        return format!("{bytes} bytes");
+        return agree(&format!("{bytes} bytes")).into_owned();
     }
     let mut value = bytes as f64 / 1024.0;
     let mut unit = 0;
@@ -535,6 +536,7 @@ mod tests {
     fn numbers_read_well() {
         assert_eq!(grouped(0), "0");
         assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(size(1), "1 byte");
         assert_eq!(size(1023), "1023 bytes");
         assert_eq!(size(1536), "1.5 KiB");
         assert_eq!(size(u64::MAX), "16.0 EiB");

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use floe_ext4::files::printable;
 use floe_format::ext::inode::FileType;
+use floe_format::words::agree;
 use floe_salvage::{Object, ObjectState, Origin, Provenance, Salvaged, Summary};
 use serde_json::{Value, json};
 
@@ -122,11 +123,9 @@ impl Account {
             )?;
         }
         if summary.losses.missing_bytes > 0 {
-            writeln!(
-                out,
-                "The device is shorter than its file system: the last {} bytes are missing.",
-                grouped(summary.losses.missing_bytes)
-            )?;
+            let missing = format!("{} bytes are missing", grouped(summary.losses.missing_bytes));
+            let missing = agree(&missing);
+            writeln!(out, "The device is shorter than its file system: at the end {missing}.")?;
         }
         let rows = [
             (summary.inodes.in_place, "inodes are in their places"),

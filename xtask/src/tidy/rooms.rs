@@ -67,7 +67,8 @@ const OF_REPAIR: Rules = &[
     ("file_map", &["failure", "stage"]),
     ("fixes", &["edit", "failure", "file_map", "stage"]),
     ("better_edits", &["edit", "fixes", "plan", "stage"]),
-    ("proof", &["edit", "file_map", "plan", "stage"]),
+    ("second_finding", &["file_map", "stage"]),
+    ("proof", &["edit", "file_map", "plan", "second_finding", "stage"]),
     (
         "session",
         &[

@@ -321,9 +321,10 @@ macro_rules! problems {
         impl std::fmt::Display for Problem {
             #[allow(unused_variables, clippy::too_many_lines)] // one arm a row
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                match self {
-                    $(Self::$variant $({ $($field),* })? => write!(f, $message),)*
-                }
+                let text = match self {
+                    $(Self::$variant $({ $($field),* })? => format!($message),)*
+                };
+                f.write_str(&floe_format::words::agree(&text))
             }
         }
     };

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use anyhow::Context;
 use floe_archive::{Entry, Kind, Part, Writer};
@@ -16,7 +17,7 @@ use floe_format::ext::inode::FileType;
 
 use crate::exit::Outcome;
 use crate::image_files::{Complaints, ImageArgs, LOST_TARGET, place};
-use crate::input::files::OutputPath;
+use crate::input::files::{OutputPath, is_standard_output};
 
 /// Bytes copied at once.
 const PIECE_BYTES: usize = 1 << 20;
@@ -42,7 +43,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, _: &mut impl Write) -> anyhow::Result<Outcome> {
-        match &self.output {
+        match self.file() {
             Some(path) => self.image.source.refuse_own_mount("--output", path)?,
             None => self.image.source.refuse_own_mount_of_stdout()?,
         }
@@ -60,19 +61,24 @@ impl Args {
         });
         match result {
             // The reader of the pipe closed it. Like tar, fail without a message.
-            Err(error) if self.output.is_none() && is_closed_pipe(&error) => Ok(Outcome::FAILED),
+            Err(error) if self.file().is_none() && is_closed_pipe(&error) => Ok(Outcome::FAILED),
             result => result,
         }
     }
 
+    /// The file that is written; `None` for standard output.
+    fn file(&self) -> Option<&Path> {
+        self.output.as_deref().filter(|path| !is_standard_output(path))
+    }
+
     /// The place of the archive, for messages.
     fn place(&self) -> String {
-        let path = self.output.as_ref();
+        let path = self.file();
         path.map_or_else(|| "standard output".to_owned(), |path| path.display().to_string())
     }
 
     fn target(&self) -> anyhow::Result<File> {
-        match &self.output {
+        match self.file() {
             Some(path) => File::create_new(path)
                 .with_context(|| format!("{}: cannot be created", path.display())),
             // Unbuffered by lines, and with errors reported.

@@ -10,6 +10,7 @@ use floe_format::ext::jbd2::JournalSuperblock;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_ORPHAN, STATE_VALID, Superblock, seconds};
 use floe_format::features::{Compat, Incompat};
 use floe_format::native::identity::Identity;
+use floe_format::words::agree;
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock, rext3};
 use floe_report::calendar::date;
 use floe_report::human::{grouped, size};
@@ -139,7 +140,7 @@ fn layout(reader: &Reader<'_>) -> Listing {
     sheet.field("inodes per group", geometry.inodes_per_group);
     let descriptors =
         format!("{} blocks of {} bytes each", geometry.desc_blocks, geometry.desc_size);
-    sheet.field("descriptors", descriptors);
+    sheet.field("descriptors", agree(&descriptors));
     let backups: Vec<_> = (1..geometry.group_count)
         .filter_map(|group| geometry.superblock_of(GroupNr(group)))
         .take(12)

@@ -6,12 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::Context;
-use floe_blockdev::NewFile;
 use floe_report::fleet::{Run, State, Totals, html, human, prometheus};
 
 use crate::exit::{Ended, Outcome};
 use crate::input::clock::now_seconds;
-use crate::input::files::{FLEET_METRICS_HEAD, InputPath, OutputPath};
+use crate::input::files::{self, FLEET_METRICS_HEAD, InputPath, OutputPath};
 use crate::run::html_page;
 
 /// Report on a fleet: count the results of many checks, and compare them with earlier runs.
@@ -46,7 +45,7 @@ impl Args {
             html_page::write(path, &html::page(&runs, now_seconds()))?;
         }
         if let Some(path) = self.metrics.as_deref() {
-            NewFile::replace(path, 0o644, FLEET_METRICS_HEAD, prometheus::text(&runs).as_bytes())
+            files::replace(path, 0o644, FLEET_METRICS_HEAD, prometheus::text(&runs).as_bytes())
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
         human::write(out, &runs)?;

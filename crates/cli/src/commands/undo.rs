@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use floe_blockdev::image::Format;
 use floe_blockdev::{ReadBlocks, Saved, UndoFile, Use};
 use floe_format::ext::superblock::Superblock;
+use floe_format::words::agree;
 use floe_repair::undo::{Standing, standing, undo};
 use floe_report::human::{plural, size};
 
@@ -177,11 +178,14 @@ impl Args {
             Standing::Foreign => "does not belong to the undo file",
         };
         let stretches = differing.len();
-        writeln!(out, "{name}: {found}; {} in {stretches} ranges differ", size(bytes))?;
+        let ranges = format!("{stretches} ranges differ");
+        writeln!(out, "{name}: {found}; {} in {}", size(bytes), agree(&ranges))?;
         if self.verbose {
             for Saved { offset_bytes, len_bytes, .. } in differing {
                 let block = offset_bytes / u64::from(file.block_bytes());
-                writeln!(out, "  {len_bytes} bytes from byte {offset_bytes} (block {block})")?;
+                let bytes = format!("{len_bytes} bytes");
+                let bytes = agree(&bytes);
+                writeln!(out, "  {bytes} from byte {offset_bytes} (block {block})")?;
             }
         }
         writeln!(out, "Nothing was written.")?;

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
 use anyhow::Context;
+use floe_format::words::agree;
 
 use super::Sample;
 
@@ -33,7 +34,10 @@ fn record(sample: &Sample) -> Vec<u8> {
     let damage = sample.checked.as_ref().map_or(0, |checked| checked.damage);
     let (priority, message) = match verdict {
         "clean" => ("6", format!("{device}: clean")),
-        "damaged" => ("3", format!("{device}: damaged, {damage} findings need repair")),
+        "damaged" => {
+            let needs = format!("{damage} findings need repair");
+            ("3", format!("{device}: damaged, {}", agree(&needs)))
+        }
         _ => ("3", format!("{device}: could not be checked")),
     };
     field("MESSAGE", &message);

@@ -3,15 +3,14 @@
 use std::fmt::{Display, Write as _};
 use std::path::Path;
 
-use floe_blockdev::NewFile;
 use floe_check::report::Verdict;
 
 use super::{Checked, Sample};
-use crate::input::files::METRICS_HEAD;
+use crate::input::files::{self, METRICS_HEAD};
 
 /// Writes the metrics to `file` completely or not at all, so that nobody reads a partial file.
 pub(super) fn write(file: &Path, sample: &Sample) -> anyhow::Result<()> {
-    NewFile::replace(file, 0o644, METRICS_HEAD, text(sample).as_bytes())?;
+    files::replace(file, 0o644, METRICS_HEAD, text(sample).as_bytes())?;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use floe_check::Report;
 use floe_check::reader::Reader;
 use floe_report::html::DiskMap;
 
-use crate::input::files::HTML_HEAD;
+use crate::input::files::{self, HTML_HEAD, is_standard_output};
 
 /// The map of the reported disk.
 pub(crate) fn disk_map(report: &Report, device: &dyn ReadBlocks) -> anyhow::Result<DiskMap> {
@@ -21,7 +21,7 @@ pub(crate) fn disk_map(report: &Report, device: &dyn ReadBlocks) -> anyhow::Resu
 /// Tests early whether a page can be written to `path`.
 pub(crate) fn probe(path: &Path) -> anyhow::Result<()> {
     // Opening a pipe would make its reader see the end.
-    if path.metadata().is_ok_and(|found| !found.is_file()) {
+    if is_standard_output(path) || path.metadata().is_ok_and(|found| !found.is_file()) {
         return Ok(());
     }
     NewFile::replacing(path, 0o666, HTML_HEAD)
@@ -31,6 +31,6 @@ pub(crate) fn probe(path: &Path) -> anyhow::Result<()> {
 
 /// Writes the page completely or not at all.
 pub(crate) fn write(path: &Path, page: &str) -> anyhow::Result<()> {
-    NewFile::replace(path, 0o666, HTML_HEAD, page.as_bytes())
+    files::replace(path, 0o666, HTML_HEAD, page.as_bytes())
         .with_context(|| format!("cannot write {}", path.display()))
 }

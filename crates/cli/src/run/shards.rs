@@ -10,6 +10,7 @@ use anyhow::Context;
 use floe_blockdev::NewFile;
 use floe_check::checkpoint::{MAGIC, Part, Parts, Round, Share};
 use floe_check::{Accounting, CheckError};
+use floe_format::words::agree;
 use floe_report::human::size;
 
 use crate::exit::Ended;
@@ -204,7 +205,8 @@ impl Shard<'_> {
         let (index, count) = (self.share.index(), self.share.count());
         let found = match (part.round(), part.inodes_and_directories()) {
             (Round::Shards, Some((inodes, directories))) => {
-                format!("{inodes} inodes in use, {directories} directories; ")
+                let found = format!("{inodes} inodes in use, {directories} directories; ");
+                agree(&found).into_owned()
             }
             (Round::Inodes, _) => "merge with it to refine once more; ".to_owned(),
             _ => String::new(),

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use floe_blockdev::{UndoFile, UndoReadError, UndoWriter, WriteBlocks};
+use floe_format::words::agree;
 use floe_repair::undo::{Standing, standing, undo};
+use floe_report::human::size;
 
 /// Ensures that an undo file can be created at `path`, before the long work begins.
 ///
@@ -27,14 +29,15 @@ pub(crate) fn make_way(path: &Path, device: &dyn WriteBlocks) -> anyhow::Result<
         Standing::Partly => {
             let restored = undo(&file, device)?;
             eprintln!(
-                "floe: an earlier repair was cut off; {shown} undid it ({} bytes). Repairing again.",
-                restored.bytes
+                "floe: an earlier repair was cut off; {shown} undid it ({}). Repairing again.",
+                size(restored.bytes)
             );
             if let Some(first) = file.not_saved().first() {
+                let blocks = format!("{} blocks", file.not_saved().len());
                 eprintln!(
-                    "floe: warning: {} blocks, the first at byte {first}, were unreadable before that \
-                     repair and cannot be restored: they may hold its writes.",
-                    file.not_saved().len()
+                    "floe: warning: what was in {} before that repair, the first at byte {first}, \
+                     could not be read then and cannot be restored: its writes may still be there.",
+                    agree(&blocks)
                 );
             }
         }

@@ -63,7 +63,7 @@ fn a_pipe_is_refused_at_once() {
 #[test]
 fn an_empty_file_and_tiny_ones() {
     refused(b"", &["superblock", "empty"]);
-    refused(b"x", &["superblock", "only 1 bytes"]);
+    refused(b"x", &["superblock", "only 1 byte"]);
     refused(&[0; 1500], &["superblock"]);
 }
 

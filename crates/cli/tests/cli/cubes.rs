@@ -50,8 +50,16 @@ fn cubes_are_made_shown_changed_and_removed() {
         ("create", &["/web/inner"], "a cube in a cube"),
         ("create", &["/no/x"], "there is no"),
         ("create", &["/x", "--max-size", "1m"], "below 16.0 MiB"),
-        ("create", &["x"], "start with /"),
-        ("create", &["/"], "end with a name"),
+        ("create", &["x"], "starts with /"),
+        ("create", &["/"], "ends with a name"),
+        ("create", &["/../x"], "/../x: the path of a cube starts with /"),
+        ("create", &["/x", "--on-error", "crash"], "needs a journal of its own"),
+        ("set", &["/db", "--on-error", "crash"], "needs a journal of its own"),
+        (
+            "create",
+            &["/x", "--journal-blocks", "64", "--on-error", "crash", "--recovery", "online"],
+            "cannot be repaired online",
+        ),
         ("show", &["/"], "is not a cube"),
         ("set", &["/none", "--max-size", "none"], "there is no"),
         ("remove", &["/lost+found"], "is not a cube"),
@@ -183,6 +191,8 @@ fn filled() -> Image {
         }
         build::debugfs(&image, &script).unwrap();
     }
+    // It puts blocks anywhere; Floe moves them back whenever it writes.
+    assert_eq!(cube(&image, "set", &["/web", "--max-size", "none"]).0, 0);
     judge(&image, "filled");
     image
 }

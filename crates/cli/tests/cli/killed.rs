@@ -148,6 +148,27 @@ fn what_cannot_be_written_is_told_at_the_start() {
     assert!(image.to_vec().unwrap() == before);
 }
 
+/// An attribute of the file forbids writing to root, too: the message names it, and what takes it away.
+#[test]
+fn a_protected_file_is_named_as_such() {
+    let Some((image, _folder)) = damaged() else { return };
+    let set = |flag: &str| Command::new("chattr").arg(flag).arg(image.path()).status();
+    for (letter, kind) in [("i", "immutable"), ("a", "append-only")] {
+        if !set(&format!("+{letter}")).is_ok_and(|status| status.success()) {
+            eprintln!("skipped: no right to make a file {kind}");
+            return;
+        }
+        let lines = [&["repair", "--yes"][..], &["fsck", "-fy"]];
+        let all = lines.map(|line| whole(&[line, &[text(image.path())]].concat()));
+        assert!(set(&format!("-{letter}")).unwrap().success());
+        for ran in all {
+            assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
+            assert!(ran.err.contains(kind) && ran.err.contains("chattr -"), "{}", ran.err);
+            assert!(!ran.err.contains("root"), "{}", ran.err);
+        }
+    }
+}
+
 /// A loop device of a read-only file, like a write-protected disk, can still be opened for writing.
 #[test]
 fn a_read_only_device_is_noticed_before_the_work() {

@@ -105,6 +105,47 @@ fn standard_output_is_an_output_too() {
     assert!(fs::read_to_string(&page).unwrap().contains("CLEAN"));
 }
 
+/// `-` is standard output: the page or the metrics have it alone, and the report makes way. Nothing that must be a
+/// file goes there, and no file of that name appears.
+#[test]
+fn a_hyphen_is_standard_output() {
+    let Some(image) = image("ext4-1k") else { return };
+    let folder = tool::scratch("floe-outputs-").unwrap();
+    let run = |line: &[&str]| -> Ran {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+        ran(&command.args(line).arg(image.path()).current_dir(folder.path()).output().unwrap())
+    };
+    for (line, begins, says) in [
+        (&["check", "--html", "-"][..], "<!DOCTYPE html>", "CLEAN"),
+        (&["check", "--metrics", "-"], "# HELP floe_check_complete", "CLEAN"),
+        (&["repair", "--dry-run", "--yes", "--html", "-"], "<!DOCTYPE html>", "CLEAN"),
+    ] {
+        let ran = run(line);
+        assert_eq!(ran.code, 0, "{line:?}: {}", ran.err);
+        assert!(
+            ran.out.starts_with(begins) && !ran.out.contains("\nCLEAN"),
+            "{line:?}: {}",
+            ran.out
+        );
+        assert!(ran.err.contains(says), "{line:?}: {}", ran.err);
+    }
+    for line in [
+        &["check", "--json", "--html", "-"][..],
+        &["check", "--html", "-", "--metrics", "-"],
+        &["check", "--checkpoint", "-"],
+        &["repair", "--yes", "--undo", "-"],
+        &["repair", "--plan", "-"],
+        &["fsck", "-fy", "-z", "-"],
+    ] {
+        let ran = run(line);
+        assert_eq!(ran.code, 16, "{line:?}: {}{}", ran.out, ran.err);
+        assert!(ran.err.contains("Nothing was looked at or changed"), "{line:?}: {}", ran.err);
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    assert_eq!(run(&["check", "--html", "./-"]).code, 0);
+    assert!(fs::read_to_string(folder.path().join("-")).unwrap().starts_with("<!DOCTYPE html>"));
+}
+
 /// Loop devices instead of disks: they are never an output, and the file behind one is an input.
 #[test]
 fn block_devices_and_what_is_behind_them_are_no_outputs() {

@@ -34,6 +34,7 @@ impl Op<'_> {
             let (root, form) = (&inode.base.block, self.volume.geometry().indirect());
             for node in nodes_above(&mut self.tx, root, form, found.logical)? {
                 self.volume.fs.space.judge_node(node)?;
+                self.volume.fs.space.judge_own(inode.number, BlockRun::new(node, 1))?;
             }
         }
         Ok(extent)

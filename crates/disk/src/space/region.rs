@@ -338,8 +338,8 @@ impl Pool {
             return Err(NOT_A_RESERVATION);
         }
         let NodeForm { inode_seed, .. } = self.form(&file);
-        let form = self.groups.geometry().indirect();
-        let look = MapLook { root: &file.base.block, flags, form, inode_seed };
+        let (root, form) = (&file.base.block, self.groups.geometry().indirect());
+        let look = MapLook { root, flags, form, inode_seed, judge: None };
         let mut from = 0;
         while let Some(extent) = look.next(tx, LogicalBlock(from))? {
             let run = extent.run;

@@ -65,6 +65,15 @@ impl Settings {
     }
 }
 
+/// A cube of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// That of an inode.
+    Of(InodeNr),
+    /// That with a number: where its own directory cannot be reached.
+    Number(u32),
+}
+
 /// A call about cubes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CubeCall<'a> {
@@ -94,18 +103,20 @@ pub enum CubeCall<'a> {
         /// The directory stays, with all its files.
         keep_files: bool,
     },
-    /// Checks the cube of an inode while the others are served, and repairs it if that is wanted. The old content of changed
+    /// Checks a cube while the others are served, and repairs it if that is wanted. The old content of changed
     /// blocks goes to a new file. The answer comes by [`CubeCall::Report`].
     Check {
-        /// Any inode of the cube.
-        inode: InodeNr,
+        /// The cube.
+        cube: Which,
         /// Repair what is found.
         repairs: bool,
         /// Where old content is saved.
         undo: Option<std::path::PathBuf>,
     },
-    /// The result of the last check or repair of the cube of an inode; empty while it runs.
-    Report(InodeNr),
+    /// Free blocks of all cubes are held for them when the file system is unmounted.
+    Fence,
+    /// The result of the last check or repair of a cube; empty while it runs.
+    Report(Which),
 }
 
 impl CubeCall<'_> {

@@ -67,7 +67,7 @@ pub(super) fn inode(edit: InodeEdit, tense: Tense) -> String {
             format!("the attribute {was} given a name that can be read, or removed if it has none")
         }
         InodeEdit::AccessList { .. } => {
-            format!("the access list {was} replaced by one that the mode allows, or removed")
+            format!("the access list {was} replaced by one that gives nobody more, or removed")
         }
         InodeEdit::ValueHere { .. } => {
             format!(

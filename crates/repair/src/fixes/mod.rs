@@ -50,7 +50,9 @@ pub(crate) fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
         // Open a directory only once.
         (Edit::Directory { dir: left, .. }, Edit::Directory { dir: right, .. })
         | (Edit::Entry { dir: left, .. }, Edit::Entry { dir: right, .. }) => left == right,
-        (Edit::Attach { .. }, Edit::Attach { .. })
+        // Read the places of orphans only once.
+        (Edit::Orphans(_), Edit::Orphans(_))
+        | (Edit::Attach { .. }, Edit::Attach { .. })
         | (Edit::Tree(TreeEdit::Reconnect(_)), Edit::Tree(TreeEdit::Reconnect(_))) => true,
         _ => false,
     };
@@ -72,6 +74,7 @@ pub(crate) fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
             Some(Edit::Directory { dir, .. } | Edit::Entry { dir, .. }) => {
                 results.extend(dirents::apply_all(stage, *dir, group));
             }
+            Some(Edit::Orphans(_)) => results.extend(orphans::apply_all(stage, group)),
             Some(Edit::Attach { .. }) => {
                 results.extend(lost_found::enter_all(stage, &inodes(group), |_, _, _| Ok(())));
             }
@@ -117,7 +120,6 @@ fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
         Edit::Journal(edit) => journal::apply(stage, edit),
         // Made before the first round, because a bad MMP block stops any examination.
         Edit::CleanMmp => Ok(()),
-        Edit::Orphans(edit) => orphans::apply(stage, *edit),
         Edit::RecreateResizeInode => resize_inode::apply(stage),
         Edit::BadBlocks { blocks, replace } => bad_blocks::list(stage, blocks, *replace),
         Edit::NotBad { block } => bad_blocks::forget(stage, *block),
@@ -126,7 +128,9 @@ fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
         Edit::AttributeBlock { block, edit } => xattrs::apply(stage, *block, *edit),
         Edit::CloneShared { inode } => shared_blocks::clone(stage, *inode),
         // Handled together with others of their kind.
-        Edit::Directory { .. } | Edit::Entry { .. } | Edit::Attach { .. } => Ok(()),
+        Edit::Directory { .. } | Edit::Entry { .. } | Edit::Attach { .. } | Edit::Orphans(_) => {
+            Ok(())
+        }
         Edit::Tree(edit) => connectivity::apply(stage, *edit),
         Edit::RebuildDirectory { dir } => htree::rebuild(stage, *dir),
         Edit::RebuildExtents { inode } => maps::rebuild(stage, *inode),

@@ -1,29 +1,43 @@
 //! The orphan list: completes the deletion or truncation of files that were open at a crash.
 
+use std::collections::BTreeMap;
+
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::ext::orphan_file::{OrphanBlock, TAIL_SIZE};
 use floe_format::features::RoCompat;
 use floe_format::{BlockNr, InodeNr};
 
-use crate::edit::OrphanEdit;
+use crate::edit::{Edit, OrphanEdit};
 use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::stage::Stage;
-use floe_ext4::journal::find_cubes;
+use floe_ext4::journal::{find_cubes, orphans_in};
 use floe_ext4::map::walk::has_map;
 
-pub(super) fn apply(stage: &mut Stage<'_>, edit: OrphanEdit) -> Result<(), Failure> {
-    match edit {
-        OrphanEdit::Empty => {
-            stage.superblock_mut().last_orphan = 0;
-            Ok(())
-        }
-        OrphanEdit::Finish(inode) => finish(stage, inode),
-    }
+use super::Made;
+
+/// Makes edits of orphans in order. The blocks that name orphans are read once for all of them.
+pub(super) fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
+    let mut slots = None;
+    let made = edits.iter().map(|edit| {
+        let result = match edit {
+            Edit::Orphans(OrphanEdit::Finish(inode)) => finish(stage, *inode, &mut slots),
+            _ => {
+                stage.superblock_mut().last_orphan = 0;
+                Ok(())
+            }
+        };
+        (result, stage.take_notes())
+    });
+    made.collect()
 }
 
 /// Releases an inode without links; truncates any other to its size.
-fn finish(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
+fn finish(
+    stage: &mut Stage<'_>,
+    inode: InodeNr,
+    slots: &mut Option<OrphanSlots>,
+) -> Result<(), Failure> {
     let mut image = stage.read_inode(inode)?;
     if image.base.links_count == 0 {
         image.base.dtime = stage.now32();
@@ -42,7 +56,12 @@ fn finish(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
         stage.write_inode(&image)?;
     }
     stage.superblock_mut().last_orphan = 0;
-    clear_slots(stage, inode)
+    // Empty slots are zero.
+    let slots = match slots {
+        Some(slots) => slots,
+        None => slots.insert(OrphanSlots::read(stage)?),
+    };
+    slots.clear(stage, inode)
 }
 
 /// Frees the blocks beyond the size, and zeroes the rest of the last block.
@@ -67,28 +86,61 @@ fn cut(stage: &mut Stage<'_>, image: &mut crate::stage::InodeImage) -> Result<()
     Ok(())
 }
 
-/// Removes an inode from the orphan file and from the blocks of cubes; empty slots are zero.
-fn clear_slots(stage: &mut Stage<'_>, orphan: InodeNr) -> Result<(), Failure> {
-    let volume = &stage.evidence.volume;
-    let superblock = stage.superblock();
-    let cubes = find_cubes(stage.overlay, superblock, &volume.geometry, &volume.groups).usable;
-    for own in cubes {
-        keep_in_block(stage, own.orphan_block, own.seed, |other| other != orphan)?;
+/// The blocks with slots for orphans, those of the orphan file and those of cubes, by the inodes in them.
+#[derive(Debug, Default)]
+struct OrphanSlots {
+    /// A block, and the seed of its checksum, where there are checksums.
+    blocks: Vec<(BlockNr, Option<u32>)>,
+    /// For each orphan, the indices of blocks that name it.
+    named: BTreeMap<InodeNr, Vec<usize>>,
+}
+
+impl OrphanSlots {
+    /// Reads all such blocks once: a removal for each orphan on its own would read them as often as there are
+    /// orphans.
+    fn read(stage: &Stage<'_>) -> Result<Self, Failure> {
+        let volume = &stage.evidence.volume;
+        let superblock = stage.superblock();
+        let cubes = find_cubes(stage.overlay, superblock, &volume.geometry, &volume.groups).usable;
+        let mut slots = Self::default();
+        for own in &cubes {
+            // A damaged list has a finding of its own, which a right checksum would hide.
+            if orphans_in(own, &stage.read_block(own.orphan_block)?).is_some() {
+                slots.blocks.push((own.orphan_block, own.seed));
+            }
+        }
+        if stage.geometry.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
+            let file = stage.read_inode(InodeNr(superblock.orphan_file_inum))?;
+            let seed = stage.seed.of_inode(file.number, file.base.generation);
+            let seed = stage.checksummed().then_some(seed);
+            let runs = FileMap::load(stage, &file).runs;
+            let blocks = runs.iter().flat_map(|extent| extent.run.start.0..extent.run.end().0);
+            slots.blocks.extend(blocks.map(|block| (BlockNr(block), seed)));
+        }
+        for (index, &(block, _)) in slots.blocks.iter().enumerate() {
+            let bytes = stage.read_block(block)?;
+            for inode in slots_of(&bytes) {
+                slots.named.entry(inode).or_default().push(index);
+            }
+        }
+        Ok(slots)
     }
-    if !stage.geometry.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
-        return Ok(());
+
+    /// Empties the slots of an orphan.
+    fn clear(&self, stage: &Stage<'_>, orphan: InodeNr) -> Result<(), Failure> {
+        let blocks = self.named.get(&orphan).into_iter().flatten();
+        for &(block, seed) in blocks.filter_map(|&index| self.blocks.get(index)) {
+            keep_in_block(stage, block, seed, |other| other != orphan)?;
+        }
+        Ok(())
     }
-    let file = stage.read_inode(InodeNr(stage.superblock().orphan_file_inum))?;
-    let map = FileMap::load(stage, &file);
-    let blocks: Vec<BlockNr> = map
-        .runs
-        .iter()
-        .flat_map(|extent| extent.run.start.0..extent.run.end().0)
-        .map(BlockNr)
-        .collect();
-    let seed = stage.seed.of_inode(file.number, file.base.generation);
-    let seed = stage.checksummed().then_some(seed);
-    blocks.into_iter().try_for_each(|block| keep_in_block(stage, block, seed, |one| one != orphan))
+}
+
+/// The inodes that a block of orphans names.
+fn slots_of(bytes: &[u8]) -> impl Iterator<Item = InodeNr> {
+    let slots = bytes.len().saturating_sub(TAIL_SIZE);
+    let words = bytes.get(..slots).unwrap_or_default().as_chunks::<4>().0;
+    words.iter().map(|slot| InodeNr(u32::from_le_bytes(*slot))).filter(|inode| inode.0 != 0)
 }
 
 /// Empties the slots of a block of orphans that are not to be kept. `seed` is that of its checksum, where there are checksums.

@@ -3,8 +3,8 @@
 use floe_check::Problem;
 use floe_format::ext::xattr::value_inode::{stored_hash, value_hash};
 use floe_format::ext::xattr::{
-    self, IBODY_HEADER_SIZE, INDEX_ACL_ACCESS, MAGIC, VALUE_INUM_AT, VALUE_SIZE_AT, XattrArea,
-    XattrEntry, XattrHeader,
+    self, IBODY_HEADER_SIZE, MAGIC, VALUE_INUM_AT, VALUE_SIZE_AT, XattrArea, XattrEntry,
+    XattrHeader,
 };
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
@@ -59,6 +59,7 @@ pub(crate) fn flipped_attribute_block(stage: &Stage<'_>, problem: &Problem) -> O
         | Problem::XattrNameWithZero { block, .. }
         | Problem::XattrAclWithName { block, .. }
         | Problem::XattrListUnreadable { block, .. }
+        | Problem::XattrListMisread { block, .. }
         | Problem::XattrBlockChecksumBad { block, .. } => block,
         _ => return None,
     };
@@ -189,9 +190,8 @@ pub(super) fn mend_name(
     Ok(false)
 }
 
-/// Replaces an access list that cannot be read, or removes it: in `image` itself, or in the
-/// attribute block, which is staged. Where no list is put in its place, the mode alone counts, in
-/// which the bits of the group may have been meant for others: the group loses them.
+/// Replaces an access list that Linux cannot read or misreads, or removes it: in `image` itself, or in
+/// the attribute block, which is staged. The mode follows.
 ///
 /// Returns whether the caller must write the inode.
 pub(super) fn mend_list(
@@ -200,28 +200,27 @@ pub(super) fn mend_list(
     block: BlockNr,
     offset_bytes: u32,
 ) -> Result<bool, Failure> {
-    const OF_GROUP: u16 = 0o070;
+    const PERMISSIONS: u16 = 0o777;
     let (offset, mode) = (offset_bytes as usize, image.base.mode);
-    let mut bytes = match block {
-        BlockNr(0) => Vec::new(),
-        block => stage.read_block(block)?,
-    };
-    let area = match block {
-        BlockNr(0) => {
-            let at = image.attributes_offset().ok_or(Failure::NotNow("it has no attributes"))?;
-            image.raw.get_mut(at + IBODY_HEADER_SIZE..).unwrap_or_default()
-        }
-        _ => &mut bytes[..],
-    };
-    let is_access = area.get(offset + 1) == Some(&INDEX_ACL_ACCESS);
-    let is_replaced = xattr::mend_list(area, offset, mode);
-    if is_access && !is_replaced {
-        image.base.mode &= !OF_GROUP;
+    if block.0 == 0 {
+        let at = image.attributes_offset().ok_or(Failure::NotNow("it has no attributes"))?;
+        let area = image.raw.get_mut(at + IBODY_HEADER_SIZE..).unwrap_or_default();
+        let mended = xattr::mend_list(area, 0, offset, mode & PERMISSIONS);
+        image.base.mode = mode & !PERMISSIONS | mended.permissions;
+        return Ok(true);
     }
-    if block.0 != 0 {
-        write(stage, block, bytes)?;
+    let mut bytes = stage.read_block(block)?;
+    let mended = xattr::mend_list(&mut bytes, XattrHeader::SIZE, offset, mode & PERMISSIONS);
+    let sharers = bytes.first_chunk().map_or(0, |head| XattrHeader::decode(head).refcount);
+    if mended.is_removed && mended.permissions != mode & PERMISSIONS && sharers > 1 {
+        // Their modes, in which the bits of the group are those of the mask, would then count.
+        return Err(Failure::NotNow(
+            "other inodes share the list, and there is no room to mend it",
+        ));
     }
-    Ok(block.0 == 0 || image.base.mode != mode)
+    image.base.mode = mode & !PERMISSIONS | mended.permissions;
+    write(stage, block, bytes)?;
+    Ok(image.base.mode != mode)
 }
 
 /// A field of an attribute entry that locates its value.

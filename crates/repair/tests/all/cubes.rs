@@ -15,7 +15,7 @@ use floe_ext4::inode_table::{desc_place, inode_place};
 use floe_ext4::tx::DirectTx;
 use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
 use floe_format::ext::inode::{Inode, OwnedInode, Timestamp};
-use floe_format::native::cube::{OnError, Policies, SubSuperblock};
+use floe_format::native::cube::{Policies, Recovery, SubSuperblock};
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::LotRecord;
 use floe_format::{BlockNr, GroupNr, InodeNr};
@@ -59,7 +59,7 @@ fn cubes(count: u32, files: u32) -> MemDevice {
             _ => (InodeNr::ROOT, format!("/c{cube}")),
         };
         let name = path.rsplit('/').next().unwrap();
-        let policies = Policies { on_error: OnError::Crash, ..Policies::default() };
+        let policies = Policies { recovery: Recovery::Offline, ..Policies::default() };
         let (name, path) = (name.as_bytes(), path.as_bytes());
         let made = NewCube { parent, name, path, permissions: 0o755, journal_blocks: 0, policies };
         assert_eq!(volume.create_cube(&mut tx, &caller, &made).unwrap(), cube);
@@ -140,6 +140,11 @@ fn sub(device: &dyn ReadBlocks, block: u64) -> Option<SubSuperblock> {
 
 /// Changes the owner in the records of a lot.
 fn give_lot(device: &dyn WriteBlocks, lot: u32, cube: u32) {
+    change_records(device, lot, |record| record.cube = cube);
+}
+
+/// Changes the records of a lot, in the descriptors and their backup.
+fn change_records(device: &dyn WriteBlocks, lot: u32, change: impl Fn(&mut LotRecord)) {
     let fs = fs(device);
     let geo = fs.geometry();
     let checksum = DescChecksum::of(&fs.superblock);
@@ -149,8 +154,9 @@ fn give_lot(device: &dyn WriteBlocks, lot: u32, cube: u32) {
             let offset = geo.offset_bytes(place) + at as u64;
             let mut raw = vec![0; 1024];
             device.read_at(offset, &mut raw).unwrap();
-            let record = LotRecord::of(&raw).unwrap();
-            LotRecord { cube, ..record }.put(&mut raw);
+            let mut record = LotRecord::of(&raw).unwrap();
+            change(&mut record);
+            record.put(&mut raw);
             GroupDesc::of(&raw).seal(&mut raw, group, checksum);
             device.write_at(offset, &raw).unwrap();
         }
@@ -248,7 +254,7 @@ fn the_file_of_sub_superblocks_is_made_again() {
     for cube in [1, 2] {
         let [first, second] = copies(&device, cube).map(|block| sub(&device, block).unwrap());
         // The policies come from a copy in the cube's lot that nothing led to any more.
-        assert_eq!((first.policies.on_error, &first), (OnError::Crash, &second));
+        assert_eq!((first.policies.recovery, &first), (Recovery::Offline, &second));
     }
     assert_eq!(sub(&device, copies(&device, 2)[0]).unwrap().path, before.path);
 }
@@ -265,6 +271,30 @@ fn owners_of_lots_are_repaired_from_lists() {
     assert!(ids.contains(&"cube-without-lot"), "{ids:?}");
     assert_eq!(scope_of(&device, 2).sub.lots, [lot]);
     assert!(found(&device).is_empty(), "{:?}", found(&device));
+}
+
+/// A record that names another inode as its reservation file is wrong, and not the name of that file.
+#[test]
+fn a_record_with_another_reservation_file_is_mended_alone() {
+    if tool::missing() {
+        return;
+    }
+    let device = cubes(2, 24);
+    let before = device.to_vec();
+    let lot = scope_of(&device, 1).sub.lots[0];
+    let ids = repaired(&device, |device| {
+        change_records(device, lot, |record| record.region_inode = 2);
+    });
+    assert!(ids.iter().all(|id| *id == "lot-record-wrong"), "{ids:?}");
+    assert!(!ids.is_empty() && found(&device).is_empty(), "{:?}", found(&device));
+    let geometry = fs(&device).geometry().clone();
+    let (after, fs) = (device.to_vec(), fs(&device));
+    for inode in (1..=geometry.inodes_count).map(InodeNr) {
+        let (block, at) = inode_place(inode, &geometry, descs(&fs)).unwrap();
+        let at = (geometry.offset_bytes(block) + at as u64) as usize;
+        let range = at..at + geometry.inode_size as usize;
+        assert!(before[range.clone()] == after[range], "{inode} was changed");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
+mod access_lists;
 mod attribute_values;
 mod commit;
 mod crash;

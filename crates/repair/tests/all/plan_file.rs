@@ -70,6 +70,11 @@ fn a_device_that_changed_is_refused() {
         assert!(matches!(refused, Err(PlanFileError::Changed { .. })), "{at}: {refused:?}");
         planned.image.write(at as u64, &[before[at]]).unwrap();
     }
+    // The superblock is compared by itself, whether or not the plan writes to its block.
+    planned.image.write(1024 + 0x78, &[before[1024 + 0x78] ^ 1]).unwrap();
+    let refused = planned.staged(&planned.path()).unwrap_err();
+    assert!(refused.to_string().contains("its superblock differs"), "{refused}");
+    planned.image.write(1024 + 0x78, &[before[1024 + 0x78]]).unwrap();
     assert!(planned.staged(&planned.path()).is_ok());
     let mut other = planned.image.copy().unwrap();
     other.set_size(planned.image.size() + 1024).unwrap();

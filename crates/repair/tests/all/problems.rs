@@ -42,7 +42,7 @@ const NEWER: &str = "only a newer tool knows its meaning";
 const NO_BACKUP: &str = "the file system is too small for a backup; e2fsck gives up, too";
 const CUT_OFF: &str = "the part past the end may be intact: nothing is repaired, and the \
                        file system is not marked clean";
-const LISTS: &str = "e2fsck leaves a list that Linux cannot read";
+const LISTS: &str = "e2fsck leaves a list that Linux cannot read or misreads";
 const UNREADABLE: &str = "a copy of the device may recover the block: everything that does not \
                           depend on it is repaired, and the file system is not marked clean";
 
@@ -91,7 +91,10 @@ const EXCEPTIONS: &[Exception] = &[
         &["/empty (Gone, Regular)"],
     ),
     exception("access list of another version", LISTS, &["/acl (Xattr, Regular)"]),
-    exception("access list without room for another", LISTS, &["/acl (Owner, Regular)"]),
+    exception("access list without room for another", LISTS, &["/acl (Xattr, Regular)"]),
+    exception("access list with others in front", LISTS, &["/acl (Xattr, Regular)"]),
+    exception("access list without others", LISTS, &["/acl (Owner, Regular)"]),
+    exception("default access list without the group", LISTS, &["/dir (Xattr, Directory)"]),
     exception("default access list with an unknown entry", LISTS, &["/dir (Xattr, Directory)"]),
 ];
 

@@ -59,14 +59,14 @@ const PICTURES: [Picture; 4] = [
         summary: |map| {
             let free: u64 = map.cells.iter().map(|cell| cell.free_seen).sum();
             let runs: u64 = map.cells.iter().map(|cell| cell.free_runs).sum();
-            let average = grouped(free.checked_div(runs).unwrap_or(0));
+            let average = counted(free.checked_div(runs).unwrap_or(0), "block");
             match map.bitmaps_seen {
                 0 => "All block bitmaps are uninitialised: no group was ever used.".to_owned(),
                 seen if seen == map.groups => {
-                    format!("A free extent has {average} blocks on average.")
+                    format!("A free extent has {average} on average.")
                 }
                 seen => format!(
-                    "A free extent has {average} blocks on average, in the {} sampled.",
+                    "A free extent has {average} on average, in the {} sampled.",
                     counted(u64::from(seen), "bitmap"),
                 ),
             }
@@ -87,9 +87,9 @@ const PICTURES: [Picture; 4] = [
             let blocks: f64 = map.cells.iter().map(|cell| cell.metadata).sum();
             let cells = map.cells.iter().filter(|cell| cell.metadata > 0.0).count() as u64;
             // A count of blocks, so the value is whole.
-            let blocks = grouped(blocks as u64);
+            let blocks = counted(blocks as u64, "block");
             format!(
-                "{blocks} blocks hold superblocks, descriptors, bitmaps and inode tables, in {}.",
+                "Superblocks, descriptors, bitmaps and inode tables take {blocks}, in {}.",
                 counted(cells, "cell")
             )
         },

@@ -260,7 +260,7 @@ pub(crate) fn tiles(html: &mut Html, report: &Report, cost: &Cost) {
         tile(html, "Inodes affected", &grouped(files), detail, None);
         let inodes = u64::from(geometry.inodes_count);
         let used = report.totals.inodes_used;
-        let detail = format!("of {} inodes", grouped(inodes));
+        let detail = format!("of {}", counted(inodes, "inode"));
         tile(html, "Inodes in use", &grouped(used), &detail, Some(share(used, inodes)));
         let used = report.blocks_used();
         let block_size = u64::from(geometry.block_size);

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use floe_check::Problem;
 use floe_check::report::JournalState;
 use floe_format::InodeNr;
+use floe_format::words::agree;
 use floe_repair::describe::Tense;
 use floe_repair::{Fate, Repair};
 
@@ -303,11 +304,12 @@ fn summary(out: &mut impl Write, account: &Account<'_>, tense: Tense) -> io::Res
                 writeln!(out, "To undo this: {command}")?;
             }
             if let Some(first) = not_saved.first() {
+                let blocks = format!("{} blocks", not_saved.len());
                 writeln!(
                     out,
-                    "Warning: {} blocks could not be read before they were overwritten, the first \
-                     at byte {first}: their old content cannot be restored.",
-                    not_saved.len()
+                    "Warning: {} could not be read before being overwritten, the first at byte \
+                     {first}: the old content cannot be restored.",
+                    agree(&blocks)
                 )?;
             }
         }
@@ -333,10 +335,17 @@ pub(crate) fn verdict_line(account: &Account<'_>) -> String {
     let unchanged = if would { " Nothing was changed." } else { "" };
     match account.verdict() {
         Verdict::Clean => format!("CLEAN: nothing needs repair.{unchanged}"),
-        // Only journal replay, or optional work such as indexes.
+        // Only journal replay, stale backups, or optional work such as indexes.
         Verdict::Repaired if found == 0 => {
-            let verb = if would { "would be" } else { "was" };
-            format!("CLEAN: no damage was found; the changes above {verb} made.{unchanged}")
+            let replays = usize::from(matches!(repair.journal, JournalState::Replayed { .. }));
+            let count = repair.deeds.len() + replays;
+            let (word, verb) = match (would, count) {
+                (true, _) => ("WOULD BE MODIFIED", "would be"),
+                (false, 1) => ("MODIFIED", "was"),
+                (false, _) => ("MODIFIED", "were"),
+            };
+            let changes = if count == 1 { "change" } else { "changes" };
+            format!("{word}: no damage was found, but the {changes} above {verb} made.{unchanged}")
         }
         Verdict::Repaired if would => {
             format!("WOULD BE REPAIRED: {findings}; then the file system is clean.{unchanged}")

@@ -234,6 +234,30 @@ fn attributes() -> Vec<Case> {
             &["xattr-list-unreadable"],
         ),
         stricter(
+            "access list with others in front",
+            Ext4K1,
+            list_of("/acl", |value| swap_words(value, 4, 24)),
+            &["xattr-list-misread"],
+        ),
+        stricter(
+            "access list with its mask before the group",
+            Ext4K1,
+            list_of("/acl", |value| swap_words(value, 16, 20)),
+            &["xattr-list-misread"],
+        ),
+        stricter(
+            "access list without others",
+            Ext4K1,
+            list_of("/acl", |value| value[24] = 1),
+            &["xattr-list-misread"],
+        ),
+        stricter(
+            "default access list without the group",
+            Ext4K1,
+            list_of("/dir", |value| value[16] = 1),
+            &["xattr-list-misread"],
+        ),
+        stricter(
             "default access list with an unknown entry",
             Ext4K1,
             list_of("/dir", |value| value[4] = 0x40),
@@ -308,6 +332,11 @@ fn list_of(path: &'static str, change: fn(&mut [u8])) -> InodeEdit {
         change(&mut raw[0xa4 + at..]);
         reseal_first(raw);
     })
+}
+
+/// Swaps two short entries of an access list.
+fn swap_words(value: &mut [u8], one: usize, other: usize) {
+    (0..4).for_each(|at| value.swap(one + at, other + at));
 }
 
 /// Gives a file of twenty contiguous blocks a tree of six levels, with nodes in the last six

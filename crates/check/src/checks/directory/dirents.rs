@@ -20,7 +20,7 @@ use floe_format::ext::inode::FileType;
 use floe_format::features::Compat;
 
 use crate::checks::context::directory::{DirCx, DirEvidence};
-use crate::checks::directory::entry_rules::{accept, leaves_cube};
+use crate::checks::directory::entry_rules::{Crossing, accept};
 use crate::checks::directory::{dot_entries, htree, plain_entries};
 use crate::evidence::dirs::DirFlags;
 use crate::evidence::inode_facts::Facts;
@@ -151,12 +151,12 @@ fn check_entries(
                 if !entry.in_use() {
                     return;
                 }
-                if !cx.stays_in_cube(block.dir, entry.inode) && !leaves_cube(cx, block, entry) {
+                let crossing = Crossing::of(cx, block, entry);
+                if crossing == Crossing::Allowed {
                     report_entangled(cx, block, entry, evidence);
                 }
-                let Some(facts) = accept(cx, block, entry, Some(&mut evidence.found)) else {
-                    return;
-                };
+                let found = Some(&mut evidence.found);
+                let Some(facts) = accept(cx, block, entry, crossing, found) else { return };
                 check_type(cx, block, entry, facts, evidence);
                 hashes.add(cx, block, entry);
                 if !twice {

@@ -5,12 +5,14 @@
 //! 0x020050-0x020052, 0x020055, 0x07030E.
 //! Does not verify: type bytes, duplicates, characters of names (`checks/directory/dirents.rs`).
 
+use floe_ext4::files::{Files, Follow};
 use floe_ext4::inode_table::inode_offset;
 use floe_format::InodeNr;
 use floe_format::ext::crypt::MIN_NAME_LEN;
 use floe_format::ext::dirent::DirEntry;
 use floe_format::ext::inode::FileType;
 use floe_format::native::backpointer::Backpointer;
+use floe_format::native::identity::{HOME_NAME, ROOT_CUBE_NAME};
 
 use crate::checks::context::directory::DirCx;
 use crate::evidence::dirs::DirFlags;
@@ -25,6 +27,7 @@ pub fn accept(
     cx: &DirCx<'_>,
     block: &DirBlock<'_>,
     entry: &DirEntry<'_>,
+    crossing: Crossing,
     found: Option<&mut impl Sink>,
 ) -> Option<Facts> {
     let facts = cx.facts_of(entry.inode, entry.file_type);
@@ -33,11 +36,11 @@ pub fn accept(
         && entry.inode != InodeNr::ROOT
         && !matches!(entry.name, b"" | b"." | b"..")
         && !cx.is_illegal(entry.inode)
-        && cx.stays_in_cube(block.dir, entry.inode);
+        && crossing == Crossing::None;
     if plain && !block.flags.contains(DirFlags::ENCRYPTED) {
         return Some(facts);
     }
-    match refusal(cx, block, entry, facts) {
+    match refusal(cx, block, entry, crossing, facts) {
         Verdict::Stays => Some(facts),
         Verdict::Silent => None,
         Verdict::Refused(problem) => {
@@ -58,7 +61,13 @@ enum Verdict {
 }
 
 /// Why an entry may not stay. The order of the questions is that of the catalogue.
-fn refusal(cx: &DirCx<'_>, block: &DirBlock<'_>, entry: &DirEntry<'_>, facts: Facts) -> Verdict {
+fn refusal(
+    cx: &DirCx<'_>,
+    block: &DirBlock<'_>,
+    entry: &DirEntry<'_>,
+    crossing: Crossing,
+    facts: Facts,
+) -> Verdict {
     let (dir, logical, offset_bytes) = (block.dir, block.logical(), entry.offset);
     let inode_named = entry.inode;
     let name = || Name::new(entry.name);
@@ -110,7 +119,7 @@ fn refusal(cx: &DirCx<'_>, block: &DirBlock<'_>, entry: &DirEntry<'_>, facts: Fa
     if entry.name.is_empty() {
         return refused(Problem::DirentNameEmpty { dir, logical, offset_bytes, inode_named });
     }
-    if let Some(problem) = bad_target(cx, block, entry, facts) {
+    if let Some(problem) = bad_target(cx, block, entry, crossing, facts) {
         return problem.map_or(Verdict::Silent, refused);
     }
     if facts.is_ea_inode() && cx.ea_references.contains_key(&inode_named) {
@@ -136,34 +145,81 @@ fn bad_target(
     cx: &DirCx<'_>,
     block: &DirBlock<'_>,
     entry: &DirEntry<'_>,
+    crossing: Crossing,
     facts: Facts,
 ) -> Option<Option<Problem>> {
-    let leaves = outside(cx, block, entry).map(Some);
-    leaves.or_else(|| unusable_inode(cx, block, entry, facts))
+    let leaves = if crossing == Crossing::Refused { outside(cx, block, entry) } else { None };
+    leaves.map(Some).or_else(|| unusable_inode(cx, block, entry, facts))
 }
 
 /// The finding about a name that leads into another cube although none may.
 fn outside(cx: &DirCx<'_>, block: &DirBlock<'_>, entry: &DirEntry<'_>) -> Option<Problem> {
     let (dir, logical, offset_bytes) = (block.dir, block.logical(), entry.offset);
     let (inode_named, geometry) = (entry.inode, &cx.volume.geometry);
-    let cubes = cx.volume.cubes.as_ref().filter(|_| leaves_cube(cx, block, entry))?;
+    let cubes = cx.volume.cubes.as_ref()?;
     let (cube, other) = (cubes.of_inode(geometry, dir), cubes.of_inode(geometry, inode_named));
     Some(Problem::CubeNameOutside { dir, logical, offset_bytes, inode_named, cube, other })
 }
 
-/// Whether a name leads into another cube although none may: no other system has written, and the inode does not say that this is
-/// its name (if it does, the record of a lot may be wrong).
-pub(crate) fn leaves_cube(cx: &DirCx<'_>, block: &DirBlock<'_>, entry: &DirEntry<'_>) -> bool {
-    let is_coupled = cx.volume.cubes.as_ref().is_none_or(|cubes| cubes.is_coupled());
-    if is_coupled || cx.stays_in_cube(block.dir, entry.inode) {
+/// Whether a name leads into another cube.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crossing {
+    /// It stays in its cube.
+    None,
+    /// It leaves it, and may: a system that does not know cubes has written, or the inode says that this is its
+    /// name, so that the record of a lot may be wrong.
+    Allowed,
+    /// It leaves its cube although none may.
+    Refused,
+}
+
+impl Crossing {
+    /// That of an entry, for which the inode that it names may have to be read.
+    #[inline]
+    pub fn of(cx: &DirCx<'_>, block: &DirBlock<'_>, entry: &DirEntry<'_>) -> Self {
+        if cx.stays_in_cube(block.dir, entry.inode) {
+            return Self::None;
+        }
+        Self::out_of_cube(cx, block, entry)
+    }
+
+    #[cold]
+    fn out_of_cube(cx: &DirCx<'_>, block: &DirBlock<'_>, entry: &DirEntry<'_>) -> Self {
+        if cx.volume.cubes.as_ref().is_none_or(|cubes| cubes.is_coupled()) {
+            return Self::Allowed;
+        }
+        let geometry = &cx.volume.geometry;
+        let mut raw = vec![0; geometry.inode_size as usize];
+        let offset = inode_offset(entry.inode, geometry, &cx.volume.groups);
+        let read = offset.and_then(|offset| cx.volume.device.read_at(offset, &mut raw).ok());
+        let own = read.and_then(|()| Backpointer::of(&raw));
+        let is_own = own.is_some_and(|own| own.fits(block.dir, entry.name));
+        if is_reservation(cx, block.dir, entry) {
+            Self::None
+        } else if is_own {
+            Self::Allowed
+        } else {
+            Self::Refused
+        }
+    }
+}
+
+/// Whether an entry is that of a lot's reservation file, whatever the record of the lot says: `region.LOT` in
+/// `/.cubes/c0`, for an inode of that lot.
+fn is_reservation(cx: &DirCx<'_>, dir: InodeNr, entry: &DirEntry<'_>) -> bool {
+    let volume = cx.volume;
+    let lot = entry.name.strip_prefix(b"region.").and_then(|lot| str::from_utf8(lot).ok());
+    let lot = lot.and_then(|lot| lot.parse::<u32>().ok());
+    let lot_groups = volume.cubes.as_ref().map_or(0, |cubes| cubes.lot_groups());
+    let place = volume.geometry.place_of(entry.inode);
+    let home = place.and_then(|(group, _)| group.0.checked_div(lot_groups));
+    if lot.is_none() || lot != home {
         return false;
     }
-    let geometry = &cx.volume.geometry;
-    let mut raw = vec![0; geometry.inode_size as usize];
-    let offset = inode_offset(entry.inode, geometry, &cx.volume.groups);
-    let read = offset.and_then(|offset| cx.volume.device.read_at(offset, &mut raw).ok());
-    let own = read.and_then(|()| Backpointer::of(&raw));
-    !own.is_some_and(|own| own.fits(block.dir, entry.name))
+    let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
+    let files = Files::new(volume.device, superblock, geometry, volume.groups.clone());
+    let path = [b"/", HOME_NAME, b"/", ROOT_CUBE_NAME].concat();
+    files.lookup(&path, Follow::NotLast).is_ok_and(|folder| folder.number == dir)
 }
 
 /// Whether the inode of an entry is none that can be named: `Some(None)` if the inode pass said so.

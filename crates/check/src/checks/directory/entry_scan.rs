@@ -7,7 +7,8 @@ use floe_format::{BlockNr, InodeNr};
 
 use crate::checks::context::directory::DirCx;
 use crate::checks::directory::dirents::{self, Position};
-use crate::checks::directory::{entry_rules, inline_dirs};
+use crate::checks::directory::entry_rules::{self, Crossing};
+use crate::checks::directory::inline_dirs;
 use crate::evidence::dirs::DirRun;
 use crate::evidence::ledger::{Ledger, ranges_of};
 use crate::problem::{Findings, Sink};
@@ -104,10 +105,11 @@ pub fn look<A: Accumulator>(
     dirents::walk(cx, block, dirents::end_of(cx, block), &mut room, |_, entry| {
         let at = position;
         position = at.next();
-        if at == Position::Other
-            && entry.in_use()
-            && entry_rules::accept(cx, block, entry, None::<&mut Findings>).is_some()
-        {
+        if at != Position::Other || !entry.in_use() {
+            return;
+        }
+        let crossing = Crossing::of(cx, block, entry);
+        if entry_rules::accept(cx, block, entry, crossing, None::<&mut Findings>).is_some() {
             each(&mut scan.own, block, entry);
         }
     });

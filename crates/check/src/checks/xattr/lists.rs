@@ -1,9 +1,12 @@
-//! Check: access lists that Linux cannot read, which e2fsck does not look at.
-//! Emits: `XattrListUnreadable`.
-//! Does not verify: lists whose value lies in an inode of its own; whether the entries make sense together,
-//! which Linux verifies only when a program sets a list.
+//! Check: access lists that Linux cannot read, or evaluates differently from what they say; e2fsck does not
+//! look at them.
+//! Emits: `XattrListUnreadable`, `XattrListMisread`.
+//! Does not verify: lists whose value lies in an inode of its own; faults that Linux ignores without a
+//! consequence (`docs/limits.md`).
 
-use floe_format::ext::xattr::{INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, XattrArea, XattrEntry, acl};
+use floe_format::ext::xattr::{
+    INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, XattrArea, XattrEntry, acl, acl_order,
+};
 use floe_format::{BlockNr, InodeNr};
 
 use crate::problem::Problem;
@@ -21,7 +24,11 @@ pub(super) fn fault(
     if !is_list || !entry.name.is_empty() || entry.value_inode.is_some() {
         return None;
     }
-    let is_wrong = area.value(entry).is_some_and(|value| !acl::is_readable(value));
-    let offset_bytes = entry.offset as u32;
-    is_wrong.then_some(Problem::XattrListUnreadable { inode, block, offset_bytes })
+    let (value, offset_bytes) = (area.value(entry)?, entry.offset as u32);
+    if !acl::is_readable(value) {
+        return Some(Problem::XattrListUnreadable { inode, block, offset_bytes });
+    }
+    let entries = acl::decode(value).unwrap_or_default();
+    let reason = acl_order::misread(&entries)?;
+    Some(Problem::XattrListMisread { inode, block, offset_bytes, reason })
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use floe_disk::mkfs::{Options, Plan};
 use floe_format::features::{Compat, RoCompat};
+use floe_format::words::agree;
 use floe_format::{BlockRun, GroupNr};
 
 /// Warns if a requested journal could not be created.
@@ -25,27 +26,23 @@ pub(super) fn tell(
 ) -> io::Result<()> {
     let (superblock, geometry) = (plan.superblock(), plan.geometry());
     let blocks = geometry.blocks_count;
-    writeln!(
-        out,
-        "{}: {blocks} blocks of {} bytes, {} inodes of {} bytes, {} groups",
-        device.display(),
-        geometry.block_size,
-        geometry.inodes_count,
-        geometry.inode_size,
-        geometry.group_count,
-    )?;
+    let sizes = format!(
+        "{blocks} blocks of {} bytes, {} inodes of {} bytes, {} groups",
+        geometry.block_size, geometry.inodes_count, geometry.inode_size, geometry.group_count,
+    );
+    writeln!(out, "{}: {}", device.display(), agree(&sizes))?;
     writeln!(out, "UUID: {}", superblock.uuid_text())?;
     if !superblock.label().is_empty() {
         writeln!(out, "Label: {}", superblock.label())?;
     }
     writeln!(out, "Features: {}", superblock.features().names().join(" "))?;
     let reserved = superblock.reserved_blocks_count();
-    writeln!(
-        out,
-        "Free: {} blocks, of which {reserved} are reserved for root, and {} inodes",
+    let free = format!(
+        "{} blocks, of which {reserved} are reserved for root, and {} inodes",
         superblock.free_blocks_count(),
         superblock.free_inodes_count,
-    )?;
+    );
+    writeln!(out, "Free: {}", agree(&free))?;
     if geometry.features.ro_compat.contains(RoCompat::BIGALLOC) {
         writeln!(out, "Clusters: {} blocks each", geometry.cluster_blocks)?;
     }

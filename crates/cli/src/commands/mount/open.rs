@@ -50,16 +50,12 @@ impl Args {
     fn open_and_serve_unlocked(&self, options: &Options) -> Result<()> {
         let wanted = options.read_only;
         match self.access(options)? {
-            Access::Writing(disk, volume) => return self.serve_writing(disk, *volume, options),
+            Access::Writing(disk, volume) => self.serve_writing(disk, *volume, options),
             Access::Reading(why) if wanted == Some(false) => {
                 bail!("cannot be mounted read-write: {why}")
             }
-            Access::Reading(why) if wanted.is_none() => {
-                eprintln!("floe: {}: mounting read-only: {why}", self.source.name());
-            }
-            Access::Reading(_) => {}
+            Access::Reading(why) => self.serve_reading(options, wanted.is_none().then_some(&why)),
         }
-        self.serve_reading(options)
     }
 
     /// Opens the disk for writing, and claims it, if that is wanted and safe.
@@ -72,7 +68,11 @@ impl Args {
             Ok((device, _)) => device,
             Err(error) => match error.downcast_ref() {
                 // As mount(8) does for a write-protected disk.
-                Some(DeviceError::ReadOnly { .. } | DeviceError::NoPermission { .. }) => {
+                Some(
+                    DeviceError::ReadOnly { .. }
+                    | DeviceError::NoPermission { .. }
+                    | DeviceError::Protected { .. },
+                ) => {
                     return Ok(Access::Reading("the device or file is write-protected".to_owned()));
                 }
                 _ => return Err(error),
@@ -176,7 +176,8 @@ impl Args {
         served.and(finished.context("the last changes cannot be written"))
     }
 
-    fn serve_reading(&self, options: &Options) -> Result<()> {
+    /// Serves an image that is only read; `why` is told once it turned out to hold a file system.
+    fn serve_reading(&self, options: &Options, why: Option<&String>) -> Result<()> {
         self.source.mind_users(InUse::WarnReader)?;
         // Keeps writers out until the mount ends.
         let claim = self.source.claim_for_reading()?;
@@ -198,6 +199,9 @@ impl Args {
         };
         let name = self.source.name();
         let served = view(&device, &check, |files, found| {
+            if let Some(why) = why {
+                eprintln!("floe: {name}: mounting read-only: {why}");
+            }
             for problem in found {
                 eprintln!("floe: {name}: {problem}");
             }

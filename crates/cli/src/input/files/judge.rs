@@ -11,6 +11,15 @@ use super::named::{Files, Named, Stream};
 use super::ours::is_ours;
 use crate::exit::Outcome;
 
+/// Options whose output may go to standard output, called `-`. All others keep what is needed later, in a form that
+/// is no text.
+const STREAMED: [&str; 4] = ["--html", "--metrics", "--bmap", "--output"];
+
+/// Whether an output is standard output.
+pub(crate) fn is_standard_output(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
 /// Suffixes of files written beside an output: the incomplete output, and the undo file of an
 /// external journal.
 const BESIDE: [&str; 3] = [floe_blockdev::UNFINISHED, ".journal", ".journal.unfinished"];
@@ -37,6 +46,12 @@ pub(crate) enum Refused {
     /// An output is a folder.
     #[error("{output} {}: this is a folder. Choose a file in it. {NOTHING}", path.display())]
     IsFolder { output: String, path: PathBuf },
+    /// An output that must be a file is `-`.
+    #[error(
+        "{output} -: this is standard output, but a file is needed; for one of that name, write ./-. \
+         {NOTHING}"
+    )]
+    IsStandardOutput { output: String },
     /// An output would replace a file that Floe did not create.
     #[error(
         "{output} {}: a file that Floe did not make is in the way. Move it, or choose another. \
@@ -104,7 +119,19 @@ impl Judged {
     pub(super) fn new(files: &Files) -> Result<Self, Refused> {
         let inputs: Vec<Place> = files.inputs.iter().map(Place::of_input).collect();
         let mut judged = Self { inputs: inputs.clone(), outputs: Vec::new() };
+        let mut to_stdout = files.json.then(|| "--json".to_owned());
         for output in &files.outputs {
+            if is_standard_output(&output.path) {
+                let option = output.option.clone();
+                if !STREAMED.contains(&option.as_str()) {
+                    return Err(Refused::IsStandardOutput { output: option });
+                }
+                if let Some(other) = to_stdout.replace(option.clone()) {
+                    let path = output.path.clone();
+                    return Err(Refused::IsOutput { output: option, other, path });
+                }
+                continue;
+            }
             let place = Place::of_output(output);
             let (option, path) = (output.option.clone(), output.path.clone());
             if let Some(input) = inputs.iter().find(|input| input.meets(&place)) {

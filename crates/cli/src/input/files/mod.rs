@@ -20,10 +20,12 @@ mod named;
 mod ours;
 #[cfg(test)]
 mod tests;
+mod written;
 
-pub(crate) use judge::{Judged, Refused, refuse_same};
+pub(crate) use judge::{Judged, Refused, is_standard_output, refuse_same};
 pub(crate) use named::Files;
 pub(crate) use ours::{FLEET_METRICS_HEAD, HTML_HEAD, METRICS_HEAD, SHARD_KEY_HEAD};
+pub(crate) use written::replace;
 
 /// Whether an option names a file.
 #[cfg(any(test, feature = "generate"))]

@@ -8,7 +8,7 @@ use rustix::fs::FileType;
 
 use super::identity::Identity;
 
-use super::judge::{Judged, Refused};
+use super::judge::{Judged, Refused, is_standard_output};
 use super::{InputPath, OutputPath};
 
 /// A file, and the option that names it.
@@ -25,6 +25,8 @@ pub(crate) struct Files {
     pub(super) inputs: Vec<Named>,
     pub(super) outputs: Vec<Named>,
     pub(super) streams: Vec<Stream>,
+    /// A document goes to standard output (`--json`).
+    pub(super) json: bool,
 }
 
 /// A stream that is already open for writing.
@@ -58,6 +60,8 @@ impl Files {
 
     fn collect(&mut self, command: &Command, matches: &ArgMatches) {
         for id in matches.ids() {
+            let is_set = || matches.try_get_one::<bool>(id.as_str()).ok().flatten() == Some(&true);
+            self.json |= id == "json" && is_set();
             let option = || spelled(command, id.as_str());
             // This returns an error for options of other types and for option groups.
             if let Ok(Some(paths)) = matches.try_get_many::<InputPath>(id.as_str()) {
@@ -77,6 +81,11 @@ impl Files {
     pub(crate) fn device(&self) -> String {
         let device = self.inputs.iter().find(|named| named.option == "DEVICE");
         device.map(|named| named.path.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
+    /// Whether an output goes to standard output, called `-`, where then nothing else may go.
+    pub(crate) fn has_streamed_output(&self) -> bool {
+        self.outputs.iter().any(|output| is_standard_output(&output.path))
     }
 
     /// Adds an input.

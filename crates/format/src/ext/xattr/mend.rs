@@ -2,7 +2,7 @@
 
 use super::{
     Chars, ENTRY_SIZE, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_USER, RawXattrEntry, XattrHeader,
-    acl, block_checksum, entry_hash, padded,
+    acl, acl_order, block_checksum, entry_hash, padded,
 };
 use crate::BlockNr;
 use crate::crc::{Seed, backwards_over_zeroes};
@@ -46,28 +46,91 @@ pub fn mend_name(area: &mut [u8], offset: usize) {
     }
 }
 
-/// Puts the [narrowest](acl::narrowest) ACL for `permissions` in the place of the unreadable access list at
-/// byte `offset` of an area, if there is room for it; removes the list otherwise, and any default
-/// list, of which the permissions of new files would follow. Returns whether it was put there.
-pub fn mend_list(area: &mut [u8], offset: usize, permissions: u16) -> bool {
-    let Some(raw) = area.get(offset..).and_then(|rest| rest.first_chunk()) else { return false };
-    let mut raw = RawXattrEntry::decode(raw);
-    let value = acl::narrowest(permissions);
-    let room = area
-        .get_mut(usize::from(raw.value_offs)..)
-        .and_then(|rest| rest.get_mut(..padded(raw.value_size as usize)))
-        .filter(|room| raw.name_index == INDEX_ACL_ACCESS && room.len() >= value.len());
-    let Some(room) = room else {
-        remove_entry(area, offset);
-        return false;
+/// The result of mending an access list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MendedList {
+    /// The permissions, nine bits, that go with it.
+    pub permissions: u16,
+    /// There was no room for a list in its place.
+    pub is_removed: bool,
+}
+
+/// Puts a list that Linux reads as it is meant in the place of the one at byte `offset` of an area whose
+/// entries begin at byte `first`:
+/// what the [order](acl_order) of its entries allows, or the [narrowest](acl::narrowest) if they are
+/// unreadable. It gives nobody more than `permissions` and the list gave before. An unreadable default list is
+/// removed, as is a list without room for another.
+pub fn mend_list(area: &mut [u8], first: usize, offset: usize, permissions: u16) -> MendedList {
+    let permissions = permissions & 0o777;
+    let untouched = MendedList { permissions, is_removed: false };
+    let Some(raw) = area.get(offset..).and_then(|rest| rest.first_chunk()) else {
+        return untouched;
     };
-    room.fill(0);
-    room[..value.len()].copy_from_slice(&value);
-    // A few entries.
-    raw.value_size = value.len() as u32;
+    let raw = RawXattrEntry::decode(raw);
+    let is_access = raw.name_index == INDEX_ACL_ACCESS;
+    let value = area.get(usize::from(raw.value_offs)..).unwrap_or(&[]);
+    let value = value.get(..raw.value_size as usize).unwrap_or(&[]);
+    let entries = acl::decode(value).ok().filter(|_| acl::is_readable(value));
+    let (list, with_list) = match (&entries, is_access) {
+        (Some(entries), true) => {
+            let (list, permissions) = acl_order::mended_access(entries, permissions);
+            (Some(acl::encode(&list)), permissions)
+        }
+        (Some(entries), false) => {
+            (Some(acl::encode(&acl_order::mended_default(entries))), permissions)
+        }
+        (None, true) => (Some(acl::narrowest(permissions)), permissions),
+        (None, false) => (None, permissions),
+    };
+    if list.is_some_and(|list| put_value(area, first, offset, &list)) {
+        return MendedList { permissions: with_list, is_removed: false };
+    }
+    remove_entry(area, offset);
+    // Without a list the bits of the group, which were those of the mask, are given to the group.
+    let left = match (entries, is_access) {
+        (Some(_), true) => permissions & 0o700,
+        (None, true) => permissions & 0o707,
+        (_, false) => permissions,
+    };
+    MendedList { permissions: left, is_removed: true }
+}
+
+/// Gives the nameless attribute at byte `offset` another value: in the place of the old one, or in free space
+/// below all values. Returns whether there was room.
+fn put_value(area: &mut [u8], first: usize, offset: usize, value: &[u8]) -> bool {
+    let entry_at = |area: &[u8], at: usize| {
+        let raw = area.get(at..).and_then(|rest| rest.first_chunk());
+        raw.map(RawXattrEntry::decode)
+    };
+    let Some(mut raw) = entry_at(area, offset) else { return false };
+    let old = usize::from(raw.value_offs);
+    let old = old..old.saturating_add(padded(raw.value_size as usize));
+    if old.end > area.len() {
+        return false;
+    }
+    let (mut at, mut lowest) = (first, area.len() & !3);
+    while let (Some(end), Some(entry)) = (end_of_entry(area, at), entry_at(area, at)) {
+        if entry.value_inum == 0 && entry.value_size > 0 {
+            lowest = lowest.min(usize::from(entry.value_offs) & !3);
+        }
+        at = end;
+    }
+    let place = if old.len() >= value.len() {
+        old.start
+    } else {
+        let is_whole = area.get(at..).and_then(|rest| rest.first_chunk()) == Some(&[0u8; 4]);
+        match lowest.checked_sub(padded(value.len())) {
+            Some(place) if is_whole && place >= at + 4 => place,
+            _ => return false,
+        }
+    };
+    area[old].fill(0);
+    area[place..place + value.len()].copy_from_slice(value);
+    // An area has at most 65,536 bytes, and a list far fewer.
+    (raw.value_offs, raw.value_size) = (place as u16, value.len() as u32);
     // Old kernels wrote no hash into inodes.
     if raw.hash != 0 {
-        raw.hash = entry_hash(&[], &value, Chars::Unsigned);
+        raw.hash = entry_hash(&[], value, Chars::Unsigned);
     }
     if let Some(bytes) = area.get_mut(offset..).and_then(|rest| rest.first_chunk_mut()) {
         raw.encode_into(bytes);
@@ -75,18 +138,21 @@ pub fn mend_list(area: &mut [u8], offset: usize, permissions: u16) -> bool {
     true
 }
 
+/// The end of the entry at a byte of an area; `None` at the end marker, and for an entry that leaves no
+/// room for one.
+fn end_of_entry(area: &[u8], at: usize) -> Option<usize> {
+    let rest = area.get(at..)?;
+    let is_end = *rest.first_chunk()? == [0u8; 4];
+    let len = ENTRY_SIZE + padded(usize::from(rest[0]));
+    (!is_end && len + 4 <= rest.len()).then_some(at + len)
+}
+
 /// Removes the entry at byte `offset`; values stay where they are. Entries behind it move up, as
 /// far as they can be followed; the rest goes, too.
 fn remove_entry(area: &mut [u8], offset: usize) {
-    let end_of = |at: usize| {
-        let rest = area.get(at..)?;
-        let is_end = *rest.first_chunk()? == [0u8; 4];
-        let len = ENTRY_SIZE + padded(usize::from(rest[0]));
-        (!is_end && len + 4 <= rest.len()).then_some(at + len)
-    };
-    let Some(behind) = end_of(offset) else { return };
+    let Some(behind) = end_of_entry(area, offset) else { return };
     let mut stop = behind;
-    while let Some(end) = end_of(stop) {
+    while let Some(end) = end_of_entry(area, stop) {
         stop = end;
     }
     let is_whole = area.get(stop..).and_then(|rest| rest.first_chunk()) == Some(&[0u8; 4]);

@@ -2,11 +2,12 @@
 //! may share, and with values in inodes of their own.
 
 pub mod acl;
+pub mod acl_order;
 mod mend;
 pub mod value_inode;
 mod write;
 
-pub use mend::{flipped_byte, mend_list, mend_name};
+pub use mend::{MendedList, flipped_byte, mend_list, mend_name};
 pub use write::{NewValue, NewXattr, NoRoom, needed_bytes, split_name, write_block, write_inode};
 
 use crate::crc::{Seed, crc32c};

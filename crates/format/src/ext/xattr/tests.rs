@@ -281,23 +281,75 @@ fn linux_reads_only_whole_lists() {
     assert!(!acl::is_readable(&other));
 }
 
+/// The access list in an area after it was mended, and the result.
+fn mended_list(area: &mut [u8], index: u8, permissions: u16) -> (Option<Vec<u8>>, MendedList) {
+    let offset = XattrArea::of_inode(area).unwrap().find(index, b"").unwrap().offset;
+    let mended = mend_list(&mut area[IBODY_HEADER_SIZE..], 0, offset, permissions);
+    let area = XattrArea::of_inode(area).unwrap();
+    area.check().unwrap();
+    let kept = area.find(INDEX_USER, b"a").unwrap();
+    assert_eq!(area.value(&kept), Some(&b"kept"[..]));
+    (area.find(index, b"").map(|entry| area.value(&entry).unwrap().to_vec()), mended)
+}
+
 #[test]
 fn a_list_is_replaced_where_there_is_room_and_default_lists_go() {
-    for (name_index, value_size, stays) in [
-        (INDEX_ACL_ACCESS, 28, true),
-        (INDEX_ACL_ACCESS, 16, false),
-        (INDEX_ACL_DEFAULT, 28, false),
+    let narrowest = acl::narrowest(0o640);
+    for (name_index, value_size, len, stays) in [
+        (INDEX_ACL_ACCESS, 28, 96, true),
+        // In free space.
+        (INDEX_ACL_ACCESS, 16, 96, true),
+        (INDEX_ACL_ACCESS, 16, 68, false),
+        (INDEX_ACL_DEFAULT, 28, 96, false),
     ] {
         let value = vec![0xee; value_size];
-        let mut area = area_of(&[(name_index, b"", &value), (INDEX_USER, b"a", b"kept")], 96);
-        let entry = XattrArea::of_inode(&area).unwrap().find(name_index, b"").unwrap();
-        let offset = entry.offset;
-        assert_eq!(mend_list(&mut area[IBODY_HEADER_SIZE..], offset, 0o640), stays);
-        let area = XattrArea::of_inode(&area).unwrap();
-        area.check().unwrap();
-        let list = area.find(name_index, b"").map(|entry| area.value(&entry).unwrap());
-        assert_eq!(list, stays.then_some(&acl::narrowest(0o640)[..]));
-        let kept = area.find(INDEX_USER, b"a").unwrap();
-        assert_eq!(area.value(&kept), Some(&b"kept"[..]));
+        let mut area = area_of(&[(name_index, b"", &value), (INDEX_USER, b"a", b"kept")], len);
+        let (list, mended) = mended_list(&mut area, name_index, 0o640);
+        assert_eq!(list, stays.then(|| narrowest.clone()));
+        let is_access = name_index == INDEX_ACL_ACCESS;
+        // Without a list the group has nothing.
+        let permissions = if is_access && !stays { 0o600 } else { 0o640 };
+        assert_eq!(mended, MendedList { permissions, is_removed: !stays });
+    }
+}
+
+#[test]
+fn a_list_out_of_order_is_mended_as_far_as_there_is_room() {
+    use acl::AclWho::{Mask, Other, Owner, OwningGroup, User};
+    let list = |entries: &[(acl::AclWho, u16)]| -> Vec<u8> {
+        let entry = |&(who, permissions): &_| acl::AclEntry { who, permissions };
+        acl::encode(&entries.iter().map(entry).collect::<Vec<_>>())
+    };
+    let late = list(&[(Owner, 6), (Other, 4), (OwningGroup, 4)]);
+    let whole = list(&[(Owner, 6), (OwningGroup, 0), (Mask, 4), (Other, 4)]);
+    let unmasked = list(&[(Owner, 6), (OwningGroup, 4), (Mask, 4), (User(7), 6), (Other, 4)]);
+    let masked = list(&[(Owner, 6), (User(7), 4), (OwningGroup, 4), (Mask, 4), (Other, 4)]);
+    let none: Vec<u8> = Vec::new();
+    for (value, len, expected, permissions) in [
+        (&late, 96, &whole, 0o644),
+        (&late, 68, &none, 0o600),
+        // As long as it was.
+        (&unmasked, 80, &masked, 0o644),
+    ] {
+        let mut area = area_of(&[(INDEX_ACL_ACCESS, b"", value), (INDEX_USER, b"a", b"kept")], len);
+        let (list, mended) = mended_list(&mut area, INDEX_ACL_ACCESS, 0o644);
+        assert_eq!(list.unwrap_or_default(), *expected);
+        assert_eq!(mended, MendedList { permissions, is_removed: expected.is_empty() });
+    }
+    // A default list keeps the permissions of its directory.
+    let mut area = area_of(&[(INDEX_ACL_DEFAULT, b"", &late), (INDEX_USER, b"a", b"kept")], 96);
+    let (list_left, mended) = mended_list(&mut area, INDEX_ACL_DEFAULT, 0o755);
+    assert_eq!(list_left, Some(list(&[(Owner, 6), (OwningGroup, 0), (Other, 4)])));
+    assert_eq!(mended, MendedList { permissions: 0o755, is_removed: false });
+}
+
+proptest! {
+    #[test]
+    fn any_area_survives_a_mended_list(
+        mut area in proptest::collection::vec(any::<u8>(), 0..200),
+        first in prop_oneof![Just(0usize), Just(32)],
+        offset in 0usize..220,
+    ) {
+        mend_list(&mut area, first, offset, 0o644);
     }
 }
