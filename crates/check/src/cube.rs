@@ -13,6 +13,7 @@ use floe_ext4::cubes::{Copy, find_stray};
 use floe_ext4::files::{Files, Follow};
 use floe_format::features::RoCompat;
 use floe_format::native::cube::{BLOCK_BYTES, SubSuperblock};
+use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 use floe_sync::{Arc, Mutex, PoisonError};
 
@@ -29,8 +30,10 @@ use crate::volume::cubes::{CubeMap, OneCube};
 use crate::volume::journal::JournalUse;
 use crate::volume::open::{Opened, WhichSuperblock, open};
 
+mod coupled;
 mod stand_in;
 
+pub use coupled::couples;
 pub use stand_in::CubeDevice;
 
 /// The name of a cube.
@@ -363,7 +366,8 @@ fn trimmed(path: &[u8]) -> &[u8] {
     path.get(..end).unwrap_or(path)
 }
 
-/// Checks one cube. Findings are those of a whole check that concern this cube alone ([`CubeScope::concerns`]).
+/// Checks one cube. Findings are those of a whole check that concern this cube alone ([`CubeScope::concerns`]); where another
+/// system has put files of one cube into another, those that concern any cube that is [coupled](couples) with it.
 ///
 /// # Errors
 /// [`CubeError`].
@@ -391,9 +395,16 @@ fn on_recovered(
     name: &CubeName,
     journal: JournalState,
 ) -> Result<(Report, CubeScope), CubeError> {
-    let cubes = Cubes::of_opened(device, opened, options, Some(name))?;
+    // Cubes that share files are checked together, for which all files are looked at; and so is one whose free blocks belong to
+    // the fence.
+    let is_coupled = Identity::is_coupled(&opened.superblock);
+    let has_fence = Identity::of(&opened.superblock).is_some_and(|own| own.fence_inode > 0);
+    let cubes = Cubes::of_opened(device, opened, options, Some(name).filter(|_| !is_coupled))?;
     let scope = cubes.find(name)?;
-    let mut report = check_shown(&cubes, &scope, options)?;
+    let mut report = match is_coupled || has_fence {
+        true => coupled::check_together(&cubes, &scope, options)?,
+        false => check_shown(&cubes, &scope, options)?,
+    };
     report.journal = journal;
     Ok((report, scope))
 }

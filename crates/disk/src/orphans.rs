@@ -15,6 +15,8 @@ pub(crate) struct Orphans {
     pub(crate) blocks: Vec<Place>,
     /// Entries that name an inode of another cube, with the cube whose block it is: no orphans.
     pub(crate) strays: Vec<(u32, InodeNr)>,
+    /// Cubes whose block is damaged.
+    pub(crate) damaged: Vec<u32>,
 }
 
 /// A block that lists orphans.

@@ -41,7 +41,7 @@ pub trait Allocate {
         self.block(tx, goal)
     }
 
-    /// Refuses a block that a block map names as an indirect block, if it cannot be one.
+    /// Refuses a block that a map names as a node of it, if it cannot be one.
     ///
     /// # Errors
     /// [`Refusal::Damaged`].
@@ -73,6 +73,8 @@ pub trait Space: Allocate {
 pub struct Tally<'a, A: ?Sized> {
     space: &'a mut A,
     cluster_bits: u32,
+    /// The inode whose map is changed.
+    inode: Option<InodeNr>,
     /// Clusters allocated minus clusters released.
     pub clusters: i64,
 }
@@ -80,7 +82,12 @@ pub struct Tally<'a, A: ?Sized> {
 impl<'a, A: Allocate + ?Sized> Tally<'a, A> {
     /// Counts from 0; `cluster_bits` is log2 of the blocks of a cluster.
     pub const fn new(space: &'a mut A, cluster_bits: u32) -> Self {
-        Self { space, cluster_bits, clusters: 0 }
+        Self { space, cluster_bits, inode: None, clusters: 0 }
+    }
+
+    /// The same, for the map of an inode: its nodes must be blocks that the inode may have.
+    pub const fn of(space: &'a mut A, cluster_bits: u32, inode: InodeNr) -> Self {
+        Self { space, cluster_bits, inode: Some(inode), clusters: 0 }
     }
 
     /// Clusters that a run touches; far below 2^63 inside a file system.
@@ -114,6 +121,9 @@ impl<A: Allocate + ?Sized> Allocate for Tally<'_, A> {
     }
 
     fn judge_node(&self, block: BlockNr) -> Result<(), Refusal> {
+        if let Some(inode) = self.inode {
+            self.space.judge_file(inode, BlockRun::new(block, 1))?;
+        }
         self.space.judge_node(block)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use floe_format::ext::inode::InodeFlags;
-use floe_format::native::cube::{MOST_CUBES, SUPER_NAME, SubSuperblock, newest};
+use floe_format::native::cube::{FENCE_NAME, MOST_CUBES, SUPER_NAME, SubSuperblock, newest};
 use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
 
 use crate::files::{Files, FilesError};
@@ -55,9 +55,23 @@ pub fn current(cube: u32, copies: &Copies) -> Option<SubSuperblock> {
 /// # Errors
 /// [`FilesError`]: `/.cubes` cannot be read.
 pub fn super_inode(files: &Files<'_>, home: InodeNr) -> Result<Option<InodeNr>, FilesError> {
+    Ok(own_inodes(files, home)?.0)
+}
+
+/// The same, and the inode of `/.cubes/fence`.
+///
+/// # Errors
+/// As [`super_inode`].
+pub fn own_inodes(
+    files: &Files<'_>,
+    home: InodeNr,
+) -> Result<(Option<InodeNr>, Option<InodeNr>), FilesError> {
     let listing = files.list(&files.node(home)?)?;
-    let own = listing.entries.iter().find(|entry| entry.name == SUPER_NAME);
-    Ok(own.map(|entry| entry.inode))
+    let named = |name: &[u8]| {
+        let own = listing.entries.iter().find(|entry| entry.name == name);
+        own.map(|entry| entry.inode)
+    };
+    Ok((named(SUPER_NAME), named(FENCE_NAME)))
 }
 
 /// Reads the sub-superblocks of all cubes. `words` and `flags` are those of the inode of `/.cubes/super`; `read` reads a

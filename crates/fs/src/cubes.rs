@@ -5,19 +5,22 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use floe_format::native::cube::{MOST_CUBES, OnError, Policies, Recovery};
+use floe_format::native::cube::{FsyncMode, MOST_CUBES, OnError, Policies, Recovery};
 use floe_format::{Geometry, GroupNr, InodeNr};
 use floe_sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use floe_sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, thread, thread_number};
 
 use crate::FsError;
+use desk::Desk;
+pub(crate) use desk::Job;
 use pins::Pins;
 
 mod bounds;
 mod call;
+mod desk;
 pub(crate) mod pins;
 
-pub use call::{CubeCall, Settings};
+pub use call::{CubeCall, Settings, Which};
 
 /// Counters of a gate: threads that run at the same time seldom share one.
 const COUNTERS: usize = 8;
@@ -116,16 +119,6 @@ impl Drop for Inside<'_> {
 /// A leaf of the table of gates.
 type Leaf = [OnceLock<Box<Gate>>; LEAF];
 
-/// Something to be done about a cube by the thread that tends the file system.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Job {
-    pub(crate) cube: u32,
-    /// Repair what is found.
-    pub(crate) repairs: bool,
-    /// Where the old content of changed blocks is saved.
-    pub(crate) undo: Option<std::path::PathBuf>,
-}
-
 /// Sizes by which inodes and blocks lie in lots.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
@@ -141,8 +134,9 @@ pub struct Gates {
     sizes: Sizes,
     /// Names and blocks may lead from one cube into another: a system that does not know cubes has written.
     coupled: AtomicBool,
-    /// The inodes of `/.cubes`, whose names lead into all cubes, and of `/.cubes/super`, whose blocks lie in all.
-    own_files: [AtomicU32; 2],
+    /// The inodes of `/.cubes`, whose names lead into all cubes, and of `/.cubes/super` and `/.cubes/fence`, whose blocks lie in
+    /// all.
+    own_files: [AtomicU32; 3],
     /// The owner of each lot; 0: the root cube.
     owners: Box<[AtomicU32]>,
     /// A lot has an owner besides the root cube.
@@ -151,9 +145,9 @@ pub struct Gates {
     gates: Box<[OnceLock<Box<Leaf>>]>,
     /// Directories above cubes.
     pins: RwLock<Arc<Pins>>,
-    jobs: Mutex<Vec<Job>>,
-    /// Names whose inode or content changed although no program asked for that.
-    stale: Mutex<Vec<(InodeNr, Vec<u8>)>>,
+    /// Cubes that fail together, each with the smallest number among them; 0: the root cube.
+    couples: RwLock<BTreeMap<u32, u32>>,
+    desk: Mutex<Desk>,
     waiting: AtomicUsize,
     /// Threads that may wait at gates at the same time, so that others are left to serve.
     most_waiting: AtomicUsize,
@@ -183,8 +177,8 @@ impl Gates {
             has_cubes: AtomicBool::new(false),
             gates: (0..leaves).map(|_| OnceLock::new()).collect(),
             pins: RwLock::default(),
-            jobs: Mutex::default(),
-            stale: Mutex::default(),
+            couples: RwLock::default(),
+            desk: Mutex::default(),
             waiting: AtomicUsize::new(0),
             most_waiting: AtomicUsize::new(0),
         }
@@ -206,6 +200,20 @@ impl Gates {
     /// Sets the directories above cubes.
     pub(crate) fn set_pins(&self, pins: Pins) {
         *self.pins.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(pins);
+    }
+
+    /// Keeps the path of a cube. `find` as for [`Pins::add`].
+    pub(crate) fn pin(
+        &self,
+        cube: u32,
+        path: &[u8],
+        top: InodeNr,
+        find: &dyn Fn(InodeNr, &[u8]) -> Option<InodeNr>,
+    ) {
+        let mut pins = self.pins.write().unwrap_or_else(PoisonError::into_inner);
+        let pins = Arc::make_mut(&mut pins);
+        pins.note_top(cube, top);
+        pins.add(path, top, find);
     }
 
     /// The directories above cubes.
@@ -304,13 +312,19 @@ impl Gates {
         if about.why.is_some() {
             return None;
         }
-        about.why = Some(why);
         let mode = mode_after_failure(&about.policies);
+        self.tell(format!("cube {cube}: {}: {why}", mode.name()));
+        about.why = Some(why);
         // While it is taken away its mode stays; it comes back as a failed one.
         if !matches!(gate.mode(), Mode::Checked | Mode::Away) {
             gate.mode.store(mode as u8, Ordering::SeqCst);
         }
         Some(mode)
+    }
+
+    /// Whether fsync of something in a cube waits for nothing.
+    pub(crate) fn ignores_fsync(&self, cube: u32) -> bool {
+        self.known(cube).is_some_and(|gate| gate.about().policies.fsync_mode == FsyncMode::Off)
     }
 
     /// How a cube is repaired.
@@ -368,28 +382,34 @@ impl Gates {
         gate.mode.store(mode as u8, Ordering::SeqCst);
     }
 
-    pub(crate) fn note_stale(&self, directory: InodeNr, name: Vec<u8>) {
-        self.stale.lock().unwrap_or_else(PoisonError::into_inner).push((directory, name));
-    }
-
-    /// Names whose inode or content changed although no program asked for that, since the last call.
-    pub(crate) fn take_stale(&self) -> Vec<(InodeNr, Vec<u8>)> {
-        std::mem::take(&mut *self.stale.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    pub(crate) fn add_job(&self, job: Job) {
-        if let Some(gate) = self.known(job.cube) {
-            gate.about().report = None;
-        }
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        if !jobs.contains(&job) {
-            jobs.push(job);
+    /// Notes that a cube was not repaired while the others are served, and why.
+    pub(crate) fn note_refused(&self, cube: u32, why: &str) {
+        let Some(gate) = self.known(cube) else { return };
+        let text = format!(
+            "its repair while mounted was refused: {why}; unmount the file system, and run `floe repair`"
+        );
+        self.tell(format!("cube {cube}: {text}"));
+        if let Some(known) = &mut gate.about().why
+            && !known.contains(&text)
+        {
+            known.push_str("; ");
+            known.push_str(&text);
         }
     }
 
-    pub(crate) fn next_job(&self) -> Option<Job> {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        (!jobs.is_empty()).then(|| jobs.remove(0))
+    /// Sets which cubes fail together: each with the smallest number among them.
+    pub(crate) fn set_couples(&self, couples: BTreeMap<u32, u32>) {
+        *self.couples.write().unwrap_or_else(PoisonError::into_inner) = couples;
+    }
+
+    /// The cubes that fail together with one, in order, without it; 0: the root cube.
+    pub(crate) fn coupled_with(&self, cube: u32) -> Vec<u32> {
+        let couples = self.couples.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(least) = couples.get(&cube) else { return Vec::new() };
+        let own = couples.iter().filter(|(other, first)| **other != cube && *first == least);
+        let own: Vec<u32> = own.map(|(other, _)| *other).collect();
+        // The root cube is in no list.
+        (*least == 0).then_some(0).into_iter().chain(own).collect()
     }
 
     pub(crate) fn set_report(&self, cube: u32, report: String) {

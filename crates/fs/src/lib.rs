@@ -134,7 +134,7 @@ mod store;
 pub use access_time::AccessTimes;
 pub use attributes::Attributes;
 pub use caller::{Caller, Want};
-pub use cubes::{CubeCall, Gates, Mode, Settings};
+pub use cubes::{CubeCall, Gates, Mode, Settings, Which};
 pub use directory::{AFTER_DOT, AFTER_DOT_DOT, Directory, Entry, NameHash};
 pub use disk::{Disk, DiskError};
 pub use error::FsError;

@@ -2,9 +2,11 @@
 
 mod cubes;
 mod durable;
+mod fence;
 mod lower;
 mod online;
 mod serve;
+mod untangle;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +16,7 @@ use floe_disk::ops::{Caller, OpError, Removed, Step, panic_message};
 use floe_disk::volume::Volume;
 use floe_ext4::files::Files;
 use floe_ext4::tx::{Refusal, Tx};
-use floe_format::{GroupNr, InodeNr};
+use floe_format::InodeNr;
 use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::cubes::Gates;
@@ -83,6 +85,8 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         live.meet_stray_orphans();
         live.finish_orphans(now)?;
         live.make_durable()?;
+        live.take_fence_back(now)?;
+        live.untangle(now);
         Ok(live)
     }
 
@@ -138,38 +142,11 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             self.finish_orphans(now)?;
             // Lists of lots are hints.
             let _ = self.run_once(|volume, tx| cubes::renew(volume, tx, now));
+            self.fence(now)?;
             self.reserve_regions(now)?;
         }
         twice(|| self.run(InodeNr::ROOT, |volume, tx| volume.end_writing(tx, now)))?;
         self.make_durable()
-    }
-
-    /// Gives the free blocks of regions to reservation files (native file systems).
-    fn reserve_regions(&self, now: Timestamp) -> Result<(), FsError> {
-        let mut lots = self.work().volume.lots_to_reserve();
-        if lots.is_empty() {
-            return Ok(());
-        }
-        // What was freed is free for good then.
-        self.make_durable()?;
-        let lot_groups = self.work().volume.lot_groups();
-        // Lots of a cube that has failed stay as they are, for its repair.
-        let mut left = Vec::new();
-        for &lot in &lots {
-            let cube = self.gates.of_group(GroupNr(lot.saturating_mul(lot_groups)));
-            let done = match self.gates.has_failed(cube) {
-                true => Err(FsError::CubeFailed { cube }),
-                false => twice(|| self.run_of(cube, |volume, tx| volume.reserve_lot(tx, now, lot))),
-            };
-            match done {
-                Err(error) if cube > 0 && error.is_local() => left.push(lot),
-                other => other?,
-            }
-        }
-        lots.retain(|lot| !left.contains(lot));
-        self.make_durable()?;
-        let copied = self.work().volume.back_up_descriptors(self.disk, &lots);
-        copied.map_err(|error| FsError::Ended(error.to_string()))
     }
 
     fn work(&self) -> MutexGuard<'_, Work> {

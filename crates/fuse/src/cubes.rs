@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use floe_format::InodeNr;
-use floe_fs::{CubeCall, FileSystem, FsError, Settings, Store};
+use floe_fs::{CubeCall, FileSystem, FsError, Settings, Store, Which};
 
 /// The prefix of all their names.
 pub(crate) const CUBE_PREFIX: &[u8] = b"floe.cube";
@@ -19,7 +19,10 @@ pub(crate) fn read<S: Store>(
     let call = match rest {
         b"s" => CubeCall::List,
         b"" => CubeCall::Show(inode),
-        b".report" => CubeCall::Report(inode),
+        b".report" => CubeCall::Report(Which::Of(inode)),
+        rest if rest.starts_with(b".report.") => {
+            CubeCall::Report(Which::Number(number(&rest[7..]).ok_or(FsError::NoAttribute)?))
+        }
         _ => CubeCall::Number(number(rest).ok_or(FsError::NoAttribute)?),
     };
     match fs.cube_call(&call) {
@@ -54,17 +57,32 @@ pub(crate) fn change<S: Store>(
             };
             CubeCall::Remove { parent: inode, name, keep_files }
         }
-        b".check" => CubeCall::Check { inode, repairs: false, undo: None },
-        b".repair" => {
+        rest if rest.starts_with(b".check") => {
+            let cube = which(inode, &rest[6..])?;
+            CubeCall::Check { cube, repairs: false, undo: None }
+        }
+        rest if rest.starts_with(b".repair") => {
+            let cube = which(inode, &rest[7..])?;
             let undo = Some(text(value)?).filter(|path| !path.is_empty()).map(PathBuf::from);
             if undo.as_ref().is_some_and(|path| !path.is_absolute()) {
                 return Err(FsError::Invalid);
             }
-            CubeCall::Check { inode, repairs: true, undo }
+            CubeCall::Check { cube, repairs: true, undo }
         }
+        b".fence" => CubeCall::Fence,
         _ => return Err(FsError::Unsupported("this attribute of cubes")),
     };
     fs.cube_call(&call).map(drop)
+}
+
+/// The cube of an inode, or that whose number follows behind a dot.
+fn which(inode: InodeNr, rest: &[u8]) -> Result<Which, FsError> {
+    match rest {
+        b"" => Ok(Which::Of(inode)),
+        rest => {
+            Ok(Which::Number(number(rest).ok_or(FsError::Unsupported("this attribute of cubes"))?))
+        }
+    }
 }
 
 fn number(rest: &[u8]) -> Option<u32> {

@@ -168,6 +168,7 @@ fn commit_now_and_then<S: Store>(
     let (mut since, mut last) = (Duration::ZERO, String::new());
     while !over.wait(interval.min(TEND_EVERY)) {
         also();
+        fs.take_news().iter().for_each(|line| log(line));
         since += interval.min(TEND_EVERY);
         let work = AssertUnwindSafe(|| if since < interval { fs.tend() } else { fs.sync() });
         let done = catch_unwind(work).unwrap_or_else(|_| {

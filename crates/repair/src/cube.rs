@@ -5,11 +5,12 @@ use std::io;
 
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_check::cube::{CubeDevice, CubeScope, project};
-use floe_check::open::open;
+use floe_check::open::{WhichSuperblock, open};
 use floe_check::problem::Weight;
 use floe_check::{Problem, Report};
 use floe_ext4::cubes::Copy;
 use floe_ext4::files::Files;
+use floe_format::InodeNr;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::native::cube::{State, SubSuperblock};
@@ -64,15 +65,27 @@ pub fn repair_cube<'d>(
     options: &RepairOptions<'d>,
     policy: &mut dyn Policy,
 ) -> Result<Repair<'d>, RepairError> {
-    if !top_is_whole(device, scope, options)? {
-        return Err(RepairError::Stage(Failure::NotNow(
-            "the directory of the cube itself is damaged, which `floe repair` of the whole file system repairs",
-        )));
-    }
+    let superblock = options.check.superblock;
+    let top = |device: &dyn ReadBlocks| parent_of_top(device, scope, superblock);
+    let was_whole = top(device)?;
     let mut options = RepairOptions { cube: Some(scope), ..*options };
     options.check.cube = Some(scope.known());
     let mut policy = OnlyCube { inner: policy, scope };
     let mut repaired = repair(device, &options, &mut policy)?;
+    // If it is lost, only its parent, which lies outside of the cube, says what it was.
+    let is_whole = match repaired.halted {
+        None => {
+            let above = top(&repaired.staged)?;
+            above.is_some_and(|above| was_whole.is_some() || above == device.parent())
+        }
+        Some(_) => true,
+    };
+    if !is_whole {
+        return Err(RepairError::Stage(Failure::NotNow(
+            "the directory of the cube itself is damaged, and only `floe repair` of the whole unmounted file system can \
+             repair it; nothing was changed",
+        )));
+    }
     for report in [&mut repaired.before, &mut repaired.after] {
         report.found.retain(|problem| scope.concerns(problem));
     }
@@ -80,16 +93,19 @@ pub fn repair_cube<'d>(
     Ok(repaired)
 }
 
-/// Whether the inode of a cube's directory is that of a directory: if it is lost, only its parent says what it was.
-fn top_is_whole(
-    device: &CubeDevice<'_>,
+/// The directory above a cube's own directory, as that says it; 0 if it does not. `None` if the inode of the cube's directory is not
+/// that of a directory.
+fn parent_of_top(
+    device: &dyn ReadBlocks,
     scope: &CubeScope,
-    options: &RepairOptions<'_>,
-) -> Result<bool, RepairError> {
-    let opened = open(device, options.check.superblock)?;
+    superblock: WhichSuperblock,
+) -> Result<Option<InodeNr>, RepairError> {
+    let opened = open(device, superblock)?;
     let files = Files::new(device, opened.superblock, opened.geometry, opened.groups);
     let top = files.node(scope.top()).ok();
-    Ok(top.is_some_and(|top| top.checksum_ok && top.in_use() && top.is_directory()))
+    let top = top.filter(|top| top.checksum_ok && top.in_use() && top.is_directory());
+    let listed = top.map(|top| files.list(&top).ok().and_then(|listing| listing.parent));
+    Ok(listed.map(Option::unwrap_or_default))
 }
 
 /// Stages the changes of a cube's repair over the whole file system: blocks in lots of the cube, its damaged copies of the

@@ -41,9 +41,15 @@ pub struct CubeDevice<'d> {
     /// The path of the cube's directory on this device.
     path: Vec<u8>,
     directories: u64,
+    parent: InodeNr,
 }
 
 impl<'d> CubeDevice<'d> {
+    /// The directory that names the directory of the cube.
+    pub const fn parent(&self) -> InodeNr {
+        self.parent
+    }
+
     pub(super) fn new(
         base: &'d dyn ReadBlocks,
         opened: &Opened,
@@ -85,7 +91,7 @@ impl<'d> CubeDevice<'d> {
         making.holder(holder, &descs);
         making.superblock(&descs);
         let made = making.made;
-        Self { base, scope, made, path, directories }
+        Self { base, scope, made, path, directories, parent }
     }
 
     /// The path on the file system for one on this device, where that leads into the cube.

@@ -2213,14 +2213,14 @@ problems! {
         "{inode} lies in cube {cube}, and {blocks} of its blocks from {block} on in cube {other}"
         means "Another system, which does not know cubes, put them there. The file is whole, but takes space of the \
              other cube."
-        repair "None. A copy of the file that is renamed over it lies in the cube of its directory.";
+        repair "None. The next mount by Floe moves the blocks back.";
     0x07030d "cube-entangled-name" CubeEntangledName {
         dir: InodeNr, logical: LogicalBlock, offset_bytes: u32, inode_named: InodeNr, cube: u32, other: u32,
     }
         Cosmetic Remark ask Dirent
         "{dir} lies in cube {cube}, and {inode_named}, which it names, in cube {other}"
         means "Another system, which does not know cubes, put the inode there. The file is whole, but takes space of the \
-             other cube."
+             other cube, and both cubes fail together."
         repair "None. A copy of the file that is renamed over it lies in the cube of its directory.";
     0x07030e "cube-name-outside" CubeNameOutside {
         dir: InodeNr, logical: LogicalBlock, offset_bytes: u32, inode_named: InodeNr, cube: u32, other: u32,
@@ -2237,7 +2237,8 @@ problems! {
         "{inode} of cube {cube} claims {blocks} blocks from {block} on, which belong to cube {other}"
         means "No other system has written since Floe did, so the blocks are not those of the file. Mounts neither read nor \
              change them."
-        repair "Copy them to blocks of the file's own cube. The other cube keeps its blocks as they are.";
+        repair "Give the file blocks of its own cube with zeroes instead: content of the other cube does not come into it. The \
+             other cube keeps its blocks as they are.";
     0x070310 "cube-orphan-outside" CubeOrphanOutside { cube: u32, inode: InodeNr }
         Metadata Damage ask Inode
         "the list of orphans of cube {cube} names {inode}, which belongs to another cube"
@@ -2248,8 +2249,8 @@ problems! {
     }
         DataRisk Damage ask Journal
         "the journal of cube {cube}, {inode}, is damaged: {reason}"
-        means "Changes of the cube that were durable in it alone may be lost. A mount serves the others, and this one only for \
-             reading."
-        repair "Replay the transactions before the damage, and empty the journal. Where its file is lost, the cube has no \
-             journal of its own any more.";
+        means "Changes of the cube that were durable in it alone may be lost, or it is not known which files of it were to be \
+             deleted. A mount serves the others, and this one only for reading."
+        repair "Replay the transactions before the damage, and empty the journal; empty a damaged list of orphans. Where its \
+             file is lost, the cube has no journal of its own any more.";
 }

@@ -34,6 +34,8 @@ pub struct CubeMap {
     journals: BTreeSet<InodeNr>,
     /// `/.cubes/super`, whose blocks lie in all cubes.
     super_file: InodeNr,
+    /// `/.cubes/fence`, which holds free blocks of all cubes; 0: there is none.
+    fence: InodeNr,
 }
 
 /// Facts from outside a cube that a check of the cube needs.
@@ -62,9 +64,9 @@ impl CubeMap {
             return None;
         }
         let lot_groups = geometry.block_size / geometry.desc_size;
-        let super_file = super_file(volume, &identity);
+        let (super_file, fence) = own_files(volume, &identity);
         let coupled = volume.used_backup.is_some() || Identity::is_coupled(&volume.superblock);
-        let mut map = Self { lot_groups, super_file, coupled, ..Self::default() };
+        let mut map = Self { lot_groups, super_file, fence, coupled, ..Self::default() };
         let mut bytes = Vec::new();
         for lot in 0..geometry.desc_blocks {
             let block = geometry.primary_desc_block(lot);
@@ -122,6 +124,11 @@ impl CubeMap {
         self.super_file
     }
 
+    /// Whether free blocks of cubes are held for them while another system may write.
+    pub const fn has_fence(&self) -> bool {
+        self.fence.0 > 0
+    }
+
     /// The reservation files of all lots.
     pub const fn reservations(&self) -> &BTreeSet<InodeNr> {
         &self.reservations
@@ -153,14 +160,15 @@ impl CubeMap {
         geometry.group_of(block).map_or(0, |group| self.of_group(group))
     }
 
-    /// The cube of an inode and that of a run of its blocks, if they differ. Blocks of `/.cubes/super` may lie in any.
+    /// The cube of an inode and that of a run of its blocks, if they differ. Blocks of `/.cubes/super` and `/.cubes/fence` may
+    /// lie in any.
     pub fn left_by(
         &self,
         geometry: &Geometry,
         inode: InodeNr,
         run: BlockRun,
     ) -> Option<(u32, u32)> {
-        if inode == self.super_file || run.len_blocks == 0 {
+        if inode == self.super_file || inode == self.fence || run.len_blocks == 0 {
             return None;
         }
         let own = self.of_inode(geometry, inode);
@@ -200,16 +208,16 @@ fn record_of(volume: &Volume<'_>, lot: u32, lot_groups: u32, bytes: &[u8]) -> Op
         .find(|record| record.lot == lot)
 }
 
-/// `/.cubes/super`: what the superblock names if it was the last to be written; else what the name leads to.
-fn super_file(volume: &Volume<'_>, identity: &Identity) -> InodeNr {
-    let named = InodeNr(identity.super_inode);
+/// `/.cubes/super` and `/.cubes/fence`: what the superblock names if it was the last to be written; else what the names lead to.
+fn own_files(volume: &Volume<'_>, identity: &Identity) -> (InodeNr, InodeNr) {
+    let named = (InodeNr(identity.super_inode), InodeNr(identity.fence_inode));
     if is_sealed(volume) {
         return named;
     }
     let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
     let files = Files::new(volume.device, superblock, geometry, volume.groups.clone());
-    match cubes::super_inode(&files, InodeNr(identity.home_inode)) {
-        Ok(by_name) => by_name.unwrap_or_default(),
+    match cubes::own_inodes(&files, InodeNr(identity.home_inode)) {
+        Ok((own, fence)) => (own.unwrap_or_default(), fence.unwrap_or_default()),
         Err(_) => named,
     }
 }

@@ -1,23 +1,21 @@
 //! `floe cube`: directories of a native file system with lots of their own.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clap::{Subcommand, ValueEnum};
-use floe_blockdev::{ReadBlocks, WriteBlocks};
+use floe_blockdev::WriteBlocks;
 use floe_check::cube::CubeName;
-use floe_disk::ops::{Caller, NewCube};
-use floe_disk::volume::cubes;
-use floe_ext4::files::{Files, Follow, Node, printable};
+use floe_disk::ops::Caller;
+use floe_disk::volume::Volume;
+use floe_ext4::files::Files;
 use floe_ext4::fs::FileSystem;
-use floe_format::GroupNr;
 use floe_format::ext::superblock::STATE_ERROR;
-use floe_format::native::cube::{MOST_PATH_BYTES, OnError, Policies, Recovery, SubSuperblock};
+use floe_format::native::cube::{FsyncMode, JournalMode, OnError, Recovery};
 use floe_format::native::identity::Identity;
-use floe_fs::{Disk, FsError, Live, Settings, now};
+use floe_fs::{Disk, Live, Settings, now};
 use floe_report::human::{plural, size};
 use serde_json::{Value, json};
 
@@ -28,8 +26,13 @@ use crate::input::files::OutputPath;
 use crate::input::size::bytes;
 use crate::terminal::signals;
 
+mod image;
 mod live;
+mod move_in;
 mod room;
+
+use image::{CubeImage, normal};
+use move_in::Moved;
 
 /// Create, list, change and remove cubes of a native file system, unmounted (IMAGE PATH) or mounted by Floe (DIRECTORY).
 ///
@@ -81,15 +84,35 @@ enum Verb {
         #[arg(long)]
         keep_files: bool,
     },
+    /// Hold the free blocks of all cubes for them, before another system, such as Linux's ext4, mounts the image: it puts nothing
+    /// there then. Of a mount: when it is unmounted. The next mount by Floe takes them back
+    Fence {
+        #[command(flatten)]
+        source: Source,
+    },
+    /// Move a file or directory with all below it into a cube: copied, made durable, renamed, and then removed where it was.
+    /// A run that was cut off is undone or finished by the same command
+    MoveIn {
+        #[command(flatten)]
+        source: Source,
+        /// Of an image: the path of the file or directory in it. Else the directory of the cube
+        from: OsString,
+        /// Of an image: the directory of the cube in it, or `cube:` and its number. Left out for a mount
+        cube: Option<OsString>,
+    },
     /// Check a cube of a mounted file system while the others are served
     Check {
-        /// A directory of the cube
+        /// A directory of the cube, or the mount
         directory: OsString,
+        /// Of a mount: `cube:` and the number of the cube
+        cube: Option<OsString>,
     },
     /// Check and repair a cube of a mounted file system while the others are served
     Repair {
-        /// A directory of the cube
+        /// A directory of the cube, or the mount
         directory: OsString,
+        /// Of a mount: `cube:` and the number of the cube, where its directory cannot be read
+        cube: Option<OsString>,
         /// Save the old content of all overwritten blocks in a new file FILE
         #[arg(long, value_name = "FILE")]
         undo: Option<OutputPath>,
@@ -114,6 +137,14 @@ struct SettingsArgs {
     /// are served (`repair`: the same as `ro` with --recovery online)
     #[arg(long, value_name = "WHAT", value_enum)]
     on_error: Option<OnErrorArg>,
+    /// What the journal of the cube logs: metadata, with content in its place before (`ordered`), or content, too, so that each
+    /// write is there as a whole after a crash, or not at all (`data`)
+    #[arg(long, value_name = "MODE", value_enum)]
+    journal_mode: Option<JournalModeArg>,
+    /// fsync makes a file durable (`strict`), or does nothing (`off`): a crash then takes the last seconds, and leaves the cube
+    /// consistent
+    #[arg(long, value_name = "MODE", value_enum)]
+    fsync: Option<FsyncArg>,
     /// Repaired by the administrator (`manual`), or the mount, at once (`online`)
     #[arg(long, value_name = "WHO", value_enum)]
     recovery: Option<RecoveryArg>,
@@ -149,6 +180,18 @@ enum RecoveryArg {
     Online,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum JournalModeArg {
+    Ordered,
+    Data,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum FsyncArg {
+    Strict,
+    Off,
+}
+
 impl From<RecoveryArg> for Recovery {
     fn from(recovery: RecoveryArg) -> Self {
         match recovery {
@@ -160,7 +203,8 @@ impl From<RecoveryArg> for Recovery {
 
 impl SettingsArgs {
     const fn is_empty(&self) -> bool {
-        self.max_size.is_none() && self.on_error.is_none() && self.recovery.is_none()
+        let modes = self.journal_mode.is_none() && self.fsync.is_none();
+        modes && self.max_size.is_none() && self.on_error.is_none() && self.recovery.is_none()
     }
 
     fn settings(&self) -> Settings {
@@ -174,7 +218,16 @@ impl SettingsArgs {
             None => {}
         }
         let recovery = self.recovery.map(Recovery::from).or(own_recovery);
-        Settings { max_bytes: self.max_size, on_error, recovery, journal_blocks: None }
+        let journal_mode = self.journal_mode.map(|mode| match mode {
+            JournalModeArg::Ordered => JournalMode::Ordered,
+            JournalModeArg::Data => JournalMode::Data,
+        });
+        let fsync_mode = self.fsync.map(|mode| match mode {
+            FsyncArg::Strict => FsyncMode::Strict,
+            FsyncArg::Off => FsyncMode::Off,
+        });
+        let (max_bytes, journal_blocks) = (self.max_size, None);
+        Settings { max_bytes, on_error, recovery, journal_mode, fsync_mode, journal_blocks }
     }
 }
 
@@ -185,9 +238,8 @@ impl Verb {
             Verb::Create { place: PlaceArgs { source, path }, new } => match path {
                 None => live::create(&source.device, new.settings())?,
                 Some(path) => {
-                    let path = place::bytes(path);
-                    let parent = parent_of(path)?;
-                    change(source, |image, live| image.create(live, parent, path, new.settings()))?
+                    let path = normal(place::bytes(path))?;
+                    change(source, |image, live| image.create(live, &path, new.settings()))?
                 }
             },
             Verb::List { source } if source.device.is_dir() => live::list(&source.device)?,
@@ -203,7 +255,9 @@ impl Verb {
                 None => live::set(&source.device, settings.settings())?,
                 Some(path) => change(source, |image, live| {
                     let sub = image.cube(place::bytes(path))?;
-                    let policies = image.policies(settings.settings(), sub.policies)?;
+                    let has_journal = sub.journal.inode > 0;
+                    let policies =
+                        image.policies(settings.settings(), sub.policies, has_journal)?;
                     live.set_cube(&Caller::system(now()), sub.cube, policies)?;
                     Ok(sub.cube)
                 })?,
@@ -215,7 +269,15 @@ impl Verb {
                     change(source, |image, live| image.remove(live, path, *keep_files))?
                 }
             },
-            Verb::Check { .. } | Verb::Repair { .. } => Vec::new(),
+            Verb::Fence { source } if source.device.is_dir() => {
+                live::fence(&source.device)?;
+                Vec::new()
+            }
+            Verb::Fence { source } => change(source, |_, live| {
+                live.ask_for_fence();
+                Ok(0)
+            })?,
+            Verb::MoveIn { .. } | Verb::Check { .. } | Verb::Repair { .. } => Vec::new(),
         })
     }
 }
@@ -239,15 +301,31 @@ impl Args {
             return Err(Ended::usage("nothing is to be changed; see `floe cube set --help`"));
         }
         match &self.verb {
-            Verb::Check { directory } => {
-                return live::check(Path::new(directory), false, None, out);
+            Verb::MoveIn { source, from, cube } => {
+                let moved = match cube {
+                    Some(cube) => move_in_image(source, place::bytes(from), place::bytes(cube))?,
+                    None => move_in::mounted::run(&source.device, Path::new(from))?,
+                };
+                return moved.tell(self.json, out);
             }
-            Verb::Repair { directory, undo } => {
-                return live::check(Path::new(directory), true, undo.as_deref(), out);
+            Verb::Check { directory, cube } => {
+                return live::check(Path::new(directory), cube.as_deref(), false, None, out);
+            }
+            Verb::Repair { directory, cube, undo } => {
+                let undo = undo.as_deref();
+                return live::check(Path::new(directory), cube.as_deref(), true, undo, out);
             }
             _ => {}
         }
         let shown = self.verb.shown()?;
+        if let (Verb::Fence { source }, false) = (&self.verb, self.json) {
+            let when = if source.device.is_dir() { "from the unmount on" } else { "from now on" };
+            writeln!(
+                out,
+                "free blocks of all cubes are held for them {when}, until Floe writes again"
+            )?;
+            return Ok(Outcome::CLEAN);
+        }
         if self.json {
             let table = json!({ "schema": "floe-cubes", "version": 1, "cubes": shown });
             writeln!(out, "{table:#}")?;
@@ -284,141 +362,20 @@ fn write_text(out: &mut impl Write, cube: &Value) -> Result<()> {
     if !on_error.is_empty() && (on_error, recovery) != ("ro", "manual") {
         writeln!(out, "  on error: {on_error}; recovery: {recovery}")?;
     }
+    let (journal_mode, fsync) = (word("journal_mode"), word("fsync"));
+    if !journal_mode.is_empty() && (journal_mode, fsync) != ("ordered", "strict") {
+        writeln!(out, "  journal mode: {journal_mode}; fsync: {fsync}")?;
+    }
+    let coupled = cube["coupled"].as_array().map_or(&[][..], Vec::as_slice);
+    if !coupled.is_empty() {
+        let others: Vec<String> = coupled.iter().map(Value::to_string).collect();
+        writeln!(out, "  shares files with cube {}, and fails with it", others.join(", "))?;
+    }
     if !matches!(mode, "" | "serving" | "sound") {
         let why = word("why");
         writeln!(out, "  {mode}{}{why}", if why.is_empty() { "" } else { ": " })?;
     }
     Ok(())
-}
-
-/// The directory of a path in the image: all but its last name.
-fn parent_of(path: &[u8]) -> Result<&[u8]> {
-    let name = place::last_name(path).context("the path of a cube must end with a name")?;
-    if !path.starts_with(b"/") {
-        bail!("the path of a cube must start with /");
-    }
-    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
-    Ok(&path[..end - name.len()])
-}
-
-/// A native file system and its cubes.
-struct CubeImage<'f, 'd> {
-    files: &'f Files<'d>,
-    /// Owners of lots, without the root cube.
-    owners: BTreeMap<u32, u32>,
-    subs: BTreeMap<u32, SubSuperblock>,
-}
-
-impl<'f, 'd> CubeImage<'f, 'd> {
-    fn of(device: &dyn ReadBlocks, files: &'f Files<'d>) -> Result<Self> {
-        let (superblock, geometry) = (files.superblock(), files.geometry());
-        if Identity::of(superblock).is_none() {
-            bail!("it is not a native file system; `floe mkfs -t native` makes one");
-        }
-        let owners = cubes::owners(device, superblock, geometry);
-        let subs = cubes::sub_superblocks(device, superblock, geometry, files.groups());
-        Ok(Self { files, owners, subs })
-    }
-
-    fn node(&self, path: &[u8]) -> Result<Node> {
-        let found = self.files.lookup(path, Follow::Last);
-        found.with_context(|| printable(path))
-    }
-
-    /// The cube whose directory a path leads to, or with this number (`cube:3`).
-    fn cube(&self, path: &[u8]) -> Result<&SubSuperblock> {
-        if let CubeName::Number(number) = CubeName::of(path) {
-            let sub = self.subs.get(&number);
-            return sub.with_context(|| format!("there is no cube {number}"));
-        }
-        let inode = self.node(path)?.number.0;
-        let sub = self.subs.values().find(|sub| sub.top_inode == inode);
-        sub.with_context(|| format!("{} is not a cube", printable(path)))
-    }
-
-    fn all(&self) -> Vec<Value> {
-        let mut numbers: Vec<u32> = self.subs.keys().chain(self.owners.values()).copied().collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        numbers.into_iter().map(|cube| self.describe(cube)).collect()
-    }
-
-    fn describe(&self, cube: u32) -> Value {
-        let geometry = self.files.geometry();
-        let per_lot = geometry.block_size / geometry.desc_size;
-        let own = self.owners.iter().filter(|(_, owner)| **owner == cube).map(|(lot, _)| *lot);
-        let lots: Vec<u32> = own.collect();
-        let groups = lots.iter().flat_map(|lot| (0..per_lot).map(move |at| lot * per_lot + at));
-        let (mut blocks, mut free) = (0, 0);
-        for group in groups.filter(|group| *group < geometry.group_count) {
-            blocks += geometry.blocks_of(GroupNr(group)).len_blocks;
-            let desc = self.files.groups().get(group as usize);
-            free += desc.map_or(0, |desc| u64::from(desc.free_blocks_count));
-        }
-        let sub = self.subs.get(&cube);
-        let block_bytes = u64::from(geometry.block_size);
-        json!({
-            "cube": cube,
-            "path": sub.map(|sub| printable(&sub.path)),
-            "inode": sub.map(|sub| sub.top_inode),
-            "lots": lots,
-            "size_bytes": blocks * block_bytes,
-            "free_bytes": free * block_bytes,
-            "journal_blocks": sub.map_or(0, |sub| sub.journal.blocks),
-            "max_size_bytes": sub.map_or(0, |sub| sub.policies.limit_blocks * block_bytes),
-            "on_error": sub.map(|sub| sub.policies.on_error.name()),
-            "recovery": sub.map(|sub| sub.policies.recovery.name()),
-            "mode": sub.map(|sub| sub.state.name()),
-        })
-    }
-
-    fn create<D: WriteBlocks>(
-        &self,
-        live: &Live<'_, '_, D>,
-        parent: &[u8],
-        path: &[u8],
-        settings: Settings,
-    ) -> Result<u32> {
-        if path.len() > MOST_PATH_BYTES {
-            bail!("the path of a cube has at most {MOST_PATH_BYTES} bytes");
-        }
-        let policies = self.policies(settings, Policies::default())?;
-        self.judge_journal(settings.journal_blocks.unwrap_or(0))?;
-        let name = place::last_name(path).context("the path of a cube must end with a name")?;
-        let new = NewCube {
-            parent: self.node(parent)?.number,
-            name,
-            path,
-            permissions: 0o755,
-            journal_blocks: settings.journal_blocks.unwrap_or(0),
-            policies,
-        };
-        live.create_cube(&Caller::system(now()), &new).map_err(|error| match error {
-            FsError::NoSpace => anyhow::anyhow!("there is no free lot; nothing was changed"),
-            error => anyhow::Error::new(error).context(printable(path)),
-        })
-    }
-
-    fn remove<D: WriteBlocks>(
-        &self,
-        live: &Live<'_, '_, D>,
-        path: &[u8],
-        keep_files: bool,
-    ) -> Result<u32> {
-        let sub = self.cube(path)?;
-        let (cube, path) = (sub.cube, &sub.path[..]);
-        let name = place::last_name(path).context("the path of a cube must end with a name")?;
-        let parent = self.node(parent_of(path)?)?.number;
-        let place = (!keep_files).then_some((parent, name));
-        live.remove_cube(&Caller::system(now()), cube, place).map_err(|error| match error {
-            FsError::NotEmpty => anyhow::anyhow!(
-                "{} is not empty; nothing was changed. --keep-files keeps its files",
-                printable(path)
-            ),
-            error => anyhow::Error::new(error).context(printable(path)),
-        })?;
-        Ok(cube)
-    }
 }
 
 /// Passes the cubes of an image that is only read.
@@ -448,6 +405,34 @@ fn change(
     source: &Source,
     change: impl FnOnce(&CubeImage<'_, '_>, &Live<'_, '_, Box<dyn WriteBlocks>>) -> Result<u32>,
 ) -> Result<Vec<Value>> {
+    written(source, |disk, volume| change_disk(disk, volume, change))
+}
+
+/// Moves a file or directory of an image into a cube, and seals the image.
+fn move_in_image(source: &Source, from: &[u8], cube: &[u8]) -> Result<Moved> {
+    let from = normal(from)?;
+    written(source, |disk, volume| {
+        let files = disk.files()?;
+        let live = Live::new(disk, &files, volume, now())?;
+        let (to, tops) = {
+            let image = CubeImage::of(disk, &files)?;
+            let path = match CubeName::of(cube) {
+                CubeName::Number(_) => image.cube(cube)?.path.clone(),
+                CubeName::Path(path) => normal(&path)?,
+            };
+            image.cube(&path)?;
+            let tops = image.subs.values().map(|sub| sub.top_inode.into()).collect();
+            (path, tops)
+        };
+        move_in::image::run(live, &from, &to, &tops)
+    })
+}
+
+/// Opens an image for writing, changes it, and closes it.
+fn written<T>(
+    source: &Source,
+    change: impl FnOnce(&Disk<Box<dyn WriteBlocks>>, Volume) -> Result<T>,
+) -> Result<T> {
     source.mind_users(InUse::RefuseMount)?;
     let name = source.name();
     let interrupt = signals::end_between_writes()?;
@@ -461,7 +446,7 @@ fn change(
         bail!("{name}: errors were found in it before; `floe repair` mends them");
     }
     let (disk, volume) = Disk::open(device).with_context(|| name.clone())?;
-    let changed = change_disk(&disk, volume, change).with_context(|| name.clone());
+    let changed = change(&disk, volume).with_context(|| name.clone());
     disk.close().with_context(|| name.clone())?;
     drop(hold);
     changed
@@ -469,7 +454,7 @@ fn change(
 
 fn change_disk(
     disk: &Disk<Box<dyn WriteBlocks>>,
-    volume: floe_disk::volume::Volume,
+    volume: Volume,
     change: impl FnOnce(&CubeImage<'_, '_>, &Live<'_, '_, Box<dyn WriteBlocks>>) -> Result<u32>,
 ) -> Result<Vec<Value>> {
     let files = disk.files()?;

@@ -23,6 +23,16 @@ pub(crate) fn last_name(path: &[u8]) -> Option<&[u8]> {
     (!matches!(name, b"." | b"..")).then_some(name)
 }
 
+/// A path from the root with a slash before each name and none at its end; `None` if it is not one, is the root, or goes through
+/// `.` or `..`.
+pub(crate) fn normal(path: &[u8]) -> Option<Vec<u8>> {
+    let rest = path.strip_prefix(b"/")?;
+    let names: Vec<&[u8]> =
+        rest.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
+    let is_plain = !names.is_empty() && !names.iter().any(|name| matches!(*name, b"." | b".."));
+    is_plain.then(|| names.iter().flat_map(|name| [&b"/"[..], *name]).flatten().copied().collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,6 +45,10 @@ mod tests {
         assert_eq!(last_name(b"/dir/file/"), Some(&b"file"[..]));
         for path in [&b"/"[..], b"", b"/dir/..", b"."] {
             assert_eq!(last_name(path), None);
+        }
+        assert_eq!(normal(b"//dir/file/"), Some(b"/dir/file".to_vec()));
+        for path in [&b"/"[..], b"", b"dir", b"/../dir", b"/dir/./file", b"/dir/.."] {
+            assert_eq!(normal(path), None);
         }
     }
 }

@@ -50,8 +50,16 @@ fn cubes_are_made_shown_changed_and_removed() {
         ("create", &["/web/inner"], "a cube in a cube"),
         ("create", &["/no/x"], "there is no"),
         ("create", &["/x", "--max-size", "1m"], "below 16.0 MiB"),
-        ("create", &["x"], "start with /"),
-        ("create", &["/"], "end with a name"),
+        ("create", &["x"], "starts with /"),
+        ("create", &["/"], "ends with a name"),
+        ("create", &["/../x"], "/../x: the path of a cube starts with /"),
+        ("create", &["/x", "--on-error", "crash"], "needs a journal of its own"),
+        ("set", &["/db", "--on-error", "crash"], "needs a journal of its own"),
+        (
+            "create",
+            &["/x", "--journal-blocks", "64", "--on-error", "crash", "--recovery", "online"],
+            "cannot be repaired online",
+        ),
         ("show", &["/"], "is not a cube"),
         ("set", &["/none", "--max-size", "none"], "there is no"),
         ("remove", &["/lost+found"], "is not a cube"),
@@ -66,6 +74,11 @@ fn cubes_are_made_shown_changed_and_removed() {
     assert!(cube(&image, "set", &["/web", "--max-size", "none"]).1.contains("no limit"));
     assert!(cube(&image, "set", &["cube:1", "--max-size", "32m"]).1.contains("at most 32"));
     assert!(cube(&image, "show", &["cube:2"]).1.contains("/db"));
+    let (code, out, err) = cube(&image, "set", &["cube:2", "--fsync", "off"]);
+    assert!(code == 0 && out.contains("journal mode: ordered; fsync: off"), "{out}{err}");
+    assert_eq!(cube(&image, "set", &["cube:2", "--fsync", "strict"]).0, 0);
+    let (code, _, err) = cube(&image, "set", &["cube:2", "--journal-mode", "data"]);
+    assert!(code == 8 && err.contains("needs a journal of its own"), "{err}");
     let (_, json, _) = cube(&image, "list", &["--json"]);
     let shown: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(
@@ -183,6 +196,8 @@ fn filled() -> Image {
         }
         build::debugfs(&image, &script).unwrap();
     }
+    // It puts blocks anywhere; Floe moves them back whenever it writes.
+    assert_eq!(cube(&image, "set", &["/web", "--max-size", "none"]).0, 0);
     judge(&image, "filled");
     image
 }

@@ -7,6 +7,7 @@ mod bad_input;
 mod checkpoint;
 mod claims;
 mod commands;
+mod cube_moves;
 mod cubes;
 mod docs;
 mod examples;

@@ -3,9 +3,9 @@
 
 use floe_blockdev::{Overlay, WriteBlocks};
 use floe_ext4::fs::FileSystem;
-use floe_ext4::journal::{CubeJournal, Seen, find_cubes, replay_sound};
+use floe_ext4::journal::{CubeJournal, Seen, find_cubes, orphans_in, replay_sound};
 use floe_ext4::tx::DirectTx;
-use floe_format::ext::orphan_file::{MAGIC, OrphanBlock, encode_clean};
+use floe_format::ext::orphan_file::encode_clean;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::native::LOCK;
 use floe_format::{Geometry, InodeNr};
@@ -26,7 +26,7 @@ use super::recovery::{Recovered, find, recover, write_cube};
 /// For an overlay: a crash while a device itself is changed here would leave orphans in both lists.
 ///
 /// # Errors
-/// As [`recover`], and [`JournalError::Cube`] for a damaged list of orphans: part of it may be written then.
+/// As [`recover`], and [`JournalError::Cube`] for a journal that cannot be read: part of it may be written then.
 pub fn take_over<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> {
     let mut recovered = recover(device)?;
     let mut fs = FileSystem::open(device).map_err(JournalError::FileSystem)?;
@@ -81,7 +81,7 @@ fn go_past<D: WriteBlocks>(
 }
 
 /// Moves the orphans of a cube to the list that begins in the superblock and goes on in the inodes. Returns entries that name
-/// something of another cube, with the cube: they are dropped.
+/// something of another cube, with the cube: they are dropped. A damaged list stays as it is: a check finds it.
 fn move_orphans<D: WriteBlocks>(
     device: &D,
     fs: &mut FileSystem,
@@ -91,14 +91,9 @@ fn move_orphans<D: WriteBlocks>(
     let (doing, offset) = ("moving the orphans of a cube", geometry.offset_bytes(own.orphan_block));
     let mut bytes = vec![0; geometry.block_size as usize];
     device.read_at(offset, &mut bytes).map_err(JournalError::io(doing))?;
-    let stored = OrphanBlock::new(&bytes).filter(|stored| {
-        let sum = own.seed.map(|seed| stored.compute_checksum(seed, own.orphan_block));
-        stored.magic() == MAGIC && sum.is_none_or(|sum| sum == stored.stored_checksum())
-    });
-    let why = || "the list of its orphans is damaged".to_owned();
-    let stored = stored.ok_or_else(|| JournalError::Cube { cube: own.cube, why: why() })?;
+    let Some(stored) = orphans_in(own, &bytes) else { return Ok(Vec::new()) };
     let (orphans, strays): (Vec<InodeNr>, Vec<InodeNr>) =
-        stored.orphans().partition(|orphan| own.owns(&geometry, *orphan));
+        stored.into_iter().partition(|orphan| own.owns(&geometry, *orphan));
     let mut tx = DirectTx::new(device, geometry);
     for orphan in orphans {
         let mut inode = fs.inode(&mut tx, orphan).map_err(JournalError::FileSystem)?;

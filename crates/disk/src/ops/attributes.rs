@@ -323,7 +323,8 @@ impl Op<'_> {
             None => {
                 let geo = self.volume.geometry();
                 let home = geo.place_of(inode.number).map(|(group, _)| geo.group_start(group));
-                let goal = old.or(home).unwrap_or_default();
+                let near = old.filter(|old| self.is_own(inode.number, *old));
+                let goal = near.or(home).unwrap_or_default();
                 let block = self.volume.fs.space.block(&mut self.tx, goal)?;
                 file::count(&self.volume.fs, inode, 1);
                 inode.set_file_acl(block);
@@ -334,6 +335,25 @@ impl Op<'_> {
         let new: Vec<NewXattr<'_>> = all.iter().map(Stored::as_new).collect();
         let hint = if self.volume.fs.is_native() { inode.number } else { InodeNr(0) };
         write_block(self.tx.zeroed(block)?, &new, seed, block, hint).map_err(|_| OpError::NoRoom)
+    }
+
+    /// Moves the block of attributes into the cube of its inode, if it lies in another one. Returns whether it did.
+    pub(super) fn move_attributes(&mut self, inode: &mut OwnedInode) -> Result<bool, OpError> {
+        let Some(block) = self.attribute_block(inode)? else { return Ok(false) };
+        if self.is_own(inode.number, block) {
+            return Ok(false);
+        }
+        let outer = self.in_block(inode)?;
+        self.drop_block(inode)?;
+        self.write_outer(inode, &outer)?;
+        Ok(true)
+    }
+
+    /// Whether a block lies in the cube of an inode.
+    pub(super) fn is_own(&self, inode: InodeNr, block: BlockNr) -> bool {
+        let space = &self.volume.fs.space;
+        let group = self.volume.geometry().group_of(block);
+        group.is_some_and(|group| space.cube_of_group(group) == space.cube_of(inode))
     }
 
     /// Inodes that use a block of attributes.

@@ -166,11 +166,36 @@ fn read_at(data: &dyn ReadBlocks, at: u64, into: &mut [u8]) -> Result<(), OpErro
     data.read_at(at, into).map_err(|source| OpError::Data { block: BlockNr(0), source })
 }
 
-fn write_at(data: &dyn WriteBlocks, block: BlockNr, at: u64, from: &[u8]) -> Result<(), OpError> {
-    data.write_at(at, from).map_err(|source| OpError::Data { block, source })
-}
-
 impl Op<'_> {
+    /// Writes content of files at a byte of the device, which lies in `block`: to its place, or into the transaction where the
+    /// cube logs content, too.
+    pub(super) fn write_at(
+        &mut self,
+        data: &dyn WriteBlocks,
+        block: BlockNr,
+        at: u64,
+        from: &[u8],
+    ) -> Result<(), OpError> {
+        if !self.volume.fs.space.logs_data(block) {
+            return data.write_at(at, from).map_err(|source| OpError::Data { block, source });
+        }
+        let size = u64::from(self.volume.geometry().block_size);
+        let (mut at, mut left) = (at, from);
+        while !left.is_empty() {
+            let (block, within) = (BlockNr(at / size), (at % size) as usize);
+            // At most a block.
+            let len = left.len().min(size as usize - within);
+            let (now, rest) = left.split_at(len);
+            let bytes = match len as u64 == size {
+                true => self.tx.zeroed(block)?,
+                false => self.tx.block_mut(block)?,
+            };
+            bytes[within..within + len].copy_from_slice(now);
+            (at, left) = (at + len as u64, rest);
+        }
+        Ok(())
+    }
+
     /// A regular file whose content may be changed, as far as its inode says; without inline data.
     pub(crate) fn open_file(
         &mut self,
@@ -292,7 +317,7 @@ impl Op<'_> {
     /// Writes the bytes of a range of a file that lie in a part of an extent; with zeroes around them if the blocks are
     /// `fresh`.
     fn put_bytes(
-        &self,
+        &mut self,
         data: &dyn WriteBlocks,
         part: &Extent,
         fresh: bool,
@@ -310,11 +335,11 @@ impl Op<'_> {
         let wanted = &bytes[(from - at) as usize..(to - at) as usize];
         let place = geo.offset_bytes(part.run.start);
         if !fresh || from == start && to == end {
-            return write_at(data, part.run.start, place + (from - start), wanted);
+            return self.write_at(data, part.run.start, place + (from - start), wanted);
         }
         let mut whole = vec![0; (end - start) as usize];
         whole[(from - start) as usize..(to - start) as usize].copy_from_slice(wanted);
-        write_at(data, part.run.start, place, &whole)
+        self.write_at(data, part.run.start, place, &whole)
     }
 
     /// Makes the bytes from `at` up to the end of its block zeroes, if they are stored.
@@ -350,6 +375,7 @@ impl Op<'_> {
             return Err(DAMAGED);
         }
         let zeroes = vec![0; (end - at) as usize];
-        write_at(data, place, self.volume.geometry().offset_bytes(place) + within, &zeroes)
+        let at = self.volume.geometry().offset_bytes(place) + within;
+        self.write_at(data, place, at, &zeroes)
     }
 }

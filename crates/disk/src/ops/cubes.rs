@@ -1,6 +1,6 @@
 //! Cubes: made, changed and removed, each in one transaction (`docs/cubes.md`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use floe_ext4::alloc::Allocate;
 use floe_ext4::cubes::{self, Copies};
@@ -79,6 +79,20 @@ impl Volume {
         self.op(tx, caller, |op| op.edit_sub(cube, |sub| sub.state = state))
     }
 
+    /// Records with which others a cube is coupled: the smallest of their numbers.
+    ///
+    /// # Errors
+    /// As [`Volume::note_cube_state`].
+    pub fn couple_cube(
+        &mut self,
+        tx: &mut dyn Tx,
+        caller: &Caller,
+        cube: u32,
+        coupled: Option<u32>,
+    ) -> Result<(), OpError> {
+        self.op(tx, caller, |op| op.edit_sub(cube, |sub| sub.coupled = coupled))
+    }
+
     /// Writes the lists of lots in sub-superblocks anew where they are out of date; to be called before
     /// [`Volume::end_writing`].
     ///
@@ -121,7 +135,7 @@ impl Op<'_> {
         if new.path.len() < 2 || new.path.len() > MOST_PATH_BYTES {
             return Err(OpError::Invalid("the path of a cube has 2 to 2048 bytes"));
         }
-        self.judge_limit(&new.policies)?;
+        self.judge_policies(&new.policies, new.journal_blocks > 0)?;
         if new.journal_blocks > 0 && new.journal_blocks < FEWEST_JOURNAL_BLOCKS {
             return Err(OpError::Invalid("the journal of a cube has 64 blocks at least"));
         }
@@ -129,11 +143,7 @@ impl Op<'_> {
             InodeNr(0) => self.make_super(InodeNr(identity.home_inode))?,
             known => self.inode(known)?,
         };
-        let known = self.copies(&file)?;
-        let owners: BTreeSet<u32> = self.volume.fs.space.lot_owners().into_values().collect();
-        let is_free = |cube: &u32| !known.contains_key(cube) && !owners.contains(cube);
-        let cube = (1..=MOST_CUBES).find(is_free);
-        let cube = cube.ok_or(OpError::Invalid("there are 32767 cubes already"))?;
+        let cube = self.free_number(&file)?;
         let space = &mut self.volume.fs.space;
         space.limit_cube(cube, new.policies.limit_blocks);
         if !space.grow(&mut self.tx, cube)? {
@@ -149,17 +159,47 @@ impl Op<'_> {
         let top_inode = self.create(new.parent, new.name, &directory, reserved)?.0;
         let (path, policies) = (new.path.to_vec(), new.policies);
         let journal = self.make_journal(InodeNr(identity.home_inode), cube, new.journal_blocks)?;
-        let state = State::Sound;
-        let sub = SubSuperblock { cube, top_inode, epoch: 1, path, lots, journal, policies, state };
+        let (epoch, state, coupled) = (1, State::Sound, None);
+        let sub =
+            SubSuperblock { cube, top_inode, epoch, path, lots, journal, policies, state, coupled };
         self.put_sub(&mut file, &sub)?;
         self.volume.fs.space.note_top(cube, sub.top_inode);
+        self.volume.fs.space.note_number(cube);
+        self.volume.fs.space.log_data(cube, policies.journal_mode);
         Ok(cube)
     }
 
+    /// The smallest number that no cube has: none owns a lot by it, and it has no sub-superblock. Numbers below the one that was
+    /// found last are not looked at again.
+    fn free_number(&mut self, file: &OwnedInode) -> Result<u32, OpError> {
+        let from = self.volume.fs.space.next_number();
+        'numbers: for cube in from..=MOST_CUBES {
+            if self.volume.fs.space.has_lots(cube) {
+                continue;
+            }
+            for logical in SubSuperblock::places(cube) {
+                let extent = self.next_extent(file, LogicalBlock(logical))?;
+                if extent.is_some_and(|extent| extent.logical.0 <= logical) {
+                    continue 'numbers;
+                }
+            }
+            return Ok(cube);
+        }
+        Err(OpError::Invalid("there are 32767 cubes already"))
+    }
+
     fn set_cube(&mut self, cube: u32, policies: Policies) -> Result<(), OpError> {
-        self.judge_limit(&policies)?;
+        let before = self.sub(cube)?;
+        let has_journal = before.journal.inode > 0;
+        // Cubes that older versions made keep what they have.
+        let judged = match policies.is_new(&before.policies) {
+            true => policies,
+            false => Policies { limit_blocks: policies.limit_blocks, ..Policies::default() },
+        };
+        self.judge_policies(&judged, has_journal)?;
         self.edit_sub(cube, |sub| sub.policies = policies)?;
         self.volume.fs.space.limit_cube(cube, policies.limit_blocks);
+        self.volume.fs.space.log_data(cube, policies.journal_mode);
         Ok(())
     }
 
@@ -170,13 +210,19 @@ impl Op<'_> {
         edit: impl FnOnce(&mut SubSuperblock),
     ) -> Result<(), OpError> {
         let mut file = self.super_file()?;
-        let copies = self.copies_of(&file, Some(cube))?;
-        let before = copies.get(&cube).and_then(|copies| cubes::current(cube, copies));
-        let mut sub = before.ok_or(OpError::NotFound("cube"))?;
+        let mut sub = self.sub(cube)?;
         sub.lots = self.lots_listed(cube);
         sub.epoch = sub.epoch.saturating_add(1);
         edit(&mut sub);
         self.put_sub(&mut file, &sub)
+    }
+
+    /// The sub-superblock of a cube.
+    fn sub(&mut self, cube: u32) -> Result<SubSuperblock, OpError> {
+        let file = self.super_file()?;
+        let copies = self.copies_of(&file, Some(cube))?;
+        let current = copies.get(&cube).and_then(|copies| cubes::current(cube, copies));
+        current.ok_or(OpError::NotFound("cube"))
     }
 
     fn lots_listed(&self, cube: u32) -> Vec<u32> {
@@ -203,7 +249,7 @@ impl Op<'_> {
         place: Option<(InodeNr, &[u8])>,
     ) -> Result<Option<Removed>, OpError> {
         let mut file = self.super_file()?;
-        let copies = self.copies(&file)?;
+        let copies = self.copies_of(&file, Some(cube))?;
         let copies = copies.get(&cube).ok_or(OpError::NotFound("cube"))?;
         let journal = self.volume.fs.space.journal_of(cube);
         for lot in self.volume.fs.space.lots_of(cube) {
@@ -230,7 +276,10 @@ impl Op<'_> {
         }
     }
 
-    fn judge_limit(&self, policies: &Policies) -> Result<(), OpError> {
+    fn judge_policies(&self, policies: &Policies, has_journal: bool) -> Result<(), OpError> {
+        if let Some(why) = policies.objection(has_journal) {
+            return Err(OpError::Invalid(why));
+        }
         let limit = policies.limit_blocks;
         if limit > 0 && limit < self.volume.fs.space.lot_blocks() {
             return Err(OpError::Invalid("the size of a cube is one lot at least"));
@@ -250,10 +299,10 @@ impl Op<'_> {
         if own == 0 { Err(OpError::NotFound("cube")) } else { self.inode(InodeNr(own)) }
     }
 
-    /// Whether an inode is `/.cubes/super`, whose blocks lie in all cubes.
+    /// Whether an inode is `/.cubes/super` or `/.cubes/fence`, whose blocks lie in all cubes.
     pub(super) fn is_super_file(&self, inode: InodeNr) -> bool {
         let own = Identity::of(self.volume.superblock());
-        own.is_some_and(|own| own.super_inode == inode.0)
+        own.is_some_and(|own| [own.super_inode, own.fence_inode].contains(&inode.0))
     }
 
     /// Makes `/.cubes/super`.

@@ -37,6 +37,8 @@ impl Op<'_> {
             // A cube whose journal has ended is not changed; its orphans stay where they are.
             match self.read_orphans_of_cube(&mut orphans, cube, journal) {
                 Err(OpError::Refused(Refusal::Io { .. })) => {}
+                // Nor is one whose list is damaged, until it is repaired.
+                Err(OpError::Refused(_)) => orphans.damaged.push(cube),
                 other => other?,
             }
         }

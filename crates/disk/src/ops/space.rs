@@ -34,6 +34,7 @@ impl Op<'_> {
             let (root, block_size) = (&inode.base.block, self.volume.geometry().block_size);
             for node in nodes_above(&mut self.tx, root, block_size, found.logical)? {
                 self.volume.fs.space.judge_node(node)?;
+                self.volume.fs.space.judge_own(inode.number, BlockRun::new(node, 1))?;
             }
         }
         Ok(extent)
@@ -182,7 +183,7 @@ impl Op<'_> {
             if run.len_blocks == 0 {
                 continue;
             }
-            if is_data {
+            if is_data && !self.volume.fs.space.logs_data(run.start) {
                 self.volume.fs.space.release_data(&mut self.tx, run)?;
             } else {
                 self.release_metadata(run)?;

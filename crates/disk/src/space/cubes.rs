@@ -1,12 +1,13 @@
 //! Lots and their cubes (`docs/cubes.md`): what belongs to a cube is allocated in its lots alone, and nothing else there. A cube
 //! that is full takes a free lot: one of the root cube's that holds no file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use floe_ext4::group::metadata_runs;
 use floe_ext4::inode_table::desc_place;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::bitmap;
+use floe_format::native::cube::JournalMode;
 use floe_format::native::lot::LotRecord;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
@@ -20,8 +21,14 @@ const SECTOR_BYTES: u64 = 512;
 pub(super) struct Cubes {
     /// Owners by lot; the root cube's lots are left out.
     owners: BTreeMap<u32, u32>,
+    /// Lots by their owner.
+    lots: BTreeMap<u32, BTreeSet<u32>>,
+    /// No cube has a number below it.
+    next_number: u32,
     /// Most blocks of a cube's lots; 0: no limit.
     limits: BTreeMap<u32, u64>,
+    /// Cubes whose journal logs the content of files, too.
+    logs_data: BTreeSet<u32>,
     /// Directories of cubes, by cube; those of damaged sub-superblocks are unknown.
     tops: BTreeMap<u32, InodeNr>,
     /// Journals of cubes that have their own: inode, and blocks of the file.
@@ -65,10 +72,13 @@ impl Cubes {
     }
 
     fn set(&mut self, lot: u32, cube: u32) {
-        if cube == 0 {
-            self.owners.remove(&lot);
-        } else {
+        let before = self.owners.remove(&lot);
+        if let Some(own) = before.and_then(|before| self.lots.get_mut(&before)) {
+            own.remove(&lot);
+        }
+        if cube > 0 {
             self.owners.insert(lot, cube);
+            self.lots.entry(cube).or_default().insert(lot);
         }
     }
 }
@@ -77,7 +87,29 @@ impl Pool {
     /// Tells the pool who owns lots; those of the root cube may be left out. `coupled`: names and blocks may lead from one cube
     /// into another.
     pub(crate) fn use_cubes(&mut self, owners: BTreeMap<u32, u32>, coupled: bool) {
-        self.cubes = Cubes { owners, coupled, ..Cubes::default() };
+        let mut cubes = Cubes { coupled, ..Cubes::default() };
+        owners.into_iter().for_each(|(lot, cube)| cubes.set(lot, cube));
+        self.cubes = cubes;
+    }
+
+    /// A number below which each belongs to a cube.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.cubes.next_number.max(1)
+    }
+
+    /// All numbers up to that of a new cube belong to cubes.
+    pub(crate) fn note_number(&mut self, cube: u32) {
+        self.cubes.next_number = cube.saturating_add(1);
+    }
+
+    /// Whether a cube owns a lot.
+    pub(crate) fn has_lots(&self, cube: u32) -> bool {
+        self.cubes.lots.get(&cube).is_some_and(|lots| !lots.is_empty())
+    }
+
+    /// From now on, references from one cube into another are damage.
+    pub(crate) const fn uncouple(&mut self) {
+        self.cubes.coupled = false;
     }
 
     /// Whether names and blocks may lead from one cube into another.
@@ -118,6 +150,11 @@ impl Pool {
     /// Notes which directory is a cube's.
     pub(crate) fn note_top(&mut self, cube: u32, top_inode: u32) {
         self.cubes.tops.insert(cube, InodeNr(top_inode));
+    }
+
+    /// The directory of a cube.
+    pub(crate) fn top_of(&self, cube: u32) -> Option<InodeNr> {
+        self.cubes.tops.get(&cube).copied()
     }
 
     /// Notes the journal of a cube: its inode, and blocks of the file.
@@ -189,15 +226,34 @@ impl Pool {
     /// Forgets limit, journal and directory of a cube that is removed.
     pub(crate) fn forget_cube(&mut self, cube: u32) {
         self.cubes.limits.remove(&cube);
+        self.cubes.logs_data.remove(&cube);
         let journal = self.cubes.journals.remove(&cube);
         self.cubes.changes.push(Before::Journal(cube, journal));
         self.cubes.tops.remove(&cube);
+        self.cubes.next_number = self.cubes.next_number.min(cube);
     }
 
     /// Whether an inode is the directory of a cube. In a cube whose directory is unknown, each could be.
     pub(crate) fn may_be_top(&self, inode: InodeNr) -> bool {
         let cube = self.cube_of(inode);
         cube > 0 && self.cubes.tops.get(&cube).is_none_or(|top| *top == inode)
+    }
+
+    /// Sets whether the journal of a cube logs the content of files, too.
+    pub(crate) fn log_data(&mut self, cube: u32, mode: JournalMode) {
+        match mode {
+            JournalMode::Data => drop(self.cubes.logs_data.insert(cube)),
+            JournalMode::Ordered => drop(self.cubes.logs_data.remove(&cube)),
+        }
+    }
+
+    /// Whether content in a block is logged.
+    pub(crate) fn logs_data(&self, block: BlockNr) -> bool {
+        if self.cubes.logs_data.is_empty() {
+            return false;
+        }
+        let group = self.groups.geometry().group_of(block);
+        group.is_some_and(|group| self.cubes.logs_data.contains(&self.cube_of_group(group)))
     }
 
     /// Sets the limit of a cube: the most blocks of its lots, or 0.
@@ -219,8 +275,7 @@ impl Pool {
 
     /// The lots of a cube.
     pub(crate) fn lots_of(&self, cube: u32) -> Vec<u32> {
-        let own = self.cubes.owners.iter().filter(|(_, owner)| **owner == cube);
-        own.map(|(lot, _)| *lot).collect()
+        self.cubes.lots.get(&cube).into_iter().flatten().copied().collect()
     }
 
     /// The first group of a lot.
@@ -281,6 +336,39 @@ impl Pool {
         self.cubes.changes.push(Before::Owner(lot, before));
         self.cubes.set(lot, cube);
         Ok(())
+    }
+
+    /// Takes free blocks of a lot that lie outside of its region, as at most so many runs, and marks them as used. None in groups
+    /// with damaged bitmaps.
+    pub(crate) fn take_free(
+        &mut self,
+        tx: &mut dyn Tx,
+        lot: u32,
+        most: usize,
+    ) -> Result<Vec<BlockRun>, Refusal> {
+        let mut runs = Vec::new();
+        let count = self.groups.geometry().group_count;
+        for group in self.regions.groups_of(self.first_group(lot), count).map(GroupNr) {
+            let bytes = self.bitmap(tx, group).map(Some);
+            let Some(mut bytes) = self.unless_damaged(group, bytes)? else { continue };
+            self.keep_region(tx, group, &mut bytes)?;
+            let (start, end) = (
+                self.groups.geometry().group_start(group),
+                self.groups.geometry().clusters_of(group),
+            );
+            let mut at = 0;
+            while let Some(free) = bitmap::first_clear(&bytes, at..end) {
+                if runs.len() == most {
+                    return Ok(runs);
+                }
+                at = bitmap::first_set(&bytes, free..end).unwrap_or(end);
+                let run = BlockRun::new(BlockNr(start.0 + u64::from(free)), u64::from(at - free));
+                let marked = self.groups.mark_blocks(tx, run, true)?;
+                self.free_clusters = self.free_clusters.saturating_sub(marked);
+                runs.push(run);
+            }
+        }
+        Ok(runs)
     }
 
     /// A lot of the root cube that holds nothing but its own metadata and its reservation file; not the first one.

@@ -338,7 +338,8 @@ impl Pool {
             return Err(NOT_A_RESERVATION);
         }
         let NodeForm { block_size, inode_seed, .. } = self.form(&file);
-        let look = MapLook { root: &file.base.block, flags, block_size, inode_seed };
+        let root = &file.base.block;
+        let look = MapLook { root, flags, block_size, inode_seed, judge: None };
         let mut from = 0;
         while let Some(extent) = look.next(tx, LogicalBlock(from))? {
             let run = extent.run;

@@ -44,6 +44,18 @@ pub fn owners(
     owners
 }
 
+/// The inodes of `/.cubes/super` and `/.cubes/fence`, by their names.
+pub(super) fn own_inodes(
+    device: &dyn ReadBlocks,
+    superblock: &Superblock,
+    geometry: &Geometry,
+    descs: &[GroupDesc],
+) -> Option<(Option<InodeNr>, Option<InodeNr>)> {
+    let home = InodeNr(Identity::of(superblock)?.home_inode);
+    let files = Files::new(device, superblock.clone(), geometry.clone(), descs.to_vec());
+    cubes::own_inodes(&files, home).ok()
+}
+
 /// The inode of `/.cubes/super`, by its name.
 pub fn super_inode(
     device: &dyn ReadBlocks,
@@ -51,9 +63,7 @@ pub fn super_inode(
     geometry: &Geometry,
     descs: &[GroupDesc],
 ) -> Option<InodeNr> {
-    let home = InodeNr(Identity::of(superblock)?.home_inode);
-    let files = Files::new(device, superblock.clone(), geometry.clone(), descs.to_vec());
-    cubes::super_inode(&files, home).ok()?
+    own_inodes(device, superblock, geometry, descs)?.0
 }
 
 impl Volume {

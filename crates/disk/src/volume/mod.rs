@@ -58,6 +58,8 @@ pub struct Volume {
     pub(crate) enforced: Vec<QuotaKind>,
     /// Nobody has written since Floe sealed it (native file systems).
     was_sealed: bool,
+    /// Sub-superblocks tell which cubes are coupled.
+    knows_couples: bool,
     random: RandomState,
     drawn: u64,
 }
@@ -171,6 +173,7 @@ impl Volume {
         space.refuse_overlaps()?;
         native::use_lots(device, optional, &fs.superblock, &mut space);
         let was_sealed = Identity::is_sealed(&fs.superblock);
+        let knows_couples = Identity::knows_couples(&fs.superblock);
         let random = RandomState::new();
         let was_clean = fs.superblock.state & STATE_VALID != 0;
         let superblock = native::with_super_inode(optional, fs.superblock, &space);
@@ -185,6 +188,7 @@ impl Volume {
             was_clean,
             enforced: Vec::new(),
             was_sealed,
+            knows_couples,
             random,
             drawn: 0,
         })
@@ -278,8 +282,9 @@ impl Volume {
         self.op(tx, &Caller::system(now), |op| {
             op.read_orphans()?;
             let features = op.volume.geometry().features;
-            let super_inode = Identity::of(op.volume.superblock()).map_or(0, |own| own.super_inode);
-            let is_coupled = op.volume.is_coupled();
+            let own_files = Identity::of(op.volume.superblock())
+                .map_or([0; 2], |own| [own.super_inode, own.fence_inode]);
+            let (is_coupled, is_known) = (op.volume.is_coupled(), op.volume.knows_couples);
             op.edit_superblock(|sb| {
                 if !features.compat.contains(Compat::HAS_JOURNAL) {
                     sb.state &= !STATE_VALID;
@@ -290,7 +295,7 @@ impl Volume {
                 sb.mnt_count = sb.mnt_count.saturating_add(1);
                 (sb.mtime, sb.mtime_hi) = seconds_of(now);
                 (sb.wtime, sb.wtime_hi) = seconds_of(now);
-                native::unseal(sb, super_inode, is_coupled);
+                native::unseal(sb, own_files, is_coupled, is_known);
             })
         })
     }

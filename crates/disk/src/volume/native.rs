@@ -42,23 +42,33 @@ pub(super) fn use_lots(
         }
         for (cube, sub) in subs {
             space.limit_cube(cube, sub.policies.limit_blocks);
+            space.log_data(cube, sub.policies.journal_mode);
             space.note_top(cube, sub.top_inode);
         }
     }
 }
 
-/// Breaks the seal: from now on reservation files may be empty. `/.cubes/super` is the inode that its name leads to: the
-/// superblock is not logged, so after a crash it may name another. All other fields of the superblock are as they stay while it
+/// Breaks the seal: from now on reservation files may be empty. `own_files` are the inodes that the names `/.cubes/super` and
+/// `/.cubes/fence` lead to: the superblock is not logged, so after a crash it may name others. All other fields of the superblock are as they stay while it
 /// is in use.
-pub(super) fn unseal(superblock: &mut Superblock, super_inode: u32, is_coupled: bool) {
+pub(super) fn unseal(
+    superblock: &mut Superblock,
+    own_files: [u32; 2],
+    is_coupled: bool,
+    knows_couples: bool,
+) {
     if let Some(identity) = Identity::of(superblock) {
         let flags = identity.flags & !FLAG_RESERVED;
-        Identity { flags, super_inode, ..identity }.put(superblock);
+        let [super_inode, fence_inode] = own_files;
+        Identity { flags, super_inode, fence_inode, ..identity }.put(superblock);
         Identity::put_in_use(superblock, is_coupled);
+        if knows_couples {
+            Identity::put_couples_known(superblock);
+        }
     }
 }
 
-/// The superblock of a volume, with the inode of `/.cubes/super` that its name leads to.
+/// The superblock of a volume, with the inodes of `/.cubes/super` and `/.cubes/fence` that their names lead to.
 pub(super) fn with_super_inode(
     device: &dyn ReadBlocks,
     mut superblock: Superblock,
@@ -67,13 +77,14 @@ pub(super) fn with_super_inode(
     let Some(identity) = Identity::of(&superblock) else { return superblock };
     let (geo, descs) = (space.groups().geometry(), space.groups().descs());
     let noting = Noting::new(device);
-    let named = cubes::super_inode(&noting, &superblock, geo, descs);
+    let named = cubes::own_inodes(&noting, &superblock, geo, descs).unwrap_or_default();
     if noting.judge().is_err() {
         return superblock;
     }
-    let super_inode = named.map_or(0, |inode| inode.0);
-    if super_inode != identity.super_inode {
-        Identity { super_inode, ..identity }.put(&mut superblock);
+    let (super_inode, fence_inode) =
+        (named.0.map_or(0, |inode| inode.0), named.1.map_or(0, |inode| inode.0));
+    if (super_inode, fence_inode) != (identity.super_inode, identity.fence_inode) {
+        Identity { super_inode, fence_inode, ..identity }.put(&mut superblock);
     }
     superblock
 }
@@ -102,6 +113,21 @@ impl Volume {
     /// Whether names and blocks may lead from one cube into another, because a system that does not know cubes has written.
     pub const fn is_coupled(&self) -> bool {
         self.fs.space.is_coupled()
+    }
+
+    /// Whether sub-superblocks tell which cubes are coupled; if not, somebody must look at all files.
+    pub fn knows_couples(&self) -> bool {
+        Identity::of(&self.fs.superblock).is_some() && self.knows_couples
+    }
+
+    /// The directory of a cube, unless its sub-superblock is lost.
+    pub fn top_of_cube(&self, cube: u32) -> Option<InodeNr> {
+        self.fs.space.top_of(cube)
+    }
+
+    /// Cubes whose list of orphans is damaged: it is left as it is, for a repair.
+    pub fn damaged_orphans(&self) -> &[u32] {
+        &self.orphans.damaged
     }
 
     /// Entries in lists of orphans that name something of another cube, with the cube whose list it is. They are left alone.

@@ -88,8 +88,13 @@ impl Visitor for Follower<'_, '_> {
     fn entry(&mut self, entry: &Entry) -> Go {
         if entry.level == 0 {
             self.push(entry.extent);
-        } else {
-            self.towards = Some(*entry);
+            return Go::On;
+        }
+        self.towards = Some(*entry);
+        let Extent { logical, run, .. } = entry.extent;
+        if self.files.geometry.contains(run.start) && !self.files.may_have(self.number, run) {
+            self.map.faults.push(FileFault::MapOfAnother { logical, run });
+            return Go::Past;
         }
         Go::On
     }

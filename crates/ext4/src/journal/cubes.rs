@@ -14,6 +14,7 @@ use floe_format::ext::inode::{FileType, Inode, InodeFlags};
 use floe_format::ext::jbd2::{
     self, CHECKSUM_CRC32C, Checksums, JournalIncompat, JournalSuperblock, SUPERBLOCK_V2,
 };
+use floe_format::ext::orphan_file::{MAGIC, OrphanBlock};
 use floe_format::ext::superblock::Superblock;
 use floe_format::native::commit::{self, Dependency};
 use floe_format::native::cube::FEWEST_JOURNAL_BLOCKS;
@@ -55,6 +56,14 @@ impl CubeJournal {
         let lot = group.and_then(|group| group.0.checked_div(self.lot_groups));
         lot.is_some_and(|lot| self.lots.contains(&lot))
     }
+}
+
+/// The orphans that the list of a cube's journal names; `None` if `bytes`, its block, is none.
+pub fn orphans_in(own: &CubeJournal, bytes: &[u8]) -> Option<Vec<InodeNr>> {
+    let stored = OrphanBlock::new(bytes)?;
+    let sum = own.seed.map(|seed| stored.compute_checksum(seed, own.orphan_block));
+    let is_sound = stored.magic() == MAGIC && sum.is_none_or(|sum| sum == stored.stored_checksum());
+    is_sound.then(|| stored.orphans().collect())
 }
 
 /// The file of a cube's journal, where it is sound.

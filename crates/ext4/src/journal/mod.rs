@@ -22,7 +22,8 @@ mod recover;
 mod seen;
 
 pub use cubes::{
-    CubeFile, CubeJournal, CubeJournals, Cut, Unusable, cut_off, find_cubes, replay_sound,
+    CubeFile, CubeJournal, CubeJournals, Cut, Unusable, cut_off, find_cubes, orphans_in,
+    replay_sound,
 };
 pub use event::{
     InodeFault, JournalEvent, JournalPlace, LogBounds, OrphanFault, RecoveryFault, SuperblockFault,

@@ -10,7 +10,7 @@ use floe_format::ext::superblock::{STATE_ERROR, Superblock};
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{Geometry, InodeNr, LogicalBlock};
 
-use super::cubes::find_cubes;
+use super::cubes::{find_cubes, orphans_in};
 use super::event::{JournalEvent, OrphanFault};
 use crate::inode_table::read_inode;
 use crate::map::runs::BlockMap;
@@ -109,7 +109,8 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// The blocks behind the journals of cubes. They are empty while a file system is sealed.
+    /// The blocks behind the journals of cubes. They are empty while a file system is sealed. A damaged one is a finding about
+    /// its cube.
     fn cubes(&mut self) -> Result<(), OrphanFault> {
         let cubes = find_cubes(self.device, self.sb, self.geo, self.groups).whole();
         let cubes = cubes.map_err(|_| OrphanFault::Unreadable(InodeNr(0)))?.usable;
@@ -117,16 +118,10 @@ impl Finder<'_> {
         for own in cubes {
             let read = self.device.read_at(self.geo.offset_bytes(own.orphan_block), &mut bytes);
             read.map_err(|_| OrphanFault::Unreadable(own.inode))?;
-            let stored = OrphanBlock::new(&bytes).ok_or(OrphanFault::Unreadable(own.inode))?;
-            let computed = own.seed.map(|seed| stored.compute_checksum(seed, own.orphan_block));
-            if stored.magic() != MAGIC
-                || computed.is_some_and(|sum| sum != stored.stored_checksum())
-            {
-                return Err(OrphanFault::Unreadable(own.inode));
-            }
+            let Some(stored) = orphans_in(&own, &bytes) else { continue };
             let exists = |inode: &InodeNr| self.may_be_orphan(*inode);
             let (orphans, strays): (Vec<InodeNr>, Vec<InodeNr>) =
-                stored.orphans().filter(exists).partition(|inode| own.owns(self.geo, *inode));
+                stored.into_iter().filter(exists).partition(|inode| own.owns(self.geo, *inode));
             self.found.extend(orphans);
             let cube = own.cube;
             self.strays.extend(strays.into_iter().map(|inode| (cube, inode)));

@@ -285,6 +285,7 @@ impl TreeEditor<'_> {
 
     fn load(&mut self, node: BlockNr, depth: u16) -> Result<Entries, Refusal> {
         self.steps += 1;
+        self.space.judge_node(node)?;
         let bytes = self.tx.block(node)?;
         super::seek::verify_node(self.tx, &bytes, self.form.inode_seed)?;
         parse(&bytes, depth)

@@ -10,16 +10,17 @@ use super::edit::TreeEditor;
 use super::extent_tree::NodeForm;
 use super::mapping::ROOT_BYTES;
 use super::pointers::PointerEditor;
-use super::seek::MapLook;
+use super::seek::{MapLook, NodeJudge};
 use crate::alloc::{Allocate, Space, Tally};
 use crate::fs::FileSystem;
 use crate::tx::{Refusal, Tx};
 
 /// The lookup of an inode's map.
-pub fn look<'m, S: Space>(fs: &FileSystem<S>, inode: &'m OwnedInode) -> MapLook<'m> {
+pub fn look<'m, S: Space>(fs: &'m FileSystem<S>, inode: &'m OwnedInode) -> MapLook<'m> {
     let block_size = fs.geometry().block_size;
     let inode_seed = fs.seed().map(|seed| inode.seed(seed));
-    MapLook { root: &inode.base.block, flags: inode.flags(), block_size, inode_seed }
+    let judge = Some(NodeJudge { space: &fs.space, inode: inode.number });
+    MapLook { root: &inode.base.block, flags: inode.flags(), block_size, inode_seed, judge }
 }
 
 /// Maps an extent of a file where nothing is mapped. Updates `i_blocks` for new mapping blocks, not
@@ -88,7 +89,7 @@ fn edit<S: Space>(
     let home = fs.geometry().place_of(inode.number).filter(|_| fs.is_native());
     let goal = home.map_or(goal, |(group, _)| fs.geometry().group_start(group));
     let has_tree = inode.flags().contains(InodeFlags::EXTENTS);
-    let mut tally = Tally::new(&mut fs.space, bits);
+    let mut tally = Tally::of(&mut fs.space, bits, inode.number);
     let space: &mut dyn Allocate = &mut tally;
     let mut editor = if has_tree {
         let form = NodeForm { block_size, inode_seed, owner_hint };

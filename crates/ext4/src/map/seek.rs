@@ -1,14 +1,32 @@
 //! Looks up one place in a file's map, without following the rest of it.
 
+use std::fmt;
+
 use floe_format::ext::extent::{Extent, ExtentNode, Index, MAX_DEPTH};
 use floe_format::ext::indirect;
 use floe_format::ext::inode::InodeFlags;
-use floe_format::{BlockNr, BlockRun, LogicalBlock};
+use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use super::mapping::ROOT_BYTES;
+use crate::alloc::Allocate;
 use crate::tx::{Refusal, Tx, verify};
 
 const DAMAGED: Refusal = Refusal::Damaged("the map of a file");
+
+/// Refuses nodes that cannot be an inode's own.
+#[derive(Clone, Copy)]
+pub struct NodeJudge<'m> {
+    /// Knows which blocks inodes may have.
+    pub space: &'m dyn Allocate,
+    /// The inode.
+    pub inode: InodeNr,
+}
+
+impl fmt::Debug for NodeJudge<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeJudge").field("inode", &self.inode).finish_non_exhaustive()
+    }
+}
 
 /// A map of a file, of either kind, for lookups.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +39,8 @@ pub struct MapLook<'m> {
     pub block_size: u32,
     /// The seed of the checksums of extent nodes, with metadata_csum.
     pub inode_seed: Option<u32>,
+    /// Judges nodes of an extent tree before they are read.
+    pub judge: Option<NodeJudge<'m>>,
 }
 
 /// Verifies the checksum of an extent node in a block, in a transaction that verifies.
@@ -48,7 +68,17 @@ impl MapLook<'_> {
         if depth > MAX_DEPTH {
             return Err(DAMAGED);
         }
-        next_below(tx, self.root, self.inode_seed, depth, from)
+        self.next_below(tx, self.root, depth, from)
+    }
+
+    /// Reads a node of an extent tree.
+    fn node(&self, tx: &mut dyn Tx, node: BlockNr) -> Result<Vec<u8>, Refusal> {
+        if let Some(judge) = self.judge {
+            judge.space.judge_file(judge.inode, BlockRun::new(node, 1))?;
+        }
+        let bytes = tx.block(node)?;
+        verify_node(tx, &bytes, self.inode_seed)?;
+        Ok(bytes)
     }
 
     /// The extent that maps a logical block.
@@ -79,9 +109,36 @@ impl MapLook<'_> {
                 return Ok(Some(node.extent(last)));
             }
             depth -= 1;
-            bytes = tx.block(node.index(last).node)?;
-            verify_node(tx, &bytes, self.inode_seed)?;
+            bytes = self.node(tx, node.index(last).node)?;
         }
+    }
+
+    fn next_below(
+        &self,
+        tx: &mut dyn Tx,
+        bytes: &[u8],
+        depth: u16,
+        from: LogicalBlock,
+    ) -> Result<Option<Extent>, Refusal> {
+        let node = judged(bytes, depth)?;
+        let count = node.header().entries;
+        if depth == 0 {
+            let ends_behind = |extent: &Extent| extent.logical.0 + extent.run.len_blocks > from.0;
+            // Entries are sorted: the last one that starts at or before the place, or the one behind
+            // it.
+            let first = split(count, |at| node.extent(at).logical <= from).saturating_sub(1);
+            return Ok((first..count).map(|at| node.extent(at)).find(ends_behind));
+        }
+        let indexes: Vec<Index> = (0..count).map(|at| node.index(at)).collect();
+        let first = indexes.partition_point(|index| index.logical <= from).saturating_sub(1);
+        // The first one's subtree may end before the place; then the next one starts behind it.
+        for index in indexes.iter().skip(first).take(2) {
+            let below = self.node(tx, index.node)?;
+            if let Some(found) = self.next_below(tx, &below, depth - 1, from)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     fn next_pointers(
@@ -193,35 +250,6 @@ fn run_of(words: &[u32], logical: LogicalBlock) -> Extent {
 fn judged(bytes: &[u8], depth: u16) -> Result<ExtentNode<'_>, Refusal> {
     let node = ExtentNode::new(bytes).filter(|node| node.header_ok()).ok_or(DAMAGED)?;
     if node.header().depth == depth { Ok(node) } else { Err(DAMAGED) }
-}
-
-fn next_below(
-    tx: &mut dyn Tx,
-    bytes: &[u8],
-    inode_seed: Option<u32>,
-    depth: u16,
-    from: LogicalBlock,
-) -> Result<Option<Extent>, Refusal> {
-    let node = judged(bytes, depth)?;
-    let count = node.header().entries;
-    if depth == 0 {
-        let ends_behind = |extent: &Extent| extent.logical.0 + extent.run.len_blocks > from.0;
-        // Entries are sorted: the last one that starts at or before the place, or the one behind
-        // it.
-        let first = split(count, |at| node.extent(at).logical <= from).saturating_sub(1);
-        return Ok((first..count).map(|at| node.extent(at)).find(ends_behind));
-    }
-    let indexes: Vec<Index> = (0..count).map(|at| node.index(at)).collect();
-    let first = indexes.partition_point(|index| index.logical <= from).saturating_sub(1);
-    // The first one's subtree may end before the place; then the next one starts behind it.
-    for index in indexes.iter().skip(first).take(2) {
-        let below = tx.block(index.node)?;
-        verify_node(tx, &below, inode_seed)?;
-        if let Some(found) = next_below(tx, &below, inode_seed, depth - 1, from)? {
-            return Ok(Some(found));
-        }
-    }
-    Ok(None)
 }
 
 /// The first of `count` indexes at which `before` is no longer true.

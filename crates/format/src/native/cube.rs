@@ -19,6 +19,9 @@ pub const MOST_CUBES: u32 = 0x7fff;
 /// Name in `/.cubes` of the file with the sub-superblocks.
 pub const SUPER_NAME: &[u8] = b"super";
 
+/// Name in `/.cubes` of the file that holds the free blocks of all cubes while another system may write.
+pub const FENCE_NAME: &[u8] = b"fence";
+
 /// Logical block of the second copy of cube 0.
 const SECOND: u64 = 0x8000;
 /// Size of `/.cubes/super` in bytes; most of it is a hole.
@@ -66,8 +69,10 @@ layout! {
         0x2c journal_blocks: u32,
         /// UUID of the journal.
         0x30 journal_uuid: [u8; 16],
+        /// Smallest number of the cubes that this one is coupled with, itself among them, and 1; 0: it is coupled with none.
+        0x40 coupled: u32,
         /// Reserved; 0.
-        0x40 reserved: [u32; 15],
+        0x44 reserved: [u32; 14],
         /// crc32c of the block, this field taken as zero.
         0x7c checksum: u32,
     }
@@ -104,19 +109,13 @@ macro_rules! attribute {
 }
 
 attribute! {
-    /// How the cube's changes become durable.
+    /// What the journal logs. The numbers 1, 3 and 4 are those of modes that nobody ever wrote (`docs/cubes.md`).
     JournalMode {
-        /// Data before the metadata that lead to them.
+        /// Metadata; data are in their places before.
         #[default]
         Ordered = 0 "ordered",
-        /// Metadata alone.
-        Writeback = 1 "writeback",
         /// Data, too.
         Data = 2 "data",
-        /// Nothing is logged.
-        None = 3 "none",
-        /// Nothing is logged, and fsync does nothing.
-        NoFsync = 4 "no-fsync",
     }
 }
 attribute! {
@@ -178,6 +177,32 @@ pub struct Policies {
     pub fsync_mode: FsyncMode,
 }
 
+impl Policies {
+    /// Whether one of the policies that [`Policies::objection`] judges is another than before.
+    pub fn is_new(&self, before: &Self) -> bool {
+        (self.on_error, self.recovery, self.journal_mode)
+            != (before.on_error, before.recovery, before.journal_mode)
+    }
+
+    /// Why no cube can behave like this; `has_journal`: it has a journal of its own. `None` if one can.
+    pub const fn objection(&self, has_journal: bool) -> Option<&'static str> {
+        if matches!(self.journal_mode, JournalMode::Data) && !has_journal {
+            return Some(
+                "the mode `data` logs content, so the cube needs a journal of its own (--journal-blocks)",
+            );
+        }
+        match (self.on_error, self.recovery) {
+            (OnError::Crash, _) if !has_journal => Some(
+                "`crash` drops changes that are not durable, so the cube needs a journal of its own (--journal-blocks)",
+            ),
+            (OnError::Crash, Recovery::Online) => Some(
+                "`crash` ends the journal of the cube until the next mount, so it cannot be repaired online",
+            ),
+            _ => None,
+        }
+    }
+}
+
 /// A sub-superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubSuperblock {
@@ -198,6 +223,9 @@ pub struct SubSuperblock {
     pub policies: Policies,
     /// Whether a failure is recorded.
     pub state: State,
+    /// The cubes that fail and are checked together with it, because another system has put files of one into another: the
+    /// smallest of their numbers (0: the root cube). `None`: it stands alone.
+    pub coupled: Option<u32>,
 }
 
 /// The journal of a cube.
@@ -261,6 +289,7 @@ impl SubSuperblock {
                 fsync_mode: FsyncMode::of_number(header.fsync_mode)?,
             },
             state: State::of_number(header.state)?,
+            coupled: header.coupled.checked_sub(1),
         })
     }
 
@@ -287,6 +316,7 @@ impl SubSuperblock {
             recovery: self.policies.recovery as u8,
             fsync_mode: self.policies.fsync_mode as u8,
             state: self.state as u8,
+            coupled: self.coupled.map_or(0, |least| least.saturating_add(1)),
             ..CubeHeader::decode(&[0; CubeHeader::SIZE])
         };
         if let Some(place) = block.first_chunk_mut() {
@@ -324,12 +354,13 @@ mod tests {
         let lots = proptest::collection::vec(any::<u32>(), 0..=MOST_LOTS);
         let fixed = (1..=MOST_CUBES, any::<u32>(), any::<u64>(), any::<u64>());
         let journal = any::<(u32, u32, [u8; 16])>();
-        let policies = (0usize..5, 0usize..2, 0usize..3, 0usize..2, 0usize..2);
+        let policies = (0usize..2, 0usize..2, 0usize..3, 0usize..2, 0usize..2);
         (path, lots, fixed, journal, policies).prop_map(|(path, lots, fixed, journal, policies)| {
             let (inode, blocks, uuid) = journal;
             let journal = OwnJournal { inode, blocks, uuid };
             let (cube, top_inode, epoch, limit_blocks) = fixed;
             let state = State::ALL[policies.4];
+            let coupled = (inode % 3).checked_sub(1);
             let policies = Policies {
                 limit_blocks,
                 journal_mode: JournalMode::ALL[policies.0],
@@ -337,7 +368,7 @@ mod tests {
                 recovery: Recovery::ALL[policies.2],
                 fsync_mode: FsyncMode::ALL[policies.3],
             };
-            SubSuperblock { cube, top_inode, epoch, path, lots, journal, policies, state }
+            SubSuperblock { cube, top_inode, epoch, path, lots, journal, policies, state, coupled }
         })
     }
 
@@ -374,6 +405,16 @@ mod tests {
             let copies = [older, newer.clone(), other];
             prop_assert_eq!(newest(newer.cube, copies), Some(newer));
         }
+    }
+
+    #[test]
+    fn crash_needs_a_journal_of_its_own_and_no_repair_online() {
+        let crash = Policies { on_error: OnError::Crash, ..Policies::default() };
+        assert!(crash.objection(false).is_some());
+        assert_eq!(crash.objection(true), None);
+        let online = Recovery::Online;
+        assert!(Policies { recovery: online, ..crash }.objection(true).is_some());
+        assert_eq!(Policies { recovery: online, ..Policies::default() }.objection(false), None);
     }
 
     #[test]

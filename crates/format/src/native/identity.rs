@@ -20,6 +20,9 @@ pub const FLAG_RESERVED: u16 = 0x0001;
 /// being damage. Set by the mount that notices it, cleared by a repair that finds nothing of the kind.
 pub const FLAG_COUPLED: u16 = 0x0002;
 
+/// `flags`: sub-superblocks say which cubes are coupled, and nobody else has written since they do.
+pub const FLAG_COUPLES_KNOWN: u16 = 0x0004;
+
 /// Name of the directory in the root that holds the file system's own files.
 pub const HOME_NAME: &[u8] = b".cubes";
 /// Name in it of the directory of the root cube, which holds the reservation files.
@@ -45,8 +48,10 @@ layout! {
         0x14 epoch: u64,
         /// While Floe writes, [`Identity::compute_stamp`] of the superblock; 0 in images of older versions.
         0x1c stamp: u32,
+        /// Inode of `/.cubes/fence`; 0 if there is none.
+        0x20 fence_inode: u32,
         /// Reserved; 0.
-        0x20 reserved: [u32; 10],
+        0x24 reserved: [u32; 9],
         /// `Identity::compute_seal` of the primary superblock. Any other value: another program,
         /// or a mount that did not end, has written since.
         0x48 seal: u32,
@@ -102,15 +107,26 @@ impl Identity {
     /// Whether names and blocks may lead from one cube into another because a system that does not know cubes put them there:
     /// it has written since Floe sealed the file system or began to use it, or some time before.
     pub fn is_coupled(superblock: &Superblock) -> bool {
+        let flags = Self::of(superblock).map_or(0, |own| own.flags);
+        flags & FLAG_COUPLED != 0 || Self::is_foreign(superblock)
+    }
+
+    /// Whether sub-superblocks tell which cubes are coupled.
+    pub fn knows_couples(superblock: &Superblock) -> bool {
+        let flags = Self::of(superblock).map_or(0, |own| own.flags);
+        flags & FLAG_COUPLES_KNOWN != 0 && !Self::is_foreign(superblock)
+    }
+
+    /// Whether another system has written since Floe sealed the file system or began to use it.
+    fn is_foreign(superblock: &Superblock) -> bool {
         let Some(own) = Self::of(superblock) else { return false };
-        let is_foreign = match own.seal {
+        match own.seal {
             // In use by Floe, or left by a crash.
             0 => own.stamp != 0 && own.stamp != Self::compute_stamp(superblock),
             seal => {
                 seal != Self::compute_seal(superblock) && seal != Self::seal_at_rest(superblock)
             }
-        };
-        own.flags & FLAG_COUPLED != 0 || is_foreign
+        }
     }
 
     /// The seal of a superblock that Floe has begun to use, but for the bits that say so.
@@ -120,11 +136,18 @@ impl Identity {
         Self::compute_seal(&Superblock { feature_incompat, ..superblock.clone() })
     }
 
-    /// Says that Floe uses the file system from now on; `is_coupled` as [`Identity::is_coupled`] had it before.
+    /// Says that sub-superblocks tell which cubes are coupled.
+    pub fn put_couples_known(superblock: &mut Superblock) {
+        let Some(own) = Self::of(superblock) else { return };
+        Self { flags: own.flags | FLAG_COUPLES_KNOWN, ..own }.put(superblock);
+    }
+
+    /// Says that Floe uses the file system from now on; `is_coupled` as [`Identity::is_coupled`] had it before. From now on
+    /// nothing tells which cubes are coupled.
     pub fn put_in_use(superblock: &mut Superblock, is_coupled: bool) {
         let Some(own) = Self::of(superblock) else { return };
         let coupled = if is_coupled { FLAG_COUPLED } else { 0 };
-        let flags = own.flags & !FLAG_COUPLED | coupled;
+        let flags = own.flags & !(FLAG_COUPLED | FLAG_COUPLES_KNOWN) | coupled;
         let stamp = Self::compute_stamp(superblock);
         Self { seal: 0, flags, stamp, ..own }.put(superblock);
     }

@@ -7,12 +7,17 @@ use floe_sync::atomic::Ordering;
 use super::Gates;
 
 impl Gates {
-    /// Sets the inodes of `/.cubes` and `/.cubes/super`, and whether names and blocks may lead from one cube into another.
-    pub(crate) fn set_bounds(&self, own_files: [u32; 2], coupled: bool) {
+    /// Sets the inodes of `/.cubes`, `/.cubes/super` and `/.cubes/fence`, and whether names and blocks may lead from one cube into another.
+    pub(crate) fn set_bounds(&self, own_files: [u32; 3], coupled: bool) {
         for (place, inode) in self.own_files.iter().zip(own_files) {
             place.store(inode, Ordering::Release);
         }
         self.coupled.store(coupled, Ordering::Release);
+    }
+
+    /// Whether blocks of an inode may lie in all cubes.
+    fn is_shared(&self, inode: InodeNr) -> bool {
+        self.own_files[1..].iter().any(|own| own.load(Ordering::Acquire) == inode.0)
     }
 
     /// Whether the references of one inode to another may be judged by their cubes.
@@ -33,7 +38,7 @@ impl Gates {
 
 impl Bounds for Gates {
     fn may_have(&self, inode: InodeNr, run: BlockRun) -> bool {
-        if !self.keeps_apart() || inode.0 == self.own_files[1].load(Ordering::Acquire) {
+        if !self.keeps_apart() || self.is_shared(inode) {
             return true;
         }
         let own = self.of_inode(inode);

@@ -1,7 +1,7 @@
 //! Requests of administrators about the cubes of a file system in use.
 
 use floe_format::InodeNr;
-use floe_format::native::cube::{OnError, Policies, Recovery};
+use floe_format::native::cube::{FsyncMode, JournalMode, OnError, Policies, Recovery};
 
 use crate::FsError;
 
@@ -14,13 +14,17 @@ pub struct Settings {
     pub on_error: Option<OnError>,
     /// How it is repaired.
     pub recovery: Option<Recovery>,
+    /// What its journal logs.
+    pub journal_mode: Option<JournalMode>,
+    /// How much fsync waits for.
+    pub fsync_mode: Option<FsyncMode>,
     /// Blocks of a journal of its own; of a new cube alone.
     pub journal_blocks: Option<u32>,
 }
 
 impl Settings {
     /// Reads settings: `max_size=BYTES|none`, `on_error=ro|crash|repair`, `recovery=manual|offline|online`,
-    /// `journal_blocks=N`. `repair` stands for `ro` with `recovery=online`.
+    /// `journal_mode=ordered|data`, `fsync=strict|off`, `journal_blocks=N`. `repair` stands for `ro` with `recovery=online`.
     ///
     /// # Errors
     /// [`FsError::Invalid`] for any other word.
@@ -35,6 +39,13 @@ impl Settings {
                 }
                 ("journal_blocks", blocks) => {
                     settings.journal_blocks = Some(blocks.parse().map_err(|_| FsError::Invalid)?);
+                }
+                ("journal_mode", name) => {
+                    let mode = JournalMode::of_name(name).ok_or(FsError::Invalid)?;
+                    settings.journal_mode = Some(mode);
+                }
+                ("fsync", name) => {
+                    settings.fsync_mode = Some(FsyncMode::of_name(name).ok_or(FsError::Invalid)?);
                 }
                 ("on_error", "repair") => {
                     settings.on_error = Some(OnError::ReadOnly);
@@ -60,9 +71,19 @@ impl Settings {
                 .map_or(before.limit_blocks, |bytes| bytes / u64::from(block_bytes.max(1))),
             on_error: self.on_error.unwrap_or(before.on_error),
             recovery: self.recovery.unwrap_or(before.recovery),
-            ..before
+            journal_mode: self.journal_mode.unwrap_or(before.journal_mode),
+            fsync_mode: self.fsync_mode.unwrap_or(before.fsync_mode),
         }
     }
+}
+
+/// A cube of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// That of an inode.
+    Of(InodeNr),
+    /// That with a number: where its own directory cannot be reached.
+    Number(u32),
 }
 
 /// A call about cubes.
@@ -94,18 +115,20 @@ pub enum CubeCall<'a> {
         /// The directory stays, with all its files.
         keep_files: bool,
     },
-    /// Checks the cube of an inode while the others are served, and repairs it if that is wanted. The old content of changed
+    /// Checks a cube while the others are served, and repairs it if that is wanted. The old content of changed
     /// blocks goes to a new file. The answer comes by [`CubeCall::Report`].
     Check {
-        /// Any inode of the cube.
-        inode: InodeNr,
+        /// The cube.
+        cube: Which,
         /// Repair what is found.
         repairs: bool,
         /// Where old content is saved.
         undo: Option<std::path::PathBuf>,
     },
-    /// The result of the last check or repair of the cube of an inode; empty while it runs.
-    Report(InodeNr),
+    /// Free blocks of all cubes are held for them when the file system is unmounted.
+    Fence,
+    /// The result of the last check or repair of a cube; empty while it runs.
+    Report(Which),
 }
 
 impl CubeCall<'_> {
@@ -139,7 +162,19 @@ mod tests {
             (Some(OnError::ReadOnly), Some(Recovery::Online))
         );
         assert_eq!(Settings::parse("").unwrap(), Settings::default());
-        for wrong in ["max_size", "max_size=x", "on_error=panic", "size=1", "recovery="] {
+        let modes = Settings::parse("journal_mode=data fsync=off").unwrap();
+        let modes = modes.over(policies, 1024);
+        assert_eq!((modes.journal_mode, modes.fsync_mode), (JournalMode::Data, FsyncMode::Off));
+        assert_eq!(modes.on_error, OnError::Crash);
+        for wrong in [
+            "journal_mode=writeback",
+            "fsync=none",
+            "max_size",
+            "max_size=x",
+            "on_error=panic",
+            "size=1",
+            "recovery=",
+        ] {
             assert!(Settings::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -102,7 +102,19 @@ impl<S: Store> FileSystem<S> {
         if pins::is_stand_in(inode) {
             return Some(Ok(pins::stand_in(inode)));
         }
-        Some(read(inode).or_else(|error| self.above(inode).ok_or(error)))
+        let found = read(inode).or_else(|error| self.above(inode).ok_or(error));
+        let is_unused = match &found {
+            Ok(found) => found.links == 0,
+            Err(error) => matches!(error, FsError::NotFound),
+        };
+        if !is_unused || gates.of_inode(inode) == 0 {
+            return Some(found);
+        }
+        // Damage of the cube, not of the directory that names it.
+        let what = "the directory of a cube, which is not in use,".to_owned();
+        let error = FsError::Damaged { inode, what, fault: Fault::DAMAGE };
+        self.store.note_damage(&error);
+        Some(Err(error))
     }
 
     /// Lists the way to cubes in a directory above them that cannot be read itself.
@@ -121,6 +133,11 @@ impl<S: Store> FileSystem<S> {
     /// lead to must forget it.
     pub fn take_stale(&self) -> Vec<(InodeNr, Vec<u8>)> {
         self.store.gates().map_or_else(Vec::new, |gates| gates.take_stale())
+    }
+
+    /// Lines for a log, since the last call: cubes that failed, repairs that were refused, files that moved.
+    pub fn take_news(&self) -> Vec<String> {
+        self.store.gates().map_or_else(Vec::new, |gates| gates.take_news())
     }
 
     /// Answers a call about cubes.

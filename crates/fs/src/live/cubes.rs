@@ -1,22 +1,25 @@
 //! Cubes of a native file system: made, changed and removed, each in one transaction; and what follows on a failure of one.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use floe_blockdev::WriteBlocks;
 use floe_disk::ops::{Caller, NewCube};
 use floe_disk::volume::{Volume, cubes};
 use floe_ext4::files::{Files, Follow, printable};
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
-use floe_format::native::cube::{Policies, Recovery, State, SubSuperblock};
+use floe_format::native::cube::{JournalMode, Policies, Recovery, State, SubSuperblock};
 use floe_format::native::identity::Identity;
 use floe_sync::Arc;
 
 use super::{Live, Work};
 use crate::cubes::pins::Pins;
-use crate::cubes::{CubeCall, Gates, Job, Mode, Settings};
+use crate::cubes::{CubeCall, Gates, Job, Mode, Settings, Which};
 use crate::disk::Disk;
 use crate::faults::Fault;
 use crate::store::{Space, Store, find_in};
-use crate::{FsError, now};
+use crate::{Directory, FsError, now};
 
 impl<D: WriteBlocks> Live<'_, '_, D> {
     /// Makes a cube in one transaction; returns its number. See [`Volume::create_cube`](floe_disk::volume::Volume::create_cube).
@@ -24,10 +27,28 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     /// # Errors
     /// Nothing was changed then.
     pub fn create_cube(&self, caller: &Caller, new: &NewCube<'_>) -> Result<u32, FsError> {
-        let cube = self.run(new.parent, |volume, tx| volume.create_cube(tx, caller, new))?;
+        let cube = self.make_cube(caller, new)?;
         self.sync_all()?;
+        Ok(cube)
+    }
+
+    /// The same, without making it durable: for a file system that nobody uses yet.
+    ///
+    /// # Errors
+    /// As [`Live::create_cube`].
+    pub fn make_cube(&self, caller: &Caller, new: &NewCube<'_>) -> Result<u32, FsError> {
+        let cube = self.run(new.parent, |volume, tx| volume.create_cube(tx, caller, new))?;
         self.gates.know(cube, new.policies, false);
-        self.pin(&self.subs(None));
+        if let Some(top) = self.work().volume.top_of_cube(cube) {
+            let find = |directory, name: &[u8]| match (directory, name) {
+                (directory, name) if directory == new.parent && name == new.name => Some(top),
+                _ => {
+                    let listing = self.image.read_directory(directory).ok()?;
+                    self.directory_named(&listing, directory, name)
+                }
+            };
+            self.gates.pin(cube, new.path, top, &find);
+        }
         Ok(cube)
     }
 
@@ -36,6 +57,30 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     /// # Errors
     /// Nothing was changed then.
     pub fn set_cube(&self, caller: &Caller, cube: u32, policies: Policies) -> Result<(), FsError> {
+        let logs_data = |mode| mode == JournalMode::Data;
+        let logged = logs_data(self.sub(cube)?.policies.journal_mode);
+        if !logged || logs_data(policies.journal_mode) {
+            return self.change_policies(caller, cube, policies);
+        }
+        if matches!(self.gates.state(cube).0, Mode::Checked | Mode::Away) {
+            return Err(FsError::CubeBusy { cube });
+        }
+        // Content that was logged goes home before any is written past the log.
+        self.gates.take(cube, Mode::Checked)?;
+        let changed = self.change_policies(caller, cube, policies).and_then(|()| {
+            let Disk::Journaled(journal) = self.disk else { return Ok(()) };
+            journal.checkpoint().map_err(|error| FsError::Ended(error.to_string()))
+        });
+        self.gates.bring_back(cube, false);
+        changed
+    }
+
+    fn change_policies(
+        &self,
+        caller: &Caller,
+        cube: u32,
+        policies: Policies,
+    ) -> Result<(), FsError> {
         self.run(InodeNr::ROOT, |volume, tx| volume.set_cube(tx, caller, cube, policies))?;
         self.gates.know(cube, policies, false);
         self.sync_all()
@@ -81,11 +126,13 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
 
     /// Keeps the ways to cubes.
     fn pin(&self, subs: &[SubSuperblock]) {
-        let find = |directory, name: &[u8]| {
-            let listing = self.image.read_directory(directory).ok()?;
-            let inode = find_in(&listing, directory, name).ok()??;
-            let found = self.image.attributes(inode).ok()?;
-            (found.kind == FileType::Directory && found.links > 0).then_some(inode)
+        // Many cubes lie in one directory.
+        let read = RefCell::new(BTreeMap::new());
+        let find = |directory: InodeNr, name: &[u8]| {
+            let mut read = read.borrow_mut();
+            let listing =
+                read.entry(directory).or_insert_with(|| self.image.read_directory(directory).ok());
+            self.directory_named(listing.as_ref()?, directory, name)
         };
         let mut pins = Pins::default();
         for sub in subs {
@@ -95,16 +142,29 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         self.gates.set_pins(pins);
     }
 
+    /// The sound directory that a name in another one leads to.
+    fn directory_named(
+        &self,
+        listing: &Directory,
+        directory: InodeNr,
+        name: &[u8],
+    ) -> Option<InodeNr> {
+        let inode = find_in(listing, directory, name).ok()??;
+        let found = self.image.attributes(inode).ok()?;
+        (found.kind == FileType::Directory && found.links > 0).then_some(inode)
+    }
+
     /// Tells the gates who owns lots.
     pub(super) fn tell_owners(&self, work: &Work) {
         let own = Identity::of(work.volume.superblock());
-        let own_files = own.map_or([0; 2], |own| [own.home_inode, own.super_inode]);
+        let own_files =
+            own.map_or([0; 3], |own| [own.home_inode, own.super_inode, own.fence_inode]);
         self.gates.set_bounds(own_files, work.volume.is_coupled());
         self.gates.set_owners(&work.volume.lot_owners());
     }
 
     /// The sub-superblocks of all cubes, or of one.
-    fn subs(&self, only: Option<u32>) -> Vec<SubSuperblock> {
+    pub(super) fn subs(&self, only: Option<u32>) -> Vec<SubSuperblock> {
         let files = self.image.files();
         let (geometry, groups) = (files.geometry(), files.groups());
         let superblock = self.work().volume.superblock().clone();
@@ -119,16 +179,34 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         self.subs(Some(cube)).pop().ok_or(FsError::NotFound)
     }
 
-    /// Records a failure of a cube, and does what its policy wants.
+    /// Records a failure of a cube, and does what its policy wants. Cubes that are coupled with it fail, too.
     pub(super) fn fail_cube(&self, cube: u32, why: String) {
+        if !self.fail_alone(cube, why) {
+            return;
+        }
+        let why = format!("it shares files with cube {cube}, which failed");
+        for other in self.gates.coupled_with(cube) {
+            if other == 0 {
+                let (inode, what) =
+                    (InodeNr(0), format!("cube {cube}, which shares files with it,"));
+                self.meet(&FsError::Damaged { inode, what, fault: Fault::DAMAGE });
+            } else {
+                self.fail_alone(other, why.clone());
+            }
+        }
+    }
+
+    /// Lets a cube fail; `false` if it has failed before.
+    fn fail_alone(&self, cube: u32, why: String) -> bool {
         match self.gates.fail(cube, why.clone()) {
-            None => return,
+            None => return false,
             Some(Mode::Failed) => self.drop_changes(cube, &why),
             Some(_) => {}
         }
         // If it cannot be recorded, the next mount meets the failure again.
         let _ = self.note_state(cube, State::Failed);
         self.queue_recovery(cube);
+        true
     }
 
     /// Records entries in lists of orphans that name something of another cube. They stay there for `floe repair`.
@@ -143,6 +221,10 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                 }
                 cube => self.fail_cube(cube, what),
             }
+        }
+        let damaged = self.work().volume.damaged_orphans().to_vec();
+        for cube in damaged {
+            self.fail_cube(cube, "the list of its orphans is damaged".to_owned());
         }
     }
 
@@ -213,14 +295,25 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                 self.gates.note_stale(*parent, name.to_vec());
                 Ok(Vec::new())
             }
-            CubeCall::Check { inode, repairs, undo } => {
-                let cube = self.cube_of(*inode)?;
+            CubeCall::Check { cube, repairs, undo } => {
+                let cube = self.which(*cube)?;
                 self.gates.add_job(Job { cube, repairs: *repairs, undo: undo.clone() });
                 Ok(Vec::new())
             }
-            CubeCall::Report(inode) => {
-                Ok(self.gates.report(self.cube_of(*inode)?).unwrap_or_default().into_bytes())
+            CubeCall::Fence => {
+                self.ask_for_fence();
+                Ok(Vec::new())
             }
+            CubeCall::Report(cube) => {
+                Ok(self.gates.report(self.which(*cube)?).unwrap_or_default().into_bytes())
+            }
+        }
+    }
+
+    fn which(&self, cube: Which) -> Result<u32, FsError> {
+        match cube {
+            Which::Of(inode) => self.cube_of(inode),
+            Which::Number(number) => Ok(self.sub(number)?.cube),
         }
     }
 
@@ -249,7 +342,10 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     }
 
     /// The path of a directory; empty for the root.
-    fn path_of(&self, directory: InodeNr) -> Result<Vec<u8>, FsError> {
+    ///
+    /// # Errors
+    /// A directory above it cannot be read, or the path is longer than that of a cube may be.
+    pub fn path_of(&self, directory: InodeNr) -> Result<Vec<u8>, FsError> {
         let (mut at, mut parts) = (directory, Vec::<Vec<u8>>::new());
         while at != InodeNr::ROOT {
             let parent = self.directory(at)?.parent();
@@ -278,7 +374,8 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         let (mode, why) = self.gates.state(sub.cube);
         let mut text = format!(
             "cube={}\tpath={}\tinode={}\tlots={}\tsize_bytes={}\tfree_bytes={}\tinodes={inodes}\t\
-             free_inodes={free_inodes}\tjournal_blocks={}\tmax_size_bytes={}\ton_error={}\trecovery={}\tmode={}",
+             free_inodes={free_inodes}\tjournal_blocks={}\tmax_size_bytes={}\ton_error={}\trecovery={}\tmode={}\t\
+             journal_mode={}\tfsync={}",
             sub.cube,
             printable(&sub.path),
             sub.top_inode,
@@ -290,7 +387,14 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
             sub.policies.on_error.name(),
             sub.policies.recovery.name(),
             mode.name(),
+            sub.policies.journal_mode.name(),
+            sub.policies.fsync_mode.name(),
         );
+        let others = self.gates.coupled_with(sub.cube);
+        if !others.is_empty() {
+            let others: Vec<String> = others.iter().map(u32::to_string).collect();
+            text.push_str(&format!("\tcoupled={}", others.join(",")));
+        }
         if let Some(why) = why {
             text.push_str("\twhy=");
             text.push_str(&why.replace(['\t', '\n'], " "));

@@ -37,7 +37,12 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
             let run = AssertUnwindSafe(|| self.run_job(&job, &mut has_changed));
             let report = match catch_unwind(run) {
                 Ok(Ok(report)) => report,
-                Ok(Err(why)) => format!("failed: {why}\n"),
+                Ok(Err(why)) => {
+                    if job.repairs {
+                        self.gates.note_refused(cube, &why);
+                    }
+                    format!("failed: {why}\n")
+                }
                 Err(panic) => {
                     let why = panic_message(&*panic);
                     self.fail_cube(cube, format!("a fault of Floe itself in its check: {why}"));
@@ -57,6 +62,15 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
 
     fn run_job(&self, job: &Job, has_changed: &mut bool) -> Result<String, String> {
         let text = |error: &dyn std::error::Error| error.to_string();
+        let others = self.gates.coupled_with(job.cube);
+        if !others.is_empty() {
+            let others: Vec<String> = others.iter().map(u32::to_string).collect();
+            return Err(format!(
+                "it shares files with cube {} since another system has written, so they are checked together: \
+                 unmounted, by `floe check` and `floe repair`",
+                others.join(", ")
+            ));
+        }
         let mode = if job.repairs { Mode::Away } else { Mode::Checked };
         self.gates.take(job.cube, mode).map_err(|error| text(&error))?;
         let done = self.look(job, has_changed);

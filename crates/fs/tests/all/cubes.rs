@@ -12,20 +12,23 @@ use floe_format::ext::inode::{Inode, OwnedInode};
 use floe_format::native::cube::{OnError, Policies, Recovery, State};
 use floe_format::{BlockNr, InodeNr};
 use floe_fs::{
-    Caller, CubeCall, FileSystem, FsError, Mode, NewInode, OpKind, Place, Settings, Store,
+    Caller, CubeCall, FileSystem, FsError, Mode, NewInode, OpKind, Place, Settings, Store, Which,
 };
 use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::thread;
 
 mod above;
+mod counts;
+mod coupled;
 mod faults;
 mod journals;
+mod modes;
 mod policies;
 mod states;
 mod struck;
 
 use faults::structures;
-use struck::{BLOCK, MIB, Tenants, find, image, load, make, op, read, used, write};
+use struck::{BLOCK, MIB, Tenants, find, image, laid_out, load, make, op, read, used, write};
 
 fn blocks(device: &dyn ReadBlocks, inode: InodeNr) -> Vec<(u64, u64)> {
     let layout = Layout::open(device).unwrap();
@@ -104,14 +107,16 @@ fn a_cube_is_checked_and_repaired_while_the_others_are_served() {
                 });
                 if recovery == Recovery::Manual {
                     let path = undo.path().join("undo");
-                    let call = CubeCall::Check { inode: a, repairs: true, undo: Some(path) };
+                    let call =
+                        CubeCall::Check { cube: Which::Of(a), repairs: true, undo: Some(path) };
                     fs.cube_call(&call).unwrap();
                 }
                 fs.tend().unwrap();
                 done.store(true, Ordering::SeqCst);
                 others.join().unwrap();
             });
-            let report = String::from_utf8(fs.cube_call(&CubeCall::Report(a)).unwrap()).unwrap();
+            let report =
+                String::from_utf8(fs.cube_call(&CubeCall::Report(Which::Of(a))).unwrap()).unwrap();
             assert!(report.starts_with("state: repaired"), "{report}");
             assert_eq!(gates.state(1), (Mode::Serving, None));
             // The repair dropped the map that led nowhere, and with it the content.
@@ -131,9 +136,9 @@ fn a_cube_is_checked_and_repaired_while_the_others_are_served() {
 
 #[test]
 fn a_failure_is_recorded_and_the_next_mount_knows_it() {
-    let device =
-        MemDevice::new(image(Policies { on_error: OnError::Crash, ..Policies::default() }));
-    let block = structures(&device, Tenants::Shared)
+    let policies = Policies { on_error: OnError::Crash, ..Policies::default() };
+    let device = MemDevice::new(laid_out(Tenants::Apart, policies));
+    let block = structures(&device, Tenants::Apart)
         .iter()
         .find(|(what, _)| *what == "attribute block")
         .unwrap()
@@ -156,10 +161,13 @@ fn a_failure_is_recorded_and_the_next_mount_knows_it() {
     let ((), closed) = used(&device, |fs| {
         let a = find(fs, InodeNr::ROOT, "a").unwrap();
         assert!(matches!(read(fs, a, 1), Err(FsError::CubeFailed { cube: 1 })));
-        fs.cube_call(&CubeCall::Check { inode: a, repairs: false, undo: None }).unwrap();
+        fs.cube_call(&CubeCall::Check { cube: Which::Of(a), repairs: true, undo: None }).unwrap();
         fs.tend().unwrap();
-        let report = fs.cube_call(&CubeCall::Report(a)).unwrap();
-        assert_eq!(String::from_utf8(report).unwrap(), "state: sound\n");
+        let report = fs.cube_call(&CubeCall::Report(Which::Of(a))).unwrap();
+        let report = String::from_utf8(report).unwrap();
+        // The record of the failure was not written into the cube.
+        assert!(report.starts_with("state: repaired\nfinding: cube-copy-damaged"), "{report}");
+        assert_eq!(report.lines().count(), 3, "{report}");
         let failed = load(fs, a, 1);
         assert!(failed.is_empty(), "{failed:?}");
     });
@@ -229,4 +237,101 @@ fn lists_of_lots_are_renewed_when_writing_ends() {
     );
     let found = check(&device, &CheckOptions::default()).unwrap().found;
     assert!(found.is_empty(), "{found:?}");
+}
+
+/// The inode of a cube's own directory: what its checksum or its bytes still tell is repaired while others are served; a repair that
+/// needs more says so, and what to do.
+#[test]
+fn the_own_directory_of_a_cube_is_repaired_online_or_the_refusal_is_told() {
+    let made = image(Policies { recovery: Recovery::Online, ..Policies::default() });
+    let top = scope(&MemDevice::new(made.clone())).top();
+    for (bytes, is_mended) in [(1, true), (256, false)] {
+        let device = MemDevice::new(made.clone());
+        let layout = Layout::open(&device).unwrap();
+        let descs = layout.space.groups().descs();
+        let (block, at) = inode_place(top, layout.geometry(), descs).unwrap();
+        let place = layout.geometry().offset_bytes(block) + at as u64;
+        let mut raw = vec![0; bytes];
+        device.read_at(place, &mut raw).unwrap();
+        let flipped = raw[0] ^ 0x21;
+        raw.fill(0);
+        raw[0] = if is_mended { flipped } else { 0 };
+        device.write_at(place, &raw).unwrap();
+        let ((), closed) = used(&device, |fs| {
+            assert!(matches!(find(fs, InodeNr::ROOT, "a"), Err(FsError::Damaged { .. })));
+            let gates = fs.store().gates().unwrap();
+            assert_eq!(gates.state(1).0, Mode::ReadOnly);
+            fs.tend().unwrap();
+            let report = fs.cube_call(&CubeCall::Report(Which::Number(1))).unwrap();
+            let report = String::from_utf8(report).unwrap();
+            let shown = fs.cube_call(&CubeCall::Number(1)).unwrap();
+            let shown = String::from_utf8(shown).unwrap();
+            let news = fs.take_news().join("\n");
+            if is_mended {
+                assert!(report.starts_with("state: repaired"), "{report}");
+                assert_eq!(gates.state(1).0, Mode::Serving);
+                let failed = load(fs, find(fs, InodeNr::ROOT, "a").unwrap(), 1);
+                assert!(failed.is_empty(), "{failed:?}");
+            } else {
+                assert!(report.starts_with("failed: "), "{report}");
+                assert_eq!(gates.state(1).0, Mode::ReadOnly);
+                for text in [shown, news] {
+                    let told = text.contains("refused") && text.contains("run `floe repair`");
+                    assert!(told, "{text}");
+                }
+            }
+            let failed = load(fs, find(fs, InodeNr::ROOT, "b").unwrap(), 1);
+            assert!(failed.is_empty(), "{failed:?}");
+        });
+        closed.unwrap();
+    }
+}
+
+/// A node of an extent tree in another cube is not followed, although its checksum, which depends on the file alone, is right.
+#[test]
+fn nodes_of_maps_in_another_cube_are_refused() {
+    let device = MemDevice::new(image(Policies::default()));
+    let ((spread, victim), closed) = used(&device, |fs| {
+        let tops = ["a", "b"].map(|name| find(fs, InodeNr::ROOT, name).unwrap());
+        let file = make(fs, tops[1], "victim", NewInode::regular(0o644)).unwrap();
+        write(fs, file, 0, &[9; 4096]).unwrap();
+        (find(fs, tops[0], "spread").unwrap(), file)
+    });
+    closed.unwrap();
+    let node = structures(&device, Tenants::Shared);
+    let node = node.iter().find(|(what, _)| *what == "extent node").unwrap().1;
+    let foreign = blocks(&device, victim)[0].1;
+    let mut bytes = vec![0; BLOCK as usize];
+    device.read_at(node * BLOCK, &mut bytes).unwrap();
+    device.write_at(foreign * BLOCK, &bytes).unwrap();
+    edit(&device, spread, |inode| {
+        inode.base.block[16..20].copy_from_slice(&(foreign as u32).to_le_bytes());
+    });
+    let problems = check(&device, &CheckOptions::default()).unwrap().found;
+    let outside = |problem: &floe_check::Problem| {
+        let id = problem.row().id;
+        id == "cube-blocks-outside" && problem.inode() == Some(spread)
+    };
+    assert!(problems.iter().any(outside), "{problems:?}");
+    let ((), closed) = used(&MemDevice::new(device.to_vec()), |fs| {
+        let gates = fs.store().gates().unwrap();
+        let fails = |failed: Result<(), FsError>| {
+            assert!(
+                matches!(failed, Err(FsError::Damaged { .. } | FsError::ReadOnly)),
+                "{failed:?}"
+            );
+        };
+        fails(read(fs, spread, 100).map(drop));
+        assert_eq!((gates.state(1).0, gates.state(2).0), (Mode::ReadOnly, Mode::Serving));
+        fails(write(fs, spread, 0, &[1; 100]));
+        assert_eq!(read(fs, victim, 4096).unwrap(), bytes);
+    });
+    closed.unwrap();
+    // The same where nothing was read before.
+    let ((), closed) = used(&device, |fs| {
+        let failed = write(fs, spread, 0, &[1; 100]);
+        assert!(matches!(failed, Err(FsError::Damaged { .. })), "{failed:?}");
+        assert_eq!(read(fs, victim, 4096).unwrap(), bytes);
+    });
+    closed.unwrap();
 }

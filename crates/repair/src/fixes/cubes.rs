@@ -4,7 +4,7 @@ use floe_check::checks::group::reservations::OwnFiles;
 use floe_check::volume::cubes::CubeMap;
 use floe_ext4::cubes::find_stray;
 use floe_ext4::files::Files;
-use floe_ext4::journal::{CubeFile, CubeJournal, find_cubes};
+use floe_ext4::journal::{CubeFile, CubeJournal, find_cubes, orphans_in};
 use floe_ext4::make::journal_superblock::{EmptyJournal, JournalSize};
 use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::{FileType, InodeFlags};
@@ -40,13 +40,20 @@ pub(super) fn apply(stage: &mut Stage<'_>, cube: u32, edit: CubeEdit) -> Result<
 }
 
 /// Makes the journal of a cube an empty one, if it cannot be used and its file can; without a file the cube has no journal of its
-/// own any more. A log that can be used was emptied when the repair began. Entries of other cubes go from the list of orphans.
+/// own any more. A log that can be used was emptied when the repair began. Entries of other cubes go from the list of orphans; a
+/// damaged list becomes an empty one.
 fn mend_journal(stage: &mut Stage<'_>, map: &CubeMap, cube: u32) -> Result<(), Failure> {
     let volume = &stage.evidence.volume;
     let (superblock, geometry) = (stage.superblock().clone(), volume.geometry.clone());
     let found = find_cubes(stage.overlay, &superblock, &geometry, &volume.groups);
     if let Some(own) = found.usable.iter().find(|own| own.cube == cube) {
-        return keep_own_orphans(stage, own);
+        let mut bytes = stage.read_block(own.orphan_block)?;
+        if orphans_in(own, &bytes).is_some() {
+            return keep_own_orphans(stage, own);
+        }
+        stage.note(format!("the list of orphans of cube {cube} was emptied"));
+        encode_clean(&mut bytes, own.seed, own.orphan_block);
+        return stage.write_block(own.orphan_block, &bytes);
     }
     let lost = found.unusable.into_iter().filter(|lost| lost.cube == cube && !lost.is_unread);
     let sub = map.current(cube).ok_or(Failure::NotNow("neither copy is good"))?;
@@ -122,6 +129,7 @@ fn rebuild(stage: &mut Stage<'_>, map: &CubeMap, cube: u32) -> Result<(), Failur
         journal: own_journal(stage, cube).or(journal).unwrap_or_default(),
         policies: before.map(|sub| sub.policies).unwrap_or_default(),
         state: State::Sound,
+        coupled: None,
     };
     put(stage, &sub)
 }

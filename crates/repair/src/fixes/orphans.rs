@@ -11,7 +11,7 @@ use crate::edit::{Edit, OrphanEdit};
 use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::stage::Stage;
-use floe_ext4::journal::find_cubes;
+use floe_ext4::journal::{find_cubes, orphans_in};
 use floe_ext4::map::walk::has_map;
 
 use super::Made;
@@ -102,8 +102,13 @@ impl OrphanSlots {
         let volume = &stage.evidence.volume;
         let superblock = stage.superblock();
         let cubes = find_cubes(stage.overlay, superblock, &volume.geometry, &volume.groups).usable;
-        let blocks = cubes.iter().map(|own| (own.orphan_block, own.seed)).collect();
-        let mut slots = Self { blocks, ..Self::default() };
+        let mut slots = Self::default();
+        for own in &cubes {
+            // A damaged list has a finding of its own, which a right checksum would hide.
+            if orphans_in(own, &stage.read_block(own.orphan_block)?).is_some() {
+                slots.blocks.push((own.orphan_block, own.seed));
+            }
+        }
         if stage.geometry.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
             let file = stage.read_inode(InodeNr(superblock.orphan_file_inum))?;
             let seed = stage.seed.of_inode(file.number, file.base.generation);

@@ -111,7 +111,8 @@ fn clone_map(
     let new_nodes = new.split_off(of_data);
     let mut copies = to_copy.len() as u64;
     if copies > 0 {
-        map.runs = copied(stage, &map.runs, &to_copy, &new)?;
+        map.runs = copied(stage, image.number, &map.runs, &to_copy, &new)?;
+        note_zeroes(stage, image.number, &to_copy);
     }
     left.into_iter().for_each(|cluster| ledger.let_go(cluster));
     let mut new_nodes = new_nodes.into_iter();
@@ -125,6 +126,18 @@ fn clone_map(
         map.store(stage, image)?;
     }
     Ok(copies)
+}
+
+/// Notes how many blocks of a file hold zeroes now, because they were blocks of another cube.
+fn note_zeroes(stage: &mut Stage<'_>, inode: InodeNr, to_copy: &[Move]) {
+    let is_foreign = |one: &&Move| stage.is_outside(inode, BlockRun::new(one.from, 1));
+    let zeroes = to_copy.iter().filter(is_foreign).count();
+    if zeroes > 0 {
+        let blocks = if zeroes == 1 { "block" } else { "blocks" };
+        stage.note(format!(
+            "{zeroes} {blocks} of {inode} became zeroes, because they belong to another cube"
+        ));
+    }
 }
 
 /// Decides which blocks of a map move, and where to. Running out of space is detected as fast as a
@@ -223,9 +236,10 @@ fn is_clear_in(stage: &Stage<'_>, ledger: &SharedLedger, inode: InodeNr, run: Bl
             .is_clear_in(geometry.cluster_of(run.start), run.len_blocks)
 }
 
-/// Copies blocks to their new clusters, and returns the resulting runs.
+/// Copies blocks of a file to their new clusters, and returns the resulting runs.
 fn copied(
     stage: &Stage<'_>,
+    inode: InodeNr,
     runs: &[Extent],
     to_copy: &[Move],
     new: &[BlockNr],
@@ -249,7 +263,7 @@ fn copied(
                     Target::New(nr) => *new.get(nr).ok_or(Failure::NoSpace("block"))?,
                 };
                 block = BlockNr(start.0 + logical.0 % size);
-                copy(stage, from, block)?;
+                copy(stage, inode, from, block)?;
             }
             match moved.last_mut() {
                 Some(last) if at > 0 && last.run.end() == block => last.run.len_blocks += 1,
@@ -265,6 +279,9 @@ fn copied(
 fn first_block_of_its_own(stage: &Stage<'_>, image: &InodeImage, map: &FileMap) -> Option<BlockNr> {
     let is_dir = FileType::of_mode(image.base.mode) == Some(FileType::Directory);
     let block = map.find(LogicalBlock(0)).filter(|&block| stage.geometry.contains(block))?;
+    if stage.is_outside(image.number, BlockRun::new(block, 1)) {
+        return None;
+    }
     if !is_dir || stage.geometry.cluster_blocks > 1 || stage.evidence.volume.is_metadata(block) {
         return None;
     }
@@ -273,9 +290,14 @@ fn first_block_of_its_own(stage: &Stage<'_>, image: &InodeImage, map: &FileMap) 
     (dot.name == b"." && dot.inode == image.number).then_some(block)
 }
 
-fn copy(stage: &Stage<'_>, from: BlockNr, to: BlockNr) -> Result<(), Failure> {
-    // An unreadable block has a finding of its own; its copy holds zeroes.
-    let bytes = stage.read_block(from).unwrap_or_else(|_| vec![0; stage.block_size()]);
+fn copy(stage: &Stage<'_>, inode: InodeNr, from: BlockNr, to: BlockNr) -> Result<(), Failure> {
+    let zeroes = || vec![0; stage.block_size()];
+    let bytes = match stage.is_outside(inode, BlockRun::new(from, 1)) {
+        // Nobody gets to read what another tenant wrote.
+        true => zeroes(),
+        // An unreadable block has a finding of its own; its copy holds zeroes.
+        false => stage.read_block(from).unwrap_or_else(|_| zeroes()),
+    };
     stage.write_block(to, &bytes)
 }
 
@@ -295,10 +317,19 @@ fn clone_attributes(
         return Ok(0);
     }
     let cluster = stage.geometry.cluster_of(block);
-    let to = match ledger.attributes.get(&block) {
+    let is_foreign = stage.is_outside(image.number, BlockRun::new(block, 1));
+    let to = match ledger.attributes.get(&block).filter(|_| !is_foreign) {
         Some(&to) => {
             ledger.let_go(cluster);
             to
+        }
+        None if is_foreign => {
+            stage.note(format!(
+                "{} has no block of attributes any more: it belongs to another cube",
+                image.number
+            ));
+            ledger.let_go(cluster);
+            BlockNr(0)
         }
         None if must_clone(stage, ledger, image.number, block) => {
             let to = stage.allocate(stage.goal_of_copy(image.number, block))?;
@@ -307,10 +338,7 @@ fn clone_attributes(
                 xattr::write_block_checksum(stage.seed, to, &mut bytes);
             }
             stage.write_block(to, &bytes)?;
-            // Users of another cube keep theirs.
-            if !stage.is_outside(image.number, BlockRun::new(block, 1)) {
-                ledger.attributes.insert(block, to);
-            }
+            ledger.attributes.insert(block, to);
             ledger.let_go(cluster);
             to
         }

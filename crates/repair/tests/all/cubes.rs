@@ -15,7 +15,7 @@ use floe_ext4::inode_table::{desc_place, inode_place};
 use floe_ext4::tx::DirectTx;
 use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
 use floe_format::ext::inode::{Inode, OwnedInode, Timestamp};
-use floe_format::native::cube::{OnError, Policies, SubSuperblock};
+use floe_format::native::cube::{Policies, Recovery, SubSuperblock};
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::LotRecord;
 use floe_format::{BlockNr, GroupNr, InodeNr};
@@ -59,7 +59,7 @@ fn cubes(count: u32, files: u32) -> MemDevice {
             _ => (InodeNr::ROOT, format!("/c{cube}")),
         };
         let name = path.rsplit('/').next().unwrap();
-        let policies = Policies { on_error: OnError::Crash, ..Policies::default() };
+        let policies = Policies { recovery: Recovery::Offline, ..Policies::default() };
         let (name, path) = (name.as_bytes(), path.as_bytes());
         let made = NewCube { parent, name, path, permissions: 0o755, journal_blocks: 0, policies };
         assert_eq!(volume.create_cube(&mut tx, &caller, &made).unwrap(), cube);
@@ -254,7 +254,7 @@ fn the_file_of_sub_superblocks_is_made_again() {
     for cube in [1, 2] {
         let [first, second] = copies(&device, cube).map(|block| sub(&device, block).unwrap());
         // The policies come from a copy in the cube's lot that nothing led to any more.
-        assert_eq!((first.policies.on_error, &first), (OnError::Crash, &second));
+        assert_eq!((first.policies.recovery, &first), (Recovery::Offline, &second));
     }
     assert_eq!(sub(&device, copies(&device, 2)[0]).unwrap().path, before.path);
 }

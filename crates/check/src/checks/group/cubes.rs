@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use floe_ext4::cubes::{Copies, Copy};
 use floe_ext4::files::{Files, FilesError, Follow};
-use floe_ext4::journal::find_cubes;
+use floe_ext4::journal::{find_cubes, orphans_in};
 use floe_format::native::cube::{State, SubSuperblock};
 use floe_format::{GroupNr, InodeNr};
 
@@ -52,11 +52,20 @@ pub(super) fn check(volume: &Volume<'_>, only: Option<u32>, found: &mut Findings
     }
 }
 
-/// Reports journals that cannot be used. What is damaged in a log that can shows when it is replayed.
+/// Reports journals that cannot be used, and damaged lists of orphans behind others. What is damaged in a log that can shows when it is replayed.
 fn journals(volume: &Volume<'_>, only: Option<u32>, found: &mut Findings) {
     let all = find_cubes(volume.device, &volume.superblock, &volume.geometry, &volume.groups);
+    let is_wanted = |cube| only.is_none_or(|only| only == cube);
+    let mut bytes = Vec::new();
+    for own in all.usable.iter().filter(|own| is_wanted(own.cube)) {
+        let is_read = volume.read_block(own.orphan_block, &mut bytes).is_ok();
+        if is_read && orphans_in(own, &bytes).is_none() {
+            let (cube, inode, reason) = (own.cube, own.inode, "the list of its orphans");
+            found.push(Problem::CubeJournalDamaged { cube, inode, reason });
+        }
+    }
     let lost = all.unusable.into_iter().filter(|lost| !lost.is_unread);
-    for lost in lost.filter(|lost| only.is_none_or(|only| only == lost.cube)) {
+    for lost in lost.filter(|lost| is_wanted(lost.cube)) {
         let (cube, inode, reason) = (lost.cube, lost.inode, lost.why);
         found.push(Problem::CubeJournalDamaged { cube, inode, reason });
     }

@@ -1,19 +1,21 @@
 //! `floe cube` on a mounted file system: extended attributes `floe.cube*`, which its server answers.
 
+use std::ffi::OsStr;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use floe_format::native::cube::{FEWEST_JOURNAL_BLOCKS, OnError};
+use floe_check::cube::CubeName;
+use floe_format::native::cube::{FEWEST_JOURNAL_BLOCKS, OnError, Policies};
 use floe_fs::Settings;
 use floe_sync::thread;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 use serde_json::{Map, Value};
 
-use crate::exit::Outcome;
+use crate::exit::{Ended, Outcome};
 
 /// Bytes of a value at most (`XATTR_SIZE_MAX`).
 const MOST_BYTES: usize = 64 << 10;
@@ -41,8 +43,9 @@ fn get(directory: &Path, name: &str) -> Result<String> {
     }
 }
 
-fn set_attribute(directory: &Path, name: &str, value: &[u8]) -> Result<()> {
-    let failed = |why: &str| Err(anyhow::anyhow!("{}: {why}", directory.display()));
+/// Sets an attribute of a directory; errors name the directory of the cube.
+fn set_attribute(directory: &Path, cube: &Path, name: &str, value: &[u8]) -> Result<()> {
+    let failed = |why: &str| Err(anyhow::anyhow!("{}: {why}", cube.display()));
     match setxattr(directory, name, value, XattrFlags::empty()) {
         Ok(()) => Ok(()),
         Err(Errno::OPNOTSUPP) => failed(
@@ -55,11 +58,10 @@ fn set_attribute(directory: &Path, name: &str, value: &[u8]) -> Result<()> {
         Err(Errno::EXIST) => failed("the name exists; nothing was changed"),
         Err(Errno::NODATA) => failed("it lies in no cube; nothing was changed"),
         Err(Errno::INVAL) => failed(
-            "refused: the size of a cube is one lot at least, and paths have at most 2048 bytes",
+            "refused: the size of a cube is one lot at least, paths have at most 2048 bytes, and `crash` and `--journal-mode data` need \
+             a journal of its own, `crash` no online recovery; nothing was changed",
         ),
-        Err(errno) => {
-            Err(std::io::Error::from(errno)).with_context(|| directory.display().to_string())
-        }
+        Err(errno) => Err(std::io::Error::from(errno)).with_context(|| cube.display().to_string()),
     }
 }
 
@@ -79,6 +81,8 @@ fn words(settings: Settings) -> String {
     words.extend(settings.on_error.map(|value: OnError| format!("on_error={}", value.name())));
     words.extend(settings.journal_blocks.map(|blocks| format!("journal_blocks={blocks}")));
     words.extend(settings.recovery.map(|value| format!("recovery={}", value.name())));
+    words.extend(settings.journal_mode.map(|value| format!("journal_mode={}", value.name())));
+    words.extend(settings.fsync_mode.map(|value| format!("fsync={}", value.name())));
     words.join(" ")
 }
 
@@ -90,9 +94,13 @@ pub(super) fn create(directory: &Path, settings: Settings) -> Result<Vec<Value>>
             "--journal-blocks {blocks}: the journal of a cube has {FEWEST_JOURNAL_BLOCKS} blocks at least; nothing was changed"
         );
     }
+    let policies = settings.over(Policies::default(), 1);
+    if let Some(why) = policies.objection(settings.journal_blocks.is_some()) {
+        bail!("{why}; nothing was changed");
+    }
     let (parent, name) = split(directory)?;
     let value = [name, b"/", words(settings).as_bytes()].concat();
-    set_attribute(parent, "floe.cube.create", &value)?;
+    set_attribute(parent, directory, "floe.cube.create", &value)?;
     let since = Instant::now();
     // It may have kept that there was none.
     while !directory.exists() && since.elapsed() < FORGETS {
@@ -114,14 +122,14 @@ pub(super) fn list(directory: &Path) -> Result<Vec<Value>> {
 }
 
 pub(super) fn set(directory: &Path, settings: Settings) -> Result<Vec<Value>> {
-    set_attribute(directory, "floe.cube.set", words(settings).as_bytes())?;
+    set_attribute(directory, directory, "floe.cube.set", words(settings).as_bytes())?;
     show(directory)
 }
 
 pub(super) fn remove(directory: &Path, keep_files: bool) -> Result<Vec<Value>> {
     let (parent, name) = split(directory)?;
     let value = [name, if keep_files { &b"/keep_files"[..] } else { b"" }].concat();
-    match set_attribute(parent, "floe.cube.remove", &value) {
+    match set_attribute(parent, directory, "floe.cube.remove", &value) {
         Err(error) if error.to_string().contains("not empty") => {
             bail!(
                 "{} is not empty; nothing was changed. --keep-files keeps its files",
@@ -132,21 +140,41 @@ pub(super) fn remove(directory: &Path, keep_files: bool) -> Result<Vec<Value>> {
     }
 }
 
+/// Asks that free blocks of cubes are fenced when the file system is unmounted.
+pub(super) fn fence(directory: &Path) -> Result<()> {
+    set_attribute(directory, directory, "floe.cube.fence", b"")
+}
+
 /// Checks the cube of a directory, and repairs it if that is wanted; writes the result.
 pub(super) fn check(
     directory: &Path,
+    named: Option<&OsStr>,
     repairs: bool,
     undo: Option<&Path>,
     out: &mut impl Write,
 ) -> Result<Outcome> {
     let undo = undo.map(std::path::absolute).transpose()?;
     let undo = undo.as_ref().map_or(&b""[..], |path| path.as_os_str().as_bytes());
-    // The mount point answers although the cube itself does not.
-    let number = described(&get(directory, "floe.cube")?)["cube"].clone();
-    let name = if repairs { "floe.cube.repair" } else { "floe.cube.check" };
-    set_attribute(directory, name, undo)?;
+    let behind = match named.map(|name| CubeName::of(name.as_bytes())) {
+        None => String::new(),
+        Some(CubeName::Number(number)) => format!(".{number}"),
+        Some(CubeName::Path(_)) => {
+            return Err(Ended::usage(
+                "the cube of a mount is a directory, or the mount and `cube:N`",
+            ));
+        }
+    };
+    let shown = get(directory, &format!("floe.cube{behind}")).map_err(|error| match named {
+        None if !is_reachable(directory) => error.context(
+            "the directory of the cube cannot be read: name it by the mount and its number (`cube:N`, see `floe cube list MOUNT`)",
+        ),
+        _ => error,
+    })?;
+    let number = described(&shown)["cube"].clone();
+    let verb = if repairs { "repair" } else { "check" };
+    set_attribute(directory, directory, &format!("floe.cube.{verb}{behind}"), undo)?;
     let report = loop {
-        let report = get(directory, "floe.cube.report")?;
+        let report = get(directory, &format!("floe.cube.report{behind}"))?;
         if !report.is_empty() {
             break report;
         }
@@ -162,13 +190,24 @@ pub(super) fn check(
     })
 }
 
+fn is_reachable(directory: &Path) -> bool {
+    match std::fs::symlink_metadata(directory) {
+        Ok(_) => true,
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
 /// The document of a cube, from words `key=value` that tabs separate.
 fn described(text: &str) -> Value {
     let mut cube = Map::new();
     for (key, value) in text.split('\t').filter_map(|word| word.split_once('=')) {
         let value = match key {
-            "lots" => value.split(',').filter_map(|lot| lot.parse::<u64>().ok()).collect(),
-            "path" | "mode" | "why" | "on_error" | "recovery" => value.into(),
+            "lots" | "coupled" => {
+                value.split(',').filter_map(|lot| lot.parse::<u64>().ok()).collect()
+            }
+            "path" | "mode" | "why" | "on_error" | "recovery" | "journal_mode" | "fsync" => {
+                value.into()
+            }
             _ => value.parse::<u64>().map_or(Value::Null, Value::from),
         };
         cube.insert(key.to_owned(), value);

@@ -5,7 +5,7 @@ use floe_format::native::cube::{FEWEST_JOURNAL_BLOCKS, Policies};
 use floe_fs::Settings;
 use floe_report::human::size;
 
-use super::CubeImage;
+use super::image::CubeImage;
 
 impl CubeImage<'_, '_> {
     fn lot_bytes(&self) -> u64 {
@@ -14,12 +14,22 @@ impl CubeImage<'_, '_> {
         groups * u64::from(geometry.blocks_per_group) * u64::from(geometry.block_size)
     }
 
-    pub(super) fn policies(&self, settings: Settings, before: Policies) -> Result<Policies> {
+    pub(super) fn policies(
+        &self,
+        settings: Settings,
+        before: Policies,
+        has_journal: bool,
+    ) -> Result<Policies> {
         let lot = self.lot_bytes();
         if settings.max_bytes.is_some_and(|limit| limit > 0 && limit < lot) {
             bail!("--max-size is below {}, the size of a lot; nothing was changed", size(lot));
         }
-        Ok(settings.over(before, self.files.geometry().block_size))
+        let policies = settings.over(before, self.files.geometry().block_size);
+        let is_new = policies.is_new(&before);
+        match policies.objection(has_journal).filter(|_| is_new) {
+            Some(why) => bail!("{why}; nothing was changed"),
+            None => Ok(policies),
+        }
     }
 
     /// Whether a journal of so many blocks can be made in a new lot; 0: none is wanted.

@@ -8,6 +8,7 @@ use floe_format::native::cube::Policies;
 use floe_format::native::identity::Identity;
 use floe_fs::{Disk, FsError, Live, Settings, now};
 
+use crate::image_files::place;
 use crate::input::size::bytes;
 
 /// A cube to be made: its path, and how it is to behave.
@@ -20,10 +21,10 @@ pub(super) struct CubeOption {
 /// Reads `/DIR[:max_size=SIZE,on_error=..,recovery=..]`.
 pub(super) fn parse(text: &str) -> Result<CubeOption, String> {
     let (path, words) = text.split_once(':').unwrap_or((text, ""));
-    let name = path.rsplit('/').next().unwrap_or_default();
-    if !path.starts_with('/') || name.is_empty() || name == "." || name == ".." {
-        return Err("a cube is a path that starts with / and ends with a name".to_owned());
-    }
+    let normal = place::normal(path.as_bytes()).filter(|_| !path.ends_with('/'));
+    let normal = normal.and_then(|path| String::from_utf8(path).ok());
+    let path = normal
+        .ok_or("a cube is a path that starts with /, ends with a name, and has no . or ..")?;
     let mut known = Vec::new();
     for word in words.split(',').filter(|word| !word.is_empty()) {
         known.push(match word.strip_prefix("max_size=").filter(|value| *value != "none") {
@@ -32,10 +33,15 @@ pub(super) fn parse(text: &str) -> Result<CubeOption, String> {
         });
     }
     let settings = Settings::parse(&known.join(" ")).map_err(|_| {
-        "settings are max_size=SIZE|none, on_error=ro|crash|repair, recovery=manual|online"
+        "settings are max_size=SIZE|none, on_error=ro|crash|repair, recovery=manual|online, \
+         journal_mode=ordered|data, fsync=strict|off, journal_blocks=N"
             .to_owned()
     })?;
-    Ok(CubeOption { path: path.to_owned(), settings })
+    let has_journal = settings.journal_blocks.is_some();
+    if let Some(why) = settings.over(Policies::default(), 1).objection(has_journal) {
+        return Err(why.to_owned());
+    }
+    Ok(CubeOption { path, settings })
 }
 
 /// Makes cubes on a device that holds a new native file system.
@@ -58,7 +64,7 @@ pub(super) fn make(device: &dyn WriteBlocks, cubes: &[CubeOption]) -> Result<()>
             let (path, name) = (cube.path.as_bytes(), name.as_bytes());
             let journal_blocks = cube.settings.journal_blocks.unwrap_or(0);
             let new = NewCube { parent, name, path, permissions: 0o755, journal_blocks, policies };
-            live.create_cube(&Caller::system(now()), &new).map_err(|error| match error {
+            live.make_cube(&Caller::system(now()), &new).map_err(|error| match error {
                 FsError::NoSpace => anyhow::anyhow!("{}: there is no free lot", cube.path),
                 FsError::Invalid => anyhow::anyhow!("{}: its size is one lot at least", cube.path),
                 error => anyhow::Error::new(error).context(cube.path.clone()),
@@ -78,12 +84,14 @@ mod tests {
 
     #[test]
     fn cubes_are_paths_with_settings() {
-        let cube = parse("/web:max_size=64m,on_error=crash").unwrap();
+        let cube = parse("/web:max_size=64m,on_error=crash,journal_blocks=64").unwrap();
         assert_eq!(cube.path, "/web");
         assert_eq!(cube.settings.max_bytes, Some(64 << 20));
         assert_eq!(cube.settings.on_error, Some(OnError::Crash));
         assert!(parse("/a/b").is_ok());
-        for wrong in ["web", "/", "/a/", "/a:size=1", "/a:max_size=x", "/.."] {
+        let refused = ["/a:on_error=crash", "/a:on_error=crash,recovery=online,journal_blocks=64"];
+        let wrong = ["web", "/", "/a/", "/a:size=1", "/a:max_size=x", "/..", "/../a"];
+        for wrong in wrong.into_iter().chain(refused) {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

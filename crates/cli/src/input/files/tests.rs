@@ -35,6 +35,10 @@ const TEXTS: &[(&str, &str)] = &[
     ("cube show", "path"),
     ("cube set", "path"),
     ("cube remove", "path"),
+    ("cube move-in", "from"),
+    ("cube move-in", "cube"),
+    ("cube check", "cube"),
+    ("cube repair", "cube"),
     ("check", "cube"),
     ("repair", "cube"),
     // Directories below a mount: its server is asked, and no file is written.

@@ -5,10 +5,13 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use floe_blockdev::{Counted, Overlay, ReadBlocks};
-use floe_check::Problem;
-use floe_check::cube::{CubeName, Cubes};
+use floe_check::cube::{CubeName, CubeScope, Cubes, couples};
 use floe_check::problem::Weight;
+use floe_check::{CheckOptions, JournalUse, Problem};
+use floe_format::ext::superblock::Superblock;
 use floe_format::features::Incompat;
+use floe_format::native::identity::Identity;
+use floe_repair::RepairOptions;
 use floe_repair::commit::Seen;
 use floe_repair::cube::{changes, repair_cube};
 use floe_repair::policy::Policy;
@@ -51,6 +54,20 @@ impl RepairRun<'_> {
         }
         let cubes = Cubes::of(&counted, &options.check).with_context(named)?;
         let scope = cubes.find(name).with_context(named)?;
+        if self.shares_files(&counted, &opened.superblock, &scope, &options)? {
+            bail!(
+                "{}: another system has written to it, and the cube shares files with others: `floe mount` moves them \
+                 back, `floe repair` repairs the whole file system. Nothing was changed",
+                named()
+            );
+        }
+        if scope.map().has_fence() {
+            bail!(
+                "{}: free blocks of cubes are fenced (`floe cube fence`), which the next mount by Floe takes back. Nothing was \
+                 changed",
+                named()
+            );
+        }
         let of_lots = cubes.check_lots(&scope);
         let shown = Counted::new(cubes.device(&scope));
         let staged = self.watch.during(&|| counted.counts().bytes, || {
@@ -86,6 +103,27 @@ impl RepairRun<'_> {
             );
         }
         Ok(outcome)
+    }
+}
+
+impl RepairRun<'_> {
+    /// Whether a cube shares files with others. Where only a look at all files tells that, they are looked at.
+    fn shares_files(
+        &self,
+        device: &dyn ReadBlocks,
+        superblock: &Superblock,
+        scope: &CubeScope,
+        options: &RepairOptions<'_>,
+    ) -> anyhow::Result<bool> {
+        if !Identity::is_coupled(superblock) {
+            return Ok(false);
+        }
+        if Identity::knows_couples(superblock) {
+            return Ok(scope.sub.coupled.is_some());
+        }
+        let look = CheckOptions { journal: JournalUse::Ignore, ..options.check };
+        let report = floe_check::check(device, &look).with_context(|| self.source.name())?;
+        Ok(couples(&report.found).contains_key(&scope.sub.cube))
     }
 }
 

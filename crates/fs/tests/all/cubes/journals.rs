@@ -200,3 +200,28 @@ fn a_list_of_orphans_deletes_nothing_of_another_cube() {
     repaired(&device);
     serves(&device);
 }
+
+/// A damaged list of orphans of one cube is a finding of that cube alone, and so is its repair.
+#[test]
+fn a_damaged_list_of_orphans_concerns_its_cube_alone() {
+    for locked in [false, true] {
+        let sealed = || MemDevice::new(laid_out(Tenants::Apart, Policies::default()));
+        let device = if locked { crashed() } else { sealed() };
+        let own = of_a(&device);
+        device.write_at(own.orphan_block.0 * BLOCK + 40, b"damage").unwrap();
+        let problems = damage(&device);
+        let reason = "the list of its orphans";
+        let expected = Problem::CubeJournalDamaged { cube: 1, inode: own.inode, reason };
+        assert_eq!(problems, [expected]);
+        let ((), closed) = used(&MemDevice::new(device.to_vec()), |fs| {
+            let gates = fs.store().gates().unwrap();
+            assert_eq!((gates.state(1).0, gates.state(2).0), (Mode::ReadOnly, Mode::Serving));
+            let b = find(fs, InodeNr::ROOT, "b").unwrap();
+            let failed = load(fs, b, 7);
+            assert!(failed.is_empty(), "{failed:?}");
+        });
+        closed.unwrap();
+        repaired(&device);
+        serves(&device);
+    }
+}

@@ -1,0 +1,308 @@
+//! `floe cube move-in`: a directory, or any file, moves into a cube. It is copied beside its place under a name of its own, made
+//! durable, renamed, and only then the source is removed. A run that was cut off before the rename is undone by the next one, one
+//! that was cut off afterwards is finished by it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+
+use anyhow::{Context, Result, bail, ensure};
+use floe_ext4::files::printable;
+use floe_report::human::{plural, size};
+use serde_json::json;
+
+use crate::exit::Outcome;
+use crate::image_files::place;
+
+pub(super) mod image;
+pub(super) mod mounted;
+
+/// The attribute of a copy that is complete and whose source is still there: the number and the path of the source.
+const MARK: &[u8] = b"trusted.floe.move_in";
+/// Bytes that are copied at once.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// The type of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Regular,
+    Directory,
+    Symlink,
+    CharDevice,
+    BlockDevice,
+    Fifo,
+    Socket,
+}
+
+/// Facts about a file that its copy gets, too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stat {
+    inode: u64,
+    kind: Kind,
+    permissions: u16,
+    owner: (u32, u32),
+    size_bytes: u64,
+    links: u64,
+    /// Seconds and nanoseconds.
+    accessed: (i64, u32),
+    modified: (i64, u32),
+    /// Numbers of a device.
+    device: (u32, u32),
+    /// It is immutable or append-only.
+    is_kept: bool,
+    /// Other flags that programs set.
+    flags: u32,
+}
+
+/// A file system in which files are moved, by paths.
+trait Tree {
+    /// `None` if there is nothing.
+    fn stat(&self, path: &[u8]) -> Result<Option<Stat>>;
+    /// The names in a directory, without `.` and `..`.
+    fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>>;
+    /// Makes a file of the same type, which only its owner may use, without content.
+    fn make(&self, path: &[u8], like: &Stat, target: &[u8]) -> Result<()>;
+    /// The target of a symbolic link.
+    fn target(&self, path: &[u8]) -> Result<Vec<u8>>;
+    /// Copies the content of a regular file; holes stay holes.
+    fn copy(&self, from: &[u8], to: &[u8], like: &Stat) -> Result<()>;
+    /// All extended attributes.
+    fn attributes(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
+    /// Sets an extended attribute, or removes it.
+    fn set_attribute(&self, path: &[u8], name: &[u8], value: Option<&[u8]>) -> Result<()>;
+    /// Sets owner, permissions, flags and times.
+    fn settle(&self, path: &[u8], like: &Stat) -> Result<()>;
+    /// Gives a file a further name.
+    fn link(&self, path: &[u8], name: &[u8]) -> Result<()>;
+    /// Nothing has the new name.
+    fn rename(&self, from: &[u8], to: &[u8]) -> Result<()>;
+    /// Removes a name of anything, of a directory only if that is empty.
+    fn remove(&self, path: &[u8], kind: Kind) -> Result<()>;
+    /// Makes all durable.
+    fn sync(&self) -> Result<()>;
+}
+
+/// Files that were moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Moved {
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+    /// An earlier run had copied them.
+    pub(super) is_resumed: bool,
+}
+
+impl Moved {
+    /// Says what was moved.
+    pub(super) fn tell(self, json: bool, out: &mut impl Write) -> Result<Outcome> {
+        let Self { files, bytes, is_resumed } = self;
+        if json {
+            let table = json!({
+                "schema": "floe-cube-move", "version": 1,
+                "files": files, "bytes": bytes, "resumed": is_resumed,
+            });
+            writeln!(out, "{table:#}")?;
+        } else if is_resumed {
+            writeln!(
+                out,
+                "copied by an earlier run: {files} file{} removed where they were",
+                plural(files)
+            )?;
+        } else {
+            writeln!(out, "{files} file{} moved, {}", plural(files), size(bytes))?;
+        }
+        Ok(Outcome::CLEAN)
+    }
+}
+
+/// Moves `source` into the directory of a cube. `tops` are the directories of all cubes.
+fn move_in(tree: &dyn Tree, source: &[u8], cube: &[u8], tops: &BTreeSet<u64>) -> Result<Moved> {
+    let name = place::last_name(source).context("the source must end with a name")?;
+    let dest = place::join(cube, name);
+    let of = tree.stat(source)?.with_context(|| format!("there is no {}", printable(source)))?;
+    let key = [of.inode.to_string().as_bytes(), b" ", source].concat();
+    let mut moved = Moved::default();
+    if tree.stat(&dest)?.is_some() {
+        let is_ours = tree.attributes(&dest)?.contains(&(MARK.to_vec(), key));
+        ensure!(is_ours, "{} exists; nothing was moved", printable(&dest));
+        moved.is_resumed = true;
+    } else {
+        let mut seen = Seen::default();
+        judge(tree, source, &of, tops, &mut seen)?;
+        seen.judge_links(source)?;
+        let near = format!(".floe-move-in.{}", of.inode);
+        let near = place::join(cube, near.as_bytes());
+        if let Some(left) = tree.stat(&near)? {
+            // An earlier run did not get so far that anything else was changed.
+            clear(tree, &near, &left)?;
+        }
+        if let Err(error) = copy_all(tree, source, &near, &of, &key, &mut moved) {
+            let undone = tree.stat(&near).and_then(|left| match left {
+                Some(left) => clear(tree, &near, &left),
+                None => Ok(()),
+            });
+            let state = if undone.is_ok() { "nothing was moved" } else { "a copy is left there" };
+            return Err(error.context(format!("{}: {state}", printable(&near))));
+        }
+        tree.rename(&near, &dest)?;
+        tree.sync()?;
+    }
+    remove_source(tree, source, &dest, &of, &mut moved)
+        .context("the copy is whole; the same command again goes on removing the source")?;
+    tree.sync()?;
+    tree.set_attribute(&dest, MARK, None)?;
+    // Its own time of change has passed by now, but that of the content stays.
+    tree.sync()?;
+    Ok(moved)
+}
+
+/// What a source holds.
+#[derive(Default)]
+struct Seen {
+    /// Names of each file with several, and all that it has.
+    names: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Seen {
+    fn judge_links(&self, source: &[u8]) -> Result<()> {
+        for (inode, (names, links)) in &self.names {
+            ensure!(
+                names == links,
+                "{}: inode {inode} has {links} names, {names} of them here, and cannot have names in two cubes; nothing was moved",
+                printable(source)
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a source that cannot be moved as a whole.
+fn judge(
+    tree: &dyn Tree,
+    path: &[u8],
+    of: &Stat,
+    tops: &BTreeSet<u64>,
+    seen: &mut Seen,
+) -> Result<()> {
+    let shown = || printable(path);
+    ensure!(!tops.contains(&of.inode), "{} is a cube; nothing was moved", shown());
+    ensure!(!of.is_kept, "{} is immutable or append-only; nothing was moved", shown());
+    if of.kind != Kind::Directory {
+        if of.links > 1 {
+            seen.names.entry(of.inode).or_insert((0, of.links)).0 += 1;
+        }
+        return Ok(());
+    }
+    for name in tree.list(path)? {
+        let path = place::join(path, &name);
+        let of = tree.stat(&path)?.with_context(|| format!("{} is gone", printable(&path)))?;
+        judge(tree, &path, &of, tops, seen)?;
+    }
+    Ok(())
+}
+
+/// Copies a source, and makes the copy durable.
+fn copy_all(
+    tree: &dyn Tree,
+    source: &[u8],
+    to: &[u8],
+    of: &Stat,
+    key: &[u8],
+    moved: &mut Moved,
+) -> Result<()> {
+    copy_one(tree, source, to, of, &mut BTreeMap::new(), moved)?;
+    tree.set_attribute(to, MARK, Some(key))?;
+    tree.settle(to, of)?;
+    tree.sync()
+}
+
+fn copy_one(
+    tree: &dyn Tree,
+    from: &[u8],
+    to: &[u8],
+    of: &Stat,
+    known: &mut BTreeMap<u64, Vec<u8>>,
+    moved: &mut Moved,
+) -> Result<()> {
+    if of.kind != Kind::Directory && of.links > 1 {
+        if let Some(first) = known.get(&of.inode) {
+            return tree.link(first, to);
+        }
+        known.insert(of.inode, to.to_vec());
+    }
+    let target = if of.kind == Kind::Symlink { tree.target(from)? } else { Vec::new() };
+    tree.make(to, of, &target).with_context(|| printable(to))?;
+    moved.files += 1;
+    match of.kind {
+        Kind::Regular => {
+            tree.copy(from, to, of).with_context(|| printable(from))?;
+            moved.bytes += of.size_bytes;
+        }
+        Kind::Directory => {
+            for name in tree.list(from)? {
+                let (from, to) = (place::join(from, &name), place::join(to, &name));
+                let of = tree.stat(&from)?;
+                let of = of.with_context(|| format!("{} is gone", printable(&from)))?;
+                copy_one(tree, &from, &to, &of, known, moved)?;
+            }
+        }
+        _ => {}
+    }
+    for (name, value) in tree.attributes(from)? {
+        let set = tree.set_attribute(to, &name, Some(&value));
+        set.with_context(|| format!("{}: attribute {}", printable(to), printable(&name)))?;
+    }
+    tree.settle(to, of).with_context(|| printable(to))?;
+    let now = tree.stat(from)?;
+    let is_same = now.is_some_and(|now| is_unchanged(&now, of));
+    ensure!(is_same, "{} was changed meanwhile", printable(from));
+    Ok(())
+}
+
+/// Whether the content is as it was. The size of a directory, and times of access, say nothing about that.
+fn is_unchanged(now: &Stat, before: &Stat) -> bool {
+    let sizes = (now.size_bytes, before.size_bytes);
+    now.kind == before.kind
+        && now.modified == before.modified
+        && (now.kind == Kind::Directory || sizes.0 == sizes.1)
+}
+
+/// Removes a copy that is not complete.
+fn clear(tree: &dyn Tree, path: &[u8], of: &Stat) -> Result<()> {
+    if of.kind == Kind::Directory {
+        for name in tree.list(path)? {
+            let path = place::join(path, &name);
+            if let Some(of) = tree.stat(&path)? {
+                clear(tree, &path, &of)?;
+            }
+        }
+    }
+    tree.remove(path, of.kind).with_context(|| printable(path))
+}
+
+/// Removes a source, each file only if its copy is there and it was not changed since.
+fn remove_source(
+    tree: &dyn Tree,
+    from: &[u8],
+    to: &[u8],
+    of: &Stat,
+    moved: &mut Moved,
+) -> Result<()> {
+    let copy = tree.stat(to)?;
+    let Some(copy) = copy else {
+        bail!("{} was made meanwhile, and is left", printable(from));
+    };
+    if of.kind == Kind::Directory && copy.kind == Kind::Directory {
+        for name in tree.list(from)? {
+            let (from, to) = (place::join(from, &name), place::join(to, &name));
+            if let Some(of) = tree.stat(&from)? {
+                remove_source(tree, &from, &to, &of, moved)?;
+            }
+        }
+    } else {
+        let is_same = is_unchanged(of, &copy);
+        ensure!(is_same, "{} was changed meanwhile, and is left", printable(from));
+    }
+    if moved.is_resumed {
+        moved.files += 1;
+    }
+    tree.remove(from, of.kind).with_context(|| printable(from))
+}

@@ -1,0 +1,260 @@
+//! `floe cube move-in` and `floe cube fence`: files move into cubes, and Linux is kept out of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use floe_testkit::{Image, kernel, oracle, tool};
+
+use super::cubes::{cube, judge, native};
+use super::floe;
+use super::mount::{Ours, can_mount};
+
+/// A tree of all kinds of files that programs can make.
+fn plant(top: &Path) {
+    fs::create_dir_all(top.join("dir/deep")).unwrap();
+    for at in 0..30u8 {
+        fs::write(top.join(format!("dir/file{at}")), vec![at; 5000 + usize::from(at) * 700])
+            .unwrap();
+    }
+    fs::hard_link(top.join("dir/file1"), top.join("dir/deep/second")).unwrap();
+    symlink("../file2", top.join("dir/deep/link")).unwrap();
+    symlink("x".repeat(300), top.join("long")).unwrap();
+    let fifo = top.join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let sparse = fs::File::create(top.join("sparse")).unwrap();
+    sparse.write_all_at(b"end", 3 << 20).unwrap();
+    drop(sparse);
+    rustix::fs::setxattr(
+        top.join("dir/file3"),
+        "user.note",
+        b"kept",
+        rustix::fs::XattrFlags::empty(),
+    )
+    .unwrap();
+    fs::set_permissions(top.join("dir/file4"), fs::Permissions::from_mode(0o4711)).unwrap();
+    std::os::unix::fs::chown(top.join("dir/file5"), Some(1000), Some(1001)).unwrap();
+    let old = fs::File::open(top.join("dir/file6")).unwrap();
+    let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    old.set_times(fs::FileTimes::new().set_modified(time).set_accessed(time)).unwrap();
+    fs::set_permissions(top.join("dir/deep"), fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+/// All that programs see of a tree, by path.
+fn seen(top: &Path) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    let mut left = vec![top.to_owned()];
+    while let Some(at) = left.pop() {
+        let of = fs::symlink_metadata(&at).unwrap();
+        let mut text = format!(
+            "{:o} {} {} {}.{} {}",
+            of.mode(),
+            of.uid(),
+            of.gid(),
+            of.mtime(),
+            of.mtime_nsec(),
+            if of.is_dir() { 0 } else { of.nlink() }
+        );
+        if of.is_file() {
+            let bytes = fs::read(&at).unwrap();
+            text.push_str(&format!(" {} {:?}", bytes.len(), floe_format::crc::crc32c(0, &bytes)));
+            if at.ends_with("sparse") {
+                text.push_str(&format!(" {}", of.blocks() < 100));
+            }
+        }
+        let mut value = [0; 100];
+        if let Ok(len) = rustix::fs::lgetxattr(&at, "user.note", &mut value[..]) {
+            text.push_str(&format!(" {:?}", &value[..len]));
+        }
+        let mut marked = [0; 100];
+        if rustix::fs::lgetxattr(&at, "trusted.floe.move_in", &mut marked[..]).is_ok() {
+            text.push_str(" marked");
+        }
+        if of.is_symlink() {
+            text.push_str(&format!(" {:?}", fs::read_link(&at).unwrap()));
+        }
+        if of.is_dir() {
+            left.extend(fs::read_dir(&at).unwrap().map(|name| name.unwrap().path()));
+        }
+        all.insert(at.strip_prefix(top).unwrap().display().to_string(), text);
+    }
+    all
+}
+
+#[test]
+fn files_move_into_a_cube_of_an_image_and_of_a_mount() {
+    if !can_mount() {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let image = native();
+    assert_eq!(cube(&image, "create", &["/web"]).0, 0);
+    assert_eq!(cube(&image, "create", &["/db", "--journal-blocks", "64"]).0, 0);
+    let ours = Ours::new(image.path(), &[]);
+    for top in ["one", "two"] {
+        fs::create_dir(ours.path().join(top)).unwrap();
+        plant(&ours.path().join(top));
+    }
+    // Times are the kernel's until it has told them.
+    ours.unmount();
+    let ours = Ours::new(image.path(), &[]);
+    let before = ["one", "two"].map(|top| seen(&ours.path().join(top)));
+    let place = |name: &str| ours.path().join(name).to_str().unwrap().to_owned();
+    let moves = |from: &str, to: &str| floe(&["cube", "move-in", &place(from), &place(to)]);
+    for (from, to, why) in [
+        ("none", "db", "none"),
+        ("two", "one", "lies in no cube"),
+        ("two/dir/file1", "db", "has 2 names"),
+        ("web", "db", "is a cube"),
+    ] {
+        let refused = moves(from, to);
+        assert!(refused.code == 8 && refused.err.contains(why), "{from}: {}", refused.err);
+    }
+    let moved = moves("two", "db");
+    assert_eq!((moved.code, moved.err.as_str()), (0, ""), "{}", moved.out);
+    assert!(moved.out.contains("files moved"), "{}", moved.out);
+    assert!(!fs::exists(place("two")).unwrap());
+    assert_eq!(seen(&ours.path().join("db/two")), before[1]);
+    ours.unmount();
+    judge(&image, "moved in a mount");
+    for (arguments, why) in [
+        (["/one", "/none"], "there is no"),
+        (["/one", "/one"], "is not a cube"),
+        (["/one/dir/file1", "/web"], "has 2 names"),
+        (["/web", "cube:2"], "is a cube"),
+        (["one", "/web"], "starts with /"),
+    ] {
+        let (code, out, err) = cube(&image, "move-in", &arguments);
+        assert!(code == 8 && err.contains(why), "{arguments:?}: {code} {out}{err}");
+    }
+    let (code, out, err) = cube(&image, "move-in", &["/one", "/web"]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    judge(&image, "moved in an image");
+    let path = image.path().to_str().unwrap();
+    let found = floe(&["check", "--json", path]).out;
+    assert!(!found.contains("cube-"), "{found}");
+    let ours = Ours::new(image.path(), &[]);
+    assert_eq!(seen(&ours.path().join("web/one")), before[0]);
+    assert!(!fs::exists(ours.path().join("one")).unwrap());
+    ours.unmount();
+}
+
+/// Whoever is killed leaves a copy that the next run removes, or a source that the next run removes.
+#[test]
+fn a_move_into_a_cube_that_is_killed_is_finished_by_the_next_run() {
+    if !can_mount() {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let image = native();
+    assert_eq!(cube(&image, "create", &["/web"]).0, 0);
+    let ours = Ours::new(image.path(), &[]);
+    fs::create_dir(ours.path().join("tree")).unwrap();
+    plant(&ours.path().join("tree"));
+    ours.unmount();
+    let ours = Ours::new(image.path(), &[]);
+    let before = seen(&ours.path().join("tree"));
+    let (from, to) = (ours.path().join("tree"), ours.path().join("web"));
+    let mut cut_off = 0;
+    for wait in [30, 60, 90, 120, 160] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_floe"))
+            .args(["cube", "move-in"])
+            .args([&from, &to])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(wait));
+        let _ = child.kill();
+        if !child.wait().unwrap().success() {
+            cut_off += 1;
+        }
+        if fs::exists(&from).unwrap() {
+            // Nothing of the source is lost before the whole copy has its name.
+            let copied = fs::exists(to.join("tree")).unwrap();
+            assert!(copied || seen(&from) == before, "after {wait} ms");
+        }
+    }
+    if fs::exists(&from).unwrap() || cut_off == 5 {
+        let last = floe(&["cube", "move-in", from.to_str().unwrap(), to.to_str().unwrap()]);
+        assert_eq!((last.code, last.err.as_str()), (0, ""), "{}", last.out);
+    }
+    assert!(!fs::exists(&from).unwrap());
+    assert_eq!(seen(&to.join("tree")), before);
+    let left: Vec<_> = fs::read_dir(&to).unwrap().map(|name| name.unwrap().file_name()).collect();
+    assert_eq!(left, ["tree"], "{cut_off} were cut off");
+    ours.unmount();
+    judge(&image, "moved");
+}
+
+/// Lots of 4 groups of 4 MiB each: the lot of each block of a file.
+fn lots_of(image: &Image, path: &str) -> Vec<u64> {
+    let request = format!("blocks {path}");
+    let arguments = ["-R", &request, image.path().to_str().unwrap()];
+    let mapped = tool::must("debugfs", &arguments, &[0]).unwrap();
+    let blocks = mapped.text.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
+    blocks.map(|block| block / 4096).collect()
+}
+
+#[test]
+fn linux_puts_nothing_into_a_fenced_cube_and_its_files_move_back() {
+    if !can_mount() || kernel::mount_available().is_err() || tool::missing() {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    for fenced in [true, false] {
+        let image = native();
+        assert_eq!(cube(&image, "create", &["/web"]).0, 0);
+        assert_eq!(cube(&image, "create", &["/db"]).0, 0);
+        let (_, shown, _) = cube(&image, "list", &["--json"]);
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        let own = |at: usize| shown["cubes"][at]["lots"][0].as_u64().unwrap();
+        let lots = [own(0), own(1)];
+        if fenced {
+            let (code, out, err) = cube(&image, "fence", &[]);
+            assert!(code == 0 && out.contains("until Floe writes again"), "{out}{err}");
+            judge(&image, "fenced");
+        }
+        let theirs = kernel::Mounted::new(image.path(), "").unwrap();
+        for top in ["web", "db", "."] {
+            for at in 0..40u8 {
+                let bytes = vec![at; 9000 + usize::from(at) * 5000];
+                fs::write(theirs.path().join(format!("{top}/linux{at}")), bytes).unwrap();
+            }
+            fs::create_dir(theirs.path().join(format!("{top}/dir"))).unwrap();
+            fs::write(theirs.path().join(format!("{top}/dir/file")), "in a directory").unwrap();
+        }
+        theirs.unmount().unwrap();
+        let judged = oracle::e2fsck(&image).unwrap();
+        assert!(judged.clean(), "{}", judged.text);
+        if fenced {
+            for path in ["/web/linux7", "/db/linux39", "/linux20", "/db/dir", "/dir/file"] {
+                let of_file = lots_of(&image, path);
+                let hit = of_file.iter().any(|lot| lots.contains(lot));
+                assert!(!hit && !of_file.is_empty(), "{path} lies in lots {of_file:?}");
+            }
+        }
+        let ours = Ours::new(image.path(), &[]);
+        for top in ["web", "db", "."] {
+            for at in 0..40u8 {
+                let read = fs::read(ours.path().join(format!("{top}/linux{at}"))).unwrap();
+                assert!(read == vec![at; 9000 + usize::from(at) * 5000], "{top}/linux{at}");
+            }
+        }
+        ours.unmount();
+        judge(&image, "mounted by Floe");
+        let path = image.path().to_str().unwrap();
+        let found = floe(&["check", "--json", path]).out;
+        assert!(!found.contains("cube-entangled-blocks"), "fenced {fenced}: {found}");
+        for (at, path) in ["/web/linux7", "/db/linux39"].iter().enumerate() {
+            // A name whose inode Linux put elsewhere stays there.
+            if !found.contains("cube-entangled-name") {
+                let of_file = lots_of(&image, path);
+                assert!(of_file.iter().all(|lot| *lot == lots[at]), "{path}: {of_file:?}");
+            }
+        }
+    }
+}
