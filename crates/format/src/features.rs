@@ -71,6 +71,8 @@ bitflags! {
         const ENCRYPT = 0x0001_0000;
         /// Case-folded directories.
         const CASEFOLD = 0x0002_0000;
+        /// Floe's own, which no other program knows: indirect blocks begin with a header, and lie in regions (`docs/rext3.md`).
+        const REXT3 = 0x8000_0000;
     }
 }
 
@@ -157,6 +159,7 @@ impl Incompat {
             Self::INLINE_DATA => "inline_data",
             Self::ENCRYPT => "encrypt",
             Self::CASEFOLD => "casefold",
+            Self::REXT3 => "rext3",
             _ => return None,
         })
     }

@@ -1,5 +1,6 @@
 //! Sizes, counts and places derived from a superblock whose fields were checked.
 
+use crate::ext::indirect::IndirectForm;
 use crate::ext::inode::InodeFlags;
 use crate::ext::superblock::Superblock;
 use crate::features::{Compat, Features, Incompat, RoCompat};
@@ -120,6 +121,12 @@ impl Geometry {
             first_meta_bg: if meta_bg { sb.first_meta_bg.min(desc_blocks) } else { desc_blocks },
             backup_groups: sb.backup_bgs,
         })
+    }
+
+    /// The form of indirect blocks.
+    #[inline]
+    pub const fn indirect(&self) -> IndirectForm {
+        IndirectForm::of(&self.features, self.block_size)
     }
 
     /// The group a block lies in; `None` outside the file system.

@@ -35,6 +35,7 @@ pub mod features;
 pub mod geometry;
 pub mod ids;
 pub mod native;
+pub mod rext3;
 pub mod words;
 
 pub use geometry::Geometry;

@@ -101,7 +101,8 @@ fn level_of_wrong_node<'a>(
         return None;
     }
     let bytes = stage.read_block(block).ok()?;
-    let pointers = || indirect::pointers(&bytes).filter(|word| *word != 0);
+    let form = stage.geometry.indirect();
+    let pointers = || indirect::pointers(form.body(&bytes)).filter(|word| *word != 0);
     let to_metadata = |word: &u32| stage.evidence.volume.is_metadata(BlockNr(u64::from(*word)));
     let leads_out = pointers().any(|word| !stage.geometry.contains(BlockNr(u64::from(word))));
     if !leads_out && 2 * pointers().filter(to_metadata).count() <= pointers().count() {
@@ -118,11 +119,11 @@ fn level_of_node<'a>(
     logical: LogicalBlock,
     block: BlockNr,
 ) -> Option<u8> {
-    let block_size = stage.geometry.block_size;
+    let form = stage.geometry.indirect();
     let mut roots =
         indirect::pointers(&image.base.block).enumerate().filter_map(|(index, word)| {
-            let (first, level) = indirect::root_slot(block_size, index)?;
-            let behind = first.0 + indirect::span_blocks(block_size, level);
+            let (first, level) = form.root_slot(index)?;
+            let behind = first.0 + form.span_blocks(level);
             (first..LogicalBlock(behind)).contains(&logical).then_some((first, level, word))
         });
     let (mut first, mut level, mut word) = roots.next()?;
@@ -133,10 +134,10 @@ fn level_of_node<'a>(
         }
         let bytes = stage.read_block(node).ok()?;
         level -= 1;
-        let span = indirect::span_blocks(block_size, level);
+        let span = form.span_blocks(level);
         let at = (logical.0 - first.0) / span;
         first = LogicalBlock(first.0 + at * span);
-        word = indirect::pointers(&bytes).nth(usize::try_from(at).ok()?)?;
+        word = indirect::pointers(form.body(&bytes)).nth(usize::try_from(at).ok()?)?;
     }
     None
 }

@@ -342,6 +342,11 @@ fn map(edit: MapEdit, tense: Tense) -> String {
         MapEdit::Depth { node, depth } => {
             format!("the depth of the extent node {node} {was} set to {depth}")
         }
+        MapEdit::Header { node, level } => {
+            format!(
+                "the inode and level {level} {were} stored in the header of the indirect {node}"
+            )
+        }
         MapEdit::IndexStarts => {
             format!("the logical starts in the extent index {were} set to those of the nodes")
         }

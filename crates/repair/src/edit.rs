@@ -466,6 +466,8 @@ pub enum MapEdit {
     Checksum { node: BlockNr },
     /// Keeps the entries of an extent node and corrects its depth.
     Depth { node: BlockNr, depth: u16 },
+    /// Keeps the pointers of an indirect block, and stores its inode and this level in its header.
+    Header { node: BlockNr, level: u8 },
     /// Sets the first logical blocks of index entries to those of their nodes.
     IndexStarts,
     /// Moves an extent of a directory down to close a gap.
@@ -474,6 +476,13 @@ pub enum MapEdit {
     MarkWritten,
     /// Converts a block map to extents.
     ToExtents,
+}
+
+impl MapEdit {
+    /// Whether the entries of all nodes stay as they are.
+    pub(crate) const fn keeps_entries(&self) -> bool {
+        matches!(self, Self::Checksum { .. } | Self::Depth { .. } | Self::Header { .. })
+    }
 }
 
 /// A change of a block of extended attributes.
@@ -595,9 +604,7 @@ impl Edit {
                     | InodeEdit::Epoch(_)
                     | InodeEdit::EaReferences(_)
             ),
-            Self::Map { edit, .. } => {
-                matches!(edit, MapEdit::Checksum { .. } | MapEdit::Depth { .. })
-            }
+            Self::Map { edit, .. } => edit.keeps_entries(),
             Self::Directory { edit, .. } => matches!(edit, DirectoryEdit::Checksum),
             Self::Entry { edit, .. } => matches!(edit, EntryEdit::Clear | EntryEdit::Type(_)),
             Self::AttributeBlock { .. }

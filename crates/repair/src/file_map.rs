@@ -4,7 +4,7 @@
 use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::InodeFlags;
 use floe_format::features::Incompat;
-use floe_format::{BlockNr, BlockRun, LogicalBlock};
+use floe_format::{BlockNr, BlockRun, Geometry, LogicalBlock};
 
 use crate::failure::Failure;
 use crate::stage::{InodeImage, Stage};
@@ -44,8 +44,8 @@ impl FileMap {
         let map = Self { extents, ..Self::default() };
         let mut follow = Follow { stage, drop, unseen: Vec::new(), map };
         if has_map(&image.base) {
-            let (root, block_size) = (&image.base.block, stage.geometry.block_size);
-            walk(root, image.flags(), block_size, Depths::OfAnyRoot, &mut follow);
+            let (root, form) = (&image.base.block, stage.geometry.indirect());
+            walk(root, image.flags(), form, Depths::OfAnyRoot, &mut follow);
         }
         follow.map
     }
@@ -63,11 +63,12 @@ impl FileMap {
     pub fn allocate(stage: &mut Stage<'_>, blocks: u64) -> Result<Self, Failure> {
         let mut map = Self::empty(stage);
         let cluster = u64::from(stage.geometry.cluster_blocks);
-        let all = BlockRun::new(stage.geometry.first_data_block, stage.geometry.blocks_count);
         let mut add = |logical: u64, run| {
             map.runs.push(Extent { logical: LogicalBlock(logical), run, unwritten: false });
         };
-        if let Ok(start) = stage.allocate_run(all, blocks.next_multiple_of(cluster)) {
+        let (rooms, wanted) = (stage.rooms(), blocks.next_multiple_of(cluster));
+        let run = rooms.into_iter().find_map(|room| stage.allocate_run(room, wanted).ok());
+        if let Some(start) = run {
             add(0, BlockRun::new(start, blocks));
             return Ok(map);
         }
@@ -213,11 +214,11 @@ impl FileMap {
     ///
     /// # Errors
     /// Runs that overlap or do not fit the map.
-    pub fn nodes_needed(&self, block_size: u32) -> Result<usize, Failure> {
+    pub fn nodes_needed(&self, geometry: &Geometry) -> Result<usize, Failure> {
         if self.extents {
-            extent_tree::nodes_needed(&self.runs, block_size)
+            extent_tree::nodes_needed(&self.runs, geometry.block_size)
         } else {
-            block_map::nodes_needed(&self.mapped(), block_size)
+            block_map::nodes_needed(&self.mapped(), geometry.indirect())
         }
         .map_err(impossible)
     }
@@ -233,10 +234,10 @@ impl FileMap {
         // A node that other owners claim may hold their data, so it is not overwritten.
         self.nodes.retain(|&node| !stage.is_contested(node));
         let block_size = stage.geometry.block_size;
-        let needed = self.nodes_needed(block_size)?;
+        let needed = self.nodes_needed(&stage.geometry)?;
         let goal = self.runs.first().map_or(BlockNr(0), |extent| extent.run.start);
         while self.nodes.len() < needed {
-            let node = stage.allocate(goal)?;
+            let node = stage.allocate_metadata(image.number, goal)?;
             self.nodes.push(node);
         }
         self.nodes.truncate(needed);
@@ -248,7 +249,8 @@ impl FileMap {
             };
             extent_tree::build(&self.runs, form, &self.nodes)
         } else {
-            block_map::build(&self.mapped(), block_size, &self.nodes)
+            let form = stage.geometry.indirect();
+            block_map::build(&self.mapped(), form, image.number, &self.nodes)
         }
         .map_err(impossible)?;
         for (block, bytes) in blocks {

@@ -569,6 +569,9 @@ pub fn plan(problem: &Problem) -> Plan {
             Plan::Impossible("a newer tool is needed")
         }
         P::MountedDuringCheck => Plan::Remark,
+        P::IndirectHeaderWrong { inode: of, block, level, .. } => {
+            map(of, MapEdit::Header { node: block, level })
+        }
         P::NativeIdentityWrong { .. } => superblock(SuperblockEdit::NativeIdentity),
         P::LotRecordWrong { group: nr, .. } => group(nr, GroupEdit::LotRecord),
         P::ReservationFileMissing { group, .. } => reservation(group, ReservationEdit::Create),

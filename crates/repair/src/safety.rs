@@ -27,6 +27,7 @@ pub(crate) fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
         Edit::Map { edit, .. } => match edit {
             MapEdit::Checksum { .. }
             | MapEdit::Depth { .. }
+            | MapEdit::Header { .. }
             | MapEdit::IndexStarts
             | MapEdit::ToExtents => true,
             MapEdit::RemoveExtent { .. }

@@ -43,6 +43,15 @@ pub(crate) struct NodeFound {
     pub(crate) block: BlockNr,
 }
 
+/// An indirect block of rext3, as its header has it: 16 bytes a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Headed {
+    pub(crate) inode: InodeNr,
+    /// 1 to 3.
+    pub(crate) level: u8,
+    pub(crate) block: BlockNr,
+}
+
 /// A directory block: 32 bytes a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DirectoryFound {
@@ -86,6 +95,7 @@ pub(crate) struct Evidence {
     pub(crate) claims: Vec<BlockRun>,
     pub(crate) copies: Vec<InodeCopy>,
     pub(crate) nodes: Vec<NodeFound>,
+    pub(crate) headed: Vec<Headed>,
     pub(crate) directory_blocks: Vec<DirectoryFound>,
     /// Regular files in place whose size may be wrong: 4 bytes each.
     pub(crate) doubtful_sizes: Vec<InodeNr>,
@@ -103,6 +113,7 @@ impl Accumulator for Evidence {
             claims,
             copies,
             nodes,
+            headed,
             directory_blocks,
             doubtful_sizes,
             unreadable,
@@ -114,6 +125,7 @@ impl Accumulator for Evidence {
         append(&mut self.claims, claims);
         append(&mut self.copies, copies);
         append(&mut self.nodes, nodes);
+        append(&mut self.headed, headed);
         append(&mut self.directory_blocks, directory_blocks);
         append(&mut self.doubtful_sizes, doubtful_sizes);
         append(&mut self.unreadable, unreadable);
@@ -130,6 +142,7 @@ impl Evidence {
         self.claims.sort_unstable();
         self.copies.sort_unstable();
         self.nodes.sort_unstable();
+        self.headed.sort_unstable();
         self.directory_blocks.sort_unstable();
         self.doubtful_sizes.sort_unstable();
         self.unreadable.sort_unstable();
@@ -158,6 +171,7 @@ mod tests {
             all.claims.push(BlockRun::new(block, 1));
             all.copies.push(InodeCopy { inode, stamp: 3, offset_bytes: block.0, in_use: true });
             all.nodes.push(NodeFound { owner, depth: 0, first: item, block });
+            all.headed.push(Headed { inode, level: 1, block });
             all.directory_blocks.push(DirectoryFound { owner, block, dot: inode, dotdot: inode });
             all.doubtful_sizes.push(inode);
             all.unreadable.push(BlockRun::new(BlockNr(block.0 * 2), 1));

@@ -90,7 +90,7 @@ impl State<'_> {
                 continue;
             }
             if let Some(map) = &map {
-                if is_too_large(inode.size_bytes(), inode.flags(), self.frame.geometry.block_size) {
+                if is_too_large(inode.size_bytes(), inode.flags(), &self.frame.geometry) {
                     self.evidence.doubtful_sizes.push(inode.number);
                 }
                 claim(map, inode.number, &mut self.claimed, &mut self.broken);

@@ -22,6 +22,7 @@ mod evidence;
 mod extended;
 mod frame;
 mod free_blocks;
+mod headers;
 mod inodes;
 mod inventory;
 mod maps;

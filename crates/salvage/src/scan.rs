@@ -9,11 +9,13 @@ use floe_format::crc::Seed;
 use floe_format::ext::dirent::{DirCursor, DirEntry, DirTail, TAIL_SIZE, TailState, tail_state};
 use floe_format::ext::extent::{ExtentNode, MAGIC, MAX_DEPTH};
 use floe_format::ext::htree::{DxBlock, DxKind};
+use floe_format::ext::indirect::{Header, MOST_LEVELS, pointers};
 use floe_format::ext::inode::{FileType, Inode, InodeFlags, decode_nanoseconds, decode_seconds};
 use floe_format::ext::inode_flips::owner_by_checksum;
+use floe_format::rext3::{self, region_of};
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
-use crate::evidence::{DirectoryFound, Evidence, InPlace, InodeCopy, NodeFound, OwnerKey};
+use crate::evidence::{DirectoryFound, Evidence, Headed, InPlace, InodeCopy, NodeFound, OwnerKey};
 use crate::frame::Frame;
 use crate::sizes::is_too_large;
 
@@ -47,6 +49,8 @@ struct Sweep<'a> {
     finder: SeedFinder,
     /// Inode tables, sorted by place.
     tables: Vec<Table>,
+    /// The metadata regions of rext3, in order.
+    regions: Vec<BlockRun>,
 }
 
 impl<'a> Sweep<'a> {
@@ -63,7 +67,13 @@ impl<'a> Sweep<'a> {
             })
             .collect();
         tables.sort_by_key(|table| table.start);
-        Self { device, frame, seed: frame.seed(), finder: SeedFinder::new(), tables }
+        let blocks = rext3::region_blocks(&frame.superblock);
+        let groups = (0..geometry.group_count).map(GroupNr).zip(&frame.groups);
+        let regions = blocks.into_iter().flat_map(|blocks| {
+            groups.clone().map(move |(group, desc)| region_of(geometry, group, desc, blocks))
+        });
+        let regions = regions.filter(|region| region.len_blocks > 0).collect();
+        Self { device, frame, seed: frame.seed(), finder: SeedFinder::new(), tables, regions }
     }
 
     fn chunk(&self, start: u64, len: u64, found: &mut Evidence) {
@@ -98,7 +108,9 @@ impl<'a> Sweep<'a> {
         if is_zero(bytes) {
             return;
         }
-        if bytes.starts_with(&MAGIC.to_le_bytes()) {
+        if let Some(node) = self.headed(block, bytes) {
+            found.headed.push(node);
+        } else if bytes.starts_with(&MAGIC.to_le_bytes()) {
             found.nodes.extend(self.extent_node(block, bytes));
         } else if let Some(directory) = self.directory(block, bytes) {
             found.directory_blocks.push(directory);
@@ -145,8 +157,8 @@ impl<'a> Sweep<'a> {
             Some(FileType::Directory) => found.directories.push(number),
             Some(FileType::Regular) if has_map(&inode.base) => {
                 let has_bad_checksum = self.seed.is_some() && !is_proved;
-                let block_size = self.frame.geometry.block_size;
-                if has_bad_checksum || is_too_large(inode.size_bytes(), inode.flags(), block_size) {
+                let (size, geometry) = (inode.size_bytes(), &self.frame.geometry);
+                if has_bad_checksum || is_too_large(size, inode.flags(), geometry) {
                     found.doubtful_sizes.push(number);
                 }
                 match shallow_extents(inode) {
@@ -159,6 +171,27 @@ impl<'a> Sweep<'a> {
             }
             _ => {}
         }
+    }
+
+    /// An indirect block of rext3, by its header, its pointers and its place in a region. No directory block looks like one: its
+    /// first record would be shorter than any.
+    fn headed(&self, block: BlockNr, bytes: &[u8]) -> Option<Headed> {
+        let form = self.frame.geometry.indirect();
+        let Header { inode, level } = form.header(bytes)?;
+        let behind = self.regions.partition_point(|region| region.start <= block);
+        let region = self.regions.get(behind.checked_sub(1)?)?;
+        let fits = (1..=self.frame.geometry.inodes_count).contains(&inode)
+            && (1..=MOST_LEVELS).contains(&level)
+            && region.contains(block);
+        let mut words = pointers(form.body(bytes)).filter(|word| *word != 0).peekable();
+        let is_map = fits && words.peek().is_some();
+        let leads = |word: u32| self.frame.geometry.contains(BlockNr(u64::from(word)));
+        (is_map && words.all(leads)).then_some(Headed {
+            inode: InodeNr(inode),
+            // At most 3.
+            level: level as u8,
+            block,
+        })
     }
 
     fn extent_node(&self, block: BlockNr, bytes: &[u8]) -> Option<NodeFound> {

@@ -3,6 +3,7 @@
 use std::io;
 
 use floe_ext4::map::pointers::end_of_reach;
+use floe_format::Geometry;
 use floe_format::ext::inode::InodeFlags;
 
 use crate::maps::BLOCKS_OF_A_FILE;
@@ -10,10 +11,10 @@ use crate::state::State;
 use crate::summary::Provenance;
 
 /// Whether a file with a map says that it is larger than any map of that kind.
-pub(crate) fn is_too_large(size_bytes: u64, flags: InodeFlags, block_size: u32) -> bool {
+pub(crate) fn is_too_large(size_bytes: u64, flags: InodeFlags, geometry: &Geometry) -> bool {
     let has_extents = flags.contains(InodeFlags::EXTENTS);
-    let blocks = if has_extents { BLOCKS_OF_A_FILE } else { end_of_reach(block_size).0 };
-    size_bytes > blocks * u64::from(block_size)
+    let blocks = if has_extents { BLOCKS_OF_A_FILE } else { end_of_reach(geometry.indirect()).0 };
+    size_bytes > blocks * u64::from(geometry.block_size)
 }
 
 impl State<'_> {

@@ -89,8 +89,10 @@ impl<'d> State<'d> {
         for run in &listed.blocks {
             self.listed.insert_run(run.start.0, run.len_blocks);
         }
+        self.join_directories();
         self.find_owners();
-        let files = self.rebuild_files()?;
+        let mut files = self.rebuild_files()?;
+        files.extend(self.rebuild_by_headers()?);
         self.rebuild_directories(&files, &listed)
     }
 
@@ -123,8 +125,9 @@ impl<'d> State<'d> {
     /// Those in the journal stay, because they are old copies of blocks that may be lost.
     fn drop_stale_blocks(&mut self) {
         let nodes = self.evidence.nodes.iter().map(|node| node.block);
+        let headed = self.evidence.headed.iter().map(|node| node.block);
         let directories = self.evidence.directory_blocks.iter().map(|found| found.block);
-        let mut blocks: Vec<BlockNr> = nodes.chain(directories).collect();
+        let mut blocks: Vec<BlockNr> = nodes.chain(headed).chain(directories).collect();
         blocks.sort_unstable();
         let freed = freed(self.device, self.frame, &blocks);
         let journal = &self.journal;
@@ -134,6 +137,7 @@ impl<'d> State<'d> {
                 || !claimed.contains(block.0) && freed.binary_search(&block).is_err()
         };
         self.evidence.nodes.retain(|node| stays(node.block));
+        self.evidence.headed.retain(|node| stays(node.block));
         self.evidence.directory_blocks.retain(|found| stays(found.block));
     }
 

@@ -37,7 +37,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 512)]
     most_blocks: u64,
     /// Layouts to age
-    #[arg(long, value_delimiter = ',', default_values = ["ext3", "ext4", "ext4-colocate", "native"])]
+    #[arg(long, value_delimiter = ',', default_values = ["ext3", "rext3", "ext4", "ext4-colocate", "native"])]
     layouts: Vec<String>,
     /// Rounds of ageing
     #[arg(long, default_value_t = 5)]
@@ -110,7 +110,10 @@ fn age(args: &Args, layout: &str) -> Result<()> {
     for round in 0..=args.rounds {
         let before = (device.reads(), device.writes(), device.elapsed());
         {
-            let mut volume = Volume::open(&device)?;
+            let mut volume = match layout {
+                "rext3" => Volume::open_rext3(&device)?,
+                _ => Volume::open(&device)?,
+            };
             if layout.ends_with("-colocate") {
                 volume.colocate();
             }
@@ -144,10 +147,11 @@ fn empty(args: &Args, layout: &str, path: &Path) -> Result<WritableFile> {
     let kind = layout.trim_end_matches("-colocate").trim_end_matches("-without-regions");
     let kind = match kind {
         "ext3" => FsType::Ext3,
+        "rext3" => FsType::Rext3,
         "ext4" => FsType::Ext4,
         "native" => FsType::Native,
         _ => anyhow::bail!(
-            "{layout} is none of ext3, ext4 and native, with -colocate, -without-regions or neither"
+            "{layout} is none of ext3, rext3, ext4 and native, with -colocate, -without-regions or neither"
         ),
     };
     let bytes = args.size_mib << 20;
@@ -194,7 +198,8 @@ fn measure(
             forecast.runs.len()
         );
     }
-    if !args.no_e2fsck {
+    // Which refuses rext3.
+    if !args.no_e2fsck && layout != "rext3" {
         match trace::of_e2fsck(path)? {
             Some(requests) => print(args, &about, "e2fsck", &requests),
             None => println!("{about}  e2fsck  left out: strace or e2fsck is missing"),

@@ -2253,4 +2253,13 @@ problems! {
              deleted. A mount serves the others, and this one only for reading."
         repair "Replay the transactions before the damage, and empty the journal; empty a damaged list of orphans. Where its \
              file is lost, the cube has no journal of its own any more.";
+
+    0x070400 "indirect-header-wrong" IndirectHeaderWrong {
+        inode: InodeNr, block: BlockNr, level: u8, named: InodeNr, stored: u32,
+    }
+        Metadata Damage preen BlockMap
+        "{inode}: its indirect {block} of level {level} says that it is of level {stored} and belongs to {named}"
+        means "Each indirect block of a rext3 file system names its inode and its level. Either they are damaged, or the pointer \
+             that leads here. No other program reads the header."
+        repair "Store the inode and the level of the map that leads to the block; where others claim it, too, in a new block.";
 }

@@ -56,8 +56,8 @@ impl Reader<'_> {
         let extents = inode.flags().contains(InodeFlags::EXTENTS);
         let mut notes = Notes { reader: self, extents, mapping };
         if walk::has_map(&inode.base) {
-            let (root, block_size) = (&inode.base.block, self.geometry.block_size);
-            walk::walk(root, inode.flags(), block_size, Depths::Agree, &mut notes);
+            let (root, form) = (&inode.base.block, self.geometry.indirect());
+            walk::walk(root, inode.flags(), form, Depths::Agree, &mut notes);
         }
         notes.mapping
     }

@@ -1,11 +1,14 @@
-//! The reads of a check of a native file system, told from the superblock and the descriptors alone, before the first inode is
-//! read: by the same plan as those of the sweep itself.
+//! The reads of a check of a native file system, told from the superblock and the descriptors alone (in rext3 from block bitmaps,
+//! too), before the first inode is read: by the same plan as those of the sweep itself.
 
 use floe_blockdev::{ReadBlocks, Request};
+use floe_ext4::inode_table::each_desc;
 use floe_format::ext::extent::ExtentNode;
+use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::Superblock;
 use floe_format::{BlockNr, BlockRun, Geometry};
 
+use super::groups::Group;
 use super::lots::{Lot, READ_BYTES};
 use super::sweep::Sweep;
 
@@ -26,6 +29,9 @@ impl Forecast {
     pub fn of(device: &dyn ReadBlocks) -> Option<Self> {
         let sweep = Sweep::over(device, None)?;
         let geometry = sweep.geometry();
+        if let Some(region_blocks) = sweep.region_blocks() {
+            return Some(Self::of_groups(device, &sweep, region_blocks));
+        }
         let (mut runs, mut bytes) = (Vec::new(), vec![0; geometry.block_size as usize]);
         let (mut left_bytes, mut later) = (Some(sweep.room_bytes()), Vec::new());
         for lot in 0..geometry.desc_blocks {
@@ -48,6 +54,23 @@ impl Forecast {
         Some(Self { runs, block_size: geometry.block_size })
     }
 
+    /// The same for rext3. Nothing is known of groups whose descriptor or bitmap cannot be read.
+    fn of_groups(device: &dyn ReadBlocks, sweep: &Sweep<'_>, region_blocks: u32) -> Self {
+        let geometry = sweep.geometry();
+        let mut runs = vec![sweep.head()];
+        let _: Result<(), (BlockNr, _)> = each_desc(device, geometry, |group, raw| {
+            let places = Group::of(geometry, group, &GroupDesc::of(raw), region_blocks);
+            places.runs(geometry).into_iter().for_each(|run| add(&mut runs, run));
+            let mut bitmap = vec![0; geometry.block_size as usize];
+            let offset = geometry.offset_bytes(places.block_bitmap());
+            if device.read_at(offset, &mut bitmap).is_ok() {
+                let behind = places.runs_behind(geometry, &bitmap, sweep.besides());
+                behind.into_iter().for_each(|run| add(&mut runs, run));
+            }
+        });
+        Self { runs, block_size: geometry.block_size }
+    }
+
     /// Bytes in all.
     pub fn bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.len_blocks * u64::from(self.block_size)).sum()
@@ -61,6 +84,14 @@ impl Forecast {
             let parts = (0..len).step_by(READ_BYTES as usize);
             parts.map(move |at| Request::read(start + at, READ_BYTES.min(len - at)))
         })
+    }
+}
+
+/// Adds a run, or lengthens the last one that it follows.
+fn add(runs: &mut Vec<BlockRun>, run: BlockRun) {
+    match runs.last_mut() {
+        Some(last) if last.end() == run.start => last.len_blocks += run.len_blocks,
+        _ => runs.push(run),
     }
 }
 
@@ -78,6 +109,10 @@ pub(super) fn besides(superblock: &Superblock, geometry: &Geometry) -> Vec<Block
     }
     let words = superblock.jnl_blocks.iter().take(15);
     let map: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
+    if geometry.indirect().has_header() {
+        let first = superblock.jnl_blocks.first().map(|word| BlockNr(u64::from(*word)));
+        return first.filter(|block| geometry.contains(*block)).into_iter().collect();
+    }
     let first = ExtentNode::new(&map).filter(ExtentNode::header_ok).and_then(|root| {
         let header = root.header();
         (header.depth == 0 && header.entries > 0).then(|| root.extent(0).run.start)

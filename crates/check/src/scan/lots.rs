@@ -141,24 +141,33 @@ impl Lot {
         parts.extend(self.groups.iter().map(|(.., table)| *table));
         parts.extend(self.superblocks.iter().map(|block| BlockRun::new(*block, 1)));
         parts.push(region);
-        parts.retain(|part| {
-            let end = part.start.0.checked_add(part.len_blocks);
-            part.len_blocks > 0
-                && part.start >= self.home.start
-                && end.is_some_and(|end| end <= self.home.end().0)
-        });
-        parts.sort_unstable_by_key(|part| part.start);
-        let gap = GAP_BYTES / u64::from(geometry.block_size);
-        let mut runs: Vec<BlockRun> = Vec::new();
-        for part in parts {
-            match runs.last_mut() {
-                Some(last) if part.start.0 <= last.end().0 + gap => {
-                    let end = last.end().0.max(part.end().0);
-                    last.len_blocks = end - last.start.0;
-                }
-                _ => runs.push(part),
-            }
-        }
-        runs
+        joined(geometry, self.home, parts)
     }
+}
+
+/// The parts that lie inside `home`, in the order of addresses, near ones joined.
+pub(super) fn joined(
+    geometry: &Geometry,
+    home: BlockRun,
+    mut parts: Vec<BlockRun>,
+) -> Vec<BlockRun> {
+    parts.retain(|part| {
+        let end = part.start.0.checked_add(part.len_blocks);
+        part.len_blocks > 0
+            && part.start >= home.start
+            && end.is_some_and(|end| end <= home.end().0)
+    });
+    parts.sort_unstable_by_key(|part| part.start);
+    let gap = GAP_BYTES / u64::from(geometry.block_size);
+    let mut runs: Vec<BlockRun> = Vec::new();
+    for part in parts {
+        match runs.last_mut() {
+            Some(last) if part.start.0 <= last.end().0 + gap => {
+                let end = last.end().0.max(part.end().0);
+                last.len_blocks = end - last.start.0;
+            }
+            _ => runs.push(part),
+        }
+    }
+    runs
 }

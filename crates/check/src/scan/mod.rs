@@ -3,6 +3,7 @@
 
 pub mod directory_blocks;
 pub mod forecast;
+pub mod groups;
 pub mod inode_reader;
 pub mod inode_tables;
 pub mod lots;

@@ -1,5 +1,6 @@
 //! The sweep over the lots of a native file system: the used prefixes of descriptors, bitmaps, inode tables and region of a
-//! lot are read together, in the order of addresses, each block once.
+//! lot are read together, in the order of addresses, each block once. In rext3 each group is a lot of its own: bitmaps, inode table
+//! and the used blocks of its region.
 //!
 //! A [`Sweep`] is a device. All passes read through it, and find in memory what was swept; everything else (maps and
 //! directories outside of the regions, blocks that cannot be read together with others) they read from the device below. So
@@ -12,17 +13,20 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
+use std::ops::Range;
 
 use floe_blockdev::ReadBlocks;
+use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::geometry::Strictness;
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::is_desc_size;
-use floe_format::{BlockNr, BlockRun, Geometry};
+use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, rext3};
 use floe_sync::atomic::{AtomicUsize, Ordering};
 use floe_sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use super::forecast::besides;
+use super::groups::Group;
 use super::lots::{Lot, READ_BYTES};
 
 /// Bytes that a sweep may hold, unless the memory of the check is limited.
@@ -30,10 +34,51 @@ const ROOM_BYTES: u64 = 256 << 20;
 /// The part of a limited memory that it may hold.
 const SHARE: u64 = 8;
 
-/// A device over a native file system that holds what was swept.
+/// Lots of a file system that can be swept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lots {
+    /// Those of a native file system.
+    Native,
+    /// The groups of rext3, with the blocks of the region of a whole one.
+    Groups { region_blocks: u32 },
+}
+
+impl Lots {
+    fn of(superblock: &Superblock, geometry: &Geometry) -> Option<Self> {
+        if let Some(region_blocks) = rext3::region_blocks(superblock) {
+            return Some(Self::Groups { region_blocks });
+        }
+        let fits = is_desc_size(geometry.desc_size) && geometry.block_size >= geometry.desc_size;
+        Identity::of(superblock).filter(|_| fits).map(|_| Self::Native)
+    }
+
+    /// How many there are, and bytes of all of them at most, as the superblock alone tells, with inode tables that are half empty.
+    /// Damage makes it a wrong guess, no more.
+    fn extent(self, superblock: &Superblock, geometry: &Geometry) -> (u32, u64) {
+        let (count, per_lot, inodes) = match self {
+            Self::Native => {
+                let used = geometry.inodes_count.saturating_sub(superblock.free_inodes_count);
+                let region = Identity::of(superblock).map_or(0, |own| own.region_blocks);
+                (geometry.desc_blocks, region, 2 * u64::from(used))
+            }
+            // Nothing tells which inodes of ext3 were never used.
+            Self::Groups { region_blocks } => {
+                (geometry.group_count, region_blocks, geometry.inodes_count.into())
+            }
+        };
+        let inode_bytes = inodes.saturating_mul(geometry.inode_size.into());
+        let region_blocks = u64::from(per_lot).saturating_mul(count.into());
+        let small_blocks = 2 * u64::from(geometry.group_count) + u64::from(geometry.desc_blocks);
+        let blocks = region_blocks.saturating_add(small_blocks);
+        (count, blocks.saturating_mul(geometry.block_size.into()).saturating_add(inode_bytes))
+    }
+}
+
+/// A device over a file system with lots that holds what was swept.
 pub struct Sweep<'d> {
     below: &'d dyn ReadBlocks,
     geometry: Geometry,
+    lots: Lots,
     lot_count: u32,
     /// Blocks outside of lots' own structures that each check reads.
     besides: Vec<BlockNr>,
@@ -44,6 +89,8 @@ pub struct Sweep<'d> {
     begun: AtomicUsize,
     /// 1: no further lot fits the room before inodes are read.
     full: AtomicUsize,
+    /// Lots of rext3 that were swept one after the other from the first on.
+    swept_to: AtomicUsize,
     /// Lots that were swept, in order; one thread sweeps at a time.
     swept: Mutex<BTreeSet<u32>>,
     held: RwLock<Held>,
@@ -93,26 +140,14 @@ impl Held {
 }
 
 impl<'d> Sweep<'d> {
-    /// Over the device of a file system that says it is native. `None`: it is not, or `memory_bytes` has no room.
+    /// Over the device of a file system that says it is native, or rext3. `None`: it is not, or `memory_bytes` has no room.
     pub fn over(device: &'d dyn ReadBlocks, memory_bytes: Option<u64>) -> Option<Self> {
         let mut bytes = [0; Superblock::SIZE];
         device.read_at(OFFSET_BYTES, &mut bytes).ok()?;
         let superblock = Superblock::decode(&bytes);
-        let identity = Identity::of(&superblock)?;
         let geometry = Geometry::new(&superblock, Strictness::Strict).ok()?;
-        if !is_desc_size(geometry.desc_size) || geometry.block_size < geometry.desc_size {
-            return None;
-        }
-        let lot_count = geometry.desc_blocks;
-        let block_size = u64::from(geometry.block_size);
-        // The use that the superblock alone tells, with tables that are half empty. Damage makes it a wrong guess, no more.
-        let free = superblock.free_inodes_count;
-        let used = u64::from(geometry.inodes_count.saturating_sub(free));
-        let inode_bytes = used.saturating_mul(2 * u64::from(geometry.inode_size));
-        let region_blocks = u64::from(identity.region_blocks).saturating_mul(lot_count.into());
-        let small_blocks = 2 * u64::from(geometry.group_count) + u64::from(lot_count);
-        let blocks = region_blocks.saturating_add(small_blocks);
-        let bound = blocks.saturating_mul(block_size).saturating_add(inode_bytes);
+        let lots = Lots::of(&superblock, &geometry)?;
+        let (lot_count, bound) = lots.extent(&superblock, &geometry);
         let room_bytes = memory_bytes.map_or(ROOM_BYTES, |bytes| bytes / SHARE);
         // A budget that has no room for one lot beside another is better used otherwise.
         if bound > room_bytes && memory_bytes.is_some() {
@@ -122,11 +157,13 @@ impl<'d> Sweep<'d> {
             below: device,
             besides: besides(&superblock, &geometry),
             geometry,
+            lots,
             lot_count,
             room_bytes,
             expected_bytes: bound.min(room_bytes),
             begun: AtomicUsize::new(0),
             full: AtomicUsize::new(0),
+            swept_to: AtomicUsize::new(0),
             swept: Mutex::new(BTreeSet::new()),
             held: RwLock::new(Held::default()),
         })
@@ -172,15 +209,41 @@ impl<'d> Sweep<'d> {
         u64::from(self.geometry.block_size)
     }
 
-    /// The lot that a read leads to, if the read is the first of a lot.
-    fn lot_to_sweep(&self, offset_bytes: u64) -> Option<u32> {
+    /// The lots that a read leads to: its own, if the read is the first of a lot; in rext3 those before it, too, as long as there is
+    /// room for all of them.
+    fn lots_to_sweep(&self, offset_bytes: u64) -> Range<u32> {
         let block = BlockNr(offset_bytes / self.block_size());
-        let group = self.geometry.group_of(block)?;
+        let Some(group) = self.geometry.group_of(block) else { return 0..0 };
+        if let Lots::Groups { .. } = self.lots {
+            // Descriptors lie before the first group's own blocks, and are read first.
+            let is_read_first = self.head().contains(block) || self.is_full() && !self.has_begun();
+            // No more than groups.
+            let next = self.swept_to.load(Ordering::Acquire) as u32;
+            let first = if self.is_full() { group.0 } else { next };
+            return if is_read_first { 0..0 } else { first..group.0 + 1 };
+        }
         let lot = group.0 / (self.geometry.block_size / self.geometry.desc_size);
         let first = Lot::beginning(&self.geometry, lot).start;
         let is_first = block == first || block == self.geometry.primary_desc_block(lot);
-        let wants_any = self.is_full() && self.begun.load(Ordering::Acquire) > 0;
-        (is_first || wants_any).then_some(lot)
+        let wants_any = self.is_full() && self.has_begun();
+        if is_first || wants_any { lot..lot + 1 } else { 0..0 }
+    }
+
+    /// Blocks of the region of a whole group in rext3.
+    pub(super) const fn region_blocks(&self) -> Option<u32> {
+        match self.lots {
+            Lots::Groups { region_blocks } => Some(region_blocks),
+            Lots::Native => None,
+        }
+    }
+
+    fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Acquire) > 0
+    }
+
+    /// The first blocks of a rext3 file system, up to the end of the descriptors.
+    pub(super) fn head(&self) -> BlockRun {
+        BlockRun::new(BlockNr(0), self.geometry.group_desc_run(GroupNr(0)).end().0)
     }
 
     /// Sweeps a lot, unless that was done. Returns whether it was done now.
@@ -189,10 +252,13 @@ impl<'d> Sweep<'d> {
         if swept.contains(&lot) {
             return false;
         }
+        if let Lots::Groups { region_blocks } = self.lots {
+            return self.sweep_group(GroupNr(lot), region_blocks, &mut swept);
+        }
         let (number, block) = (lot, self.geometry.primary_desc_block(lot));
         self.read_new(Lot::beginning(&self.geometry, lot), true);
         self.read_new(BlockRun::new(block, 1), true);
-        let is_early = self.begun.load(Ordering::Acquire) == 0;
+        let is_early = !self.has_begun();
         if is_early && self.is_full() {
             return true;
         }
@@ -201,8 +267,7 @@ impl<'d> Sweep<'d> {
         let Some(lot) = Lot::of(&self.geometry, lot, &bytes) else { return true };
         let region = lot.used_region(&self.geometry, |block| self.held_block(block));
         let runs = lot.runs(&self.geometry, region, &self.besides);
-        let wanted: u64 = runs.iter().map(|run| run.len_blocks * self.block_size()).sum();
-        if is_early && self.held().bytes.saturating_add(wanted) > self.room_bytes {
+        if is_early && !self.has_room_for(&runs) {
             // This one and those behind it are swept when their inodes are read.
             self.full.store(1, Ordering::Release);
             swept.remove(&number);
@@ -210,6 +275,36 @@ impl<'d> Sweep<'d> {
         }
         runs.into_iter().for_each(|run| self.read_new(run, false));
         true
+    }
+
+    /// The same for a group of rext3, whose descriptor lies with all others at the beginning.
+    fn sweep_group(&self, group: GroupNr, region_blocks: u32, swept: &mut BTreeSet<u32>) -> bool {
+        let geometry = &self.geometry;
+        self.read_new(self.head(), true);
+        let per_block = geometry.block_size / geometry.desc_size;
+        let place = (group.0 % per_block * geometry.desc_size) as usize;
+        let block = self.held_block(geometry.primary_desc_block(group.0 / per_block));
+        let raw = block.as_ref().and_then(|bytes| bytes.get(place..));
+        let raw = raw.and_then(|rest| rest.get(..geometry.desc_size as usize));
+        let Some(desc) = raw.map(GroupDesc::of) else { return false };
+        let places = Group::of(geometry, group, &desc, region_blocks);
+        let runs = places.runs(geometry);
+        if !self.has_begun() && !self.has_room_for(&runs) {
+            self.full.store(1, Ordering::Release);
+            return false;
+        }
+        swept.insert(group.0);
+        self.swept_to.fetch_max(group.0 as usize + 1, Ordering::AcqRel);
+        runs.into_iter().for_each(|run| self.read_new(run, false));
+        let bitmap = self.held_block(places.block_bitmap()).unwrap_or_default();
+        let behind = places.runs_behind(geometry, &bitmap, &self.besides);
+        behind.into_iter().for_each(|run| self.read_new(run, false));
+        true
+    }
+
+    fn has_room_for(&self, runs: &[BlockRun]) -> bool {
+        let wanted: u64 = runs.iter().map(|run| run.len_blocks * self.block_size()).sum();
+        self.held().bytes.saturating_add(wanted) <= self.room_bytes
     }
 
     fn held_block(&self, block: BlockNr) -> Option<Vec<u8>> {
@@ -287,8 +382,18 @@ impl ReadBlocks for Sweep<'_> {
         if self.held().copy(size, offset_bytes, into) {
             return Ok(());
         }
-        let swept = self.lot_to_sweep(offset_bytes).is_some_and(|lot| self.sweep(lot));
-        if swept && self.held().copy(size, offset_bytes, into) {
+        if self.region_blocks().is_some() && self.head().contains(BlockNr(offset_bytes / size)) {
+            self.read_new(self.head(), true);
+            if self.held().copy(size, offset_bytes, into) {
+                return Ok(());
+            }
+        }
+        let lots = self.lots_to_sweep(offset_bytes);
+        let mut has_swept = false;
+        for lot in lots {
+            has_swept |= self.sweep(lot);
+        }
+        if has_swept && self.held().copy(size, offset_bytes, into) {
             return Ok(());
         }
         self.below.read_at(offset_bytes, into)

@@ -11,7 +11,7 @@ use floe_format::ext::superblock::{STATE_ERROR, STATE_ORPHAN, STATE_VALID, Super
 use floe_format::features::{Compat, Incompat};
 use floe_format::native::identity::Identity;
 use floe_format::words::agree;
-use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
+use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock, rext3};
 use floe_report::calendar::date;
 use floe_report::human::{grouped, size};
 
@@ -150,6 +150,10 @@ fn layout(reader: &Reader<'_>) -> Listing {
     sheet.field("backup superblocks", backups);
     if let Some(identity) = Identity::of(superblock) {
         native(reader, &identity, &mut sheet);
+    }
+    if let Some(blocks) = rext3::region_blocks(superblock) {
+        sheet.field("metadata region", format!("{blocks} blocks of a group"));
+        swept(reader).into_iter().for_each(|(name, value)| sheet.field(name, value));
     }
     sheet
 }

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     device: InputPath,
     /// Size: in KiB, or in blocks with -b; with a suffix k, m, g or t, that many bytes
     size: Option<String>,
-    /// ext2, ext3, ext4 or native (default: ext4)
+    /// ext2, ext3, ext4, native or rext3 (default: ext4)
     #[arg(short = 't', value_name = "TYPE")]
     fs_type: Option<String>,
     /// Usage type: floppy, small, default, big, huge, news, largefile, largefile4

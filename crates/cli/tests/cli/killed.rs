@@ -9,6 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
+use floe_testkit::problems::cases;
 use floe_testkit::{Image, build, tool};
 
 use super::loop_device::Loop;
@@ -188,4 +189,60 @@ fn a_read_only_device_is_noticed_before_the_work() {
         assert!(!ran.err.contains("half done") && ran.out.is_empty(), "{}{}", ran.out, ran.err);
     }
     assert!(!undo.exists() && image.to_vec().unwrap() == before);
+}
+
+/// A page that cannot be written is told before anything is repaired, and nothing is.
+#[test]
+fn a_page_that_cannot_be_made_is_told_before_the_repair() {
+    let Some((image, folder)) = damaged() else { return };
+    let (before, undo) = (image.to_vec().unwrap(), folder.path().join("undo"));
+    let page = folder.path().join("nowhere/page");
+    let line = ["repair", "--yes", "--undo", text(&undo), "--html", text(&page)];
+    let ran = whole(&[&line[..], &[text(image.path())]].concat());
+    assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("nowhere/page") && ran.out.is_empty(), "{}{}", ran.out, ran.err);
+    assert!(image.to_vec().unwrap() == before && !undo.exists());
+}
+
+/// The changes of a journal on another device have an undo file of their own, and are no part of a plan.
+#[test]
+fn changes_of_an_external_journal_are_undone_and_not_planned() {
+    if tool::missing() {
+        return;
+    }
+    let with_journal = cases()
+        .into_iter()
+        .filter(|case| case.external_journal.is_some() && !case.has_unreadable_blocks());
+    let mut written = 0;
+    for case in with_journal {
+        let name = case.recipe.name().to_owned();
+        let (image, journal) = (case.recipe.build().unwrap(), case.external_journal.unwrap());
+        let folder = tool::scratch("floe-journal-").unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let before = (image.to_vec().unwrap(), journal.to_vec().unwrap());
+        let (plan, undo) = (at("plan"), at("undo"));
+        let devices = ["--external-journal", text(journal.path()), text(image.path())];
+        let planned = whole(&[&["repair", "--yes", "--plan", text(&plan)][..], &devices].concat());
+        let ran = whole(&[&["repair", "--yes", "--undo", text(&undo)][..], &devices].concat());
+        let own = at("undo.journal");
+        if journal.to_vec().unwrap() == before.1 {
+            assert!(!own.exists(), "{name}");
+            continue;
+        }
+        written += 1;
+        assert!(
+            !plan.exists() && planned.err.contains("another device"),
+            "{name}: {}",
+            planned.err
+        );
+        assert!(ran.out.contains("undo.journal"), "{name}: {}", ran.out);
+        let pairs = [(&own, &journal), (&undo, &image)];
+        for (undo, device) in pairs.into_iter().filter(|(undo, _)| undo.exists()) {
+            let ran = whole(&["undo", text(undo), text(device.path())]);
+            assert_eq!(ran.code, 0, "{name}: {}{}", ran.out, ran.err);
+        }
+        assert!(journal.to_vec().unwrap() == before.1, "{name}: the journal is another");
+        assert!(image.to_vec().unwrap() == before.0, "{name}: the file system is another");
+    }
+    assert!(written > 0, "no repair writes to the journal");
 }

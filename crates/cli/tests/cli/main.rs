@@ -44,6 +44,7 @@ mod python;
 mod recipes;
 mod repair;
 mod repair_undo;
+mod rext3;
 mod salvage;
 mod schema;
 mod shards;

@@ -101,8 +101,10 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     let image = folder.path().join("image");
     let path = image.to_str().unwrap();
     for (arguments, code, why) in [
-        (vec!["-t", "xfs", path, "16m"], 16, "ext2, ext3, ext4 or native"),
+        (vec!["-t", "xfs", path, "16m"], 16, "ext2, ext3, ext4, native or rext3"),
         (vec!["-O", "nonsense", path, "16m"], 16, "no feature is called nonsense"),
+        (vec!["-O", "rext3", path, "16m"], 8, "the feature rext3 needs -t rext3"),
+        (vec!["-t", "rext3", "-O", "extent", path, "16m"], 8, "the features of ext3"),
         (vec!["-E", "nonsense=1", path, "16m"], 16, "nonsense is not known"),
         (vec!["-b", "3000", path, "16m"], 8, "power of two"),
         (vec!["-I", "8192", path, "16m"], 8, "inode size"),

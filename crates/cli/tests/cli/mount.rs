@@ -688,3 +688,14 @@ fn times_of_access_reach_the_disk() {
         }
     }
 }
+
+/// Where there is no file system, nothing is said of how it would be mounted.
+#[test]
+fn something_that_is_no_file_system_is_refused_in_one_message() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), vec![7; 3 << 20]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let ran = floe(&["mount", file.path().to_str().unwrap(), folder.path().to_str().unwrap()]);
+    assert_eq!(ran.code, 32, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("superblock") && !ran.err.contains("mounting"), "{}", ran.err);
+}

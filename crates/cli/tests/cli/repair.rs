@@ -2,8 +2,10 @@
 
 use std::fs;
 
+use floe_format::ext::superblock::Superblock;
+use floe_format::features::Compat;
 use floe_testkit::kernel::{Mounted, mount_available};
-use floe_testkit::{Image, build, oracle};
+use floe_testkit::{Image, build, oracle, tool};
 use serde_json::Value;
 
 use super::schema::repair_faults;
@@ -293,4 +295,53 @@ fn a_mounted_file_system_is_refused() {
     mounted.unmount().unwrap();
     assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
     assert_eq!(dry.code & !1, 0, "looking does no harm beneath a read-only mount: {}", dry.err);
+}
+
+/// A missing UUID is drawn by chance, but not where `SOURCE_DATE_EPOCH` asks for the same result each time.
+#[test]
+fn two_repairs_with_a_fixed_date_are_equal() {
+    let Some(image) = image("ext2-1k") else { return };
+    image.write(1024 + 0x68, &[0; 16]).unwrap();
+    let repaired = |variables: &[(&str, &str)]| {
+        let copy = image.copy().unwrap();
+        let ran = floe_env(&["repair", "--yes", copy.path().to_str().unwrap()], variables);
+        assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+        let bytes = copy.to_vec().unwrap();
+        bytes[1024 + 0x68..1024 + 0x78].to_vec()
+    };
+    let fixed = [("SOURCE_DATE_EPOCH", "1704067200")];
+    let (one, other) = (repaired(&fixed), repaired(&fixed));
+    assert!(one == other && one != [0; 16], "{one:?}, {other:?}");
+    assert_ne!(repaired(&[]), repaired(&[]));
+}
+
+/// A backup that is out of date is no damage, but its repair writes: exit code 1, as of e2fsck where it says that the
+/// file system was modified, and the last line says so, too.
+#[test]
+fn what_is_changed_without_damage_is_said_to_be_modified() {
+    if tool::missing() {
+        return;
+    }
+    let image = Image::empty(16 << 20).unwrap();
+    build::mke2fs(image.path(), &["-q", "-t", "ext4", "-b", "1024"]).unwrap();
+    let mut bytes = [0; 1024];
+    image.read(8193 << 10, &mut bytes).unwrap();
+    let mut backup = Superblock::decode(&bytes);
+    backup.feature_compat &= !Compat::DIR_INDEX.bits();
+    backup.encode_with_checksum(&mut bytes);
+    image.write(8193 << 10, &bytes).unwrap();
+    for (option, last) in [
+        (
+            "--dry-run",
+            "WOULD BE MODIFIED: no damage was found, but the change above would be made.",
+        ),
+        ("--verbose", "MODIFIED: no damage was found, but the change above was made."),
+    ] {
+        let ran = repair(&["--yes", option], &image);
+        assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+        assert!(ran.out.contains("backups of the superblock"), "{}", ran.out);
+        assert!(ran.out.lines().last().unwrap().starts_with(last), "{}", ran.out);
+    }
+    let again = repair(&["--yes"], &image);
+    assert_eq!((again.code, again.out.lines().last()), (0, Some("CLEAN: nothing needs repair.")));
 }

@@ -49,9 +49,9 @@ pub(super) fn attach(
     let needed = if use_extents {
         extent_tree::nodes_needed(&extents, block_size)?
     } else {
-        block_map::nodes_needed(&mapped, block_size)?
+        block_map::nodes_needed(&mapped, plan.geometry.indirect())?
     } as u64;
-    let places = place_nodes(plan, data, nodes, needed)?;
+    let places = place_nodes(plan, nr, data, nodes, needed)?;
     inode.blocks += needed * ratio;
     let built = if use_extents {
         inode.flags |= InodeFlags::EXTENTS;
@@ -59,7 +59,7 @@ pub(super) fn attach(
             .hinting(plan.params.native.is_some(), nr);
         extent_tree::build(&extents, form, &places)?
     } else {
-        block_map::build(&mapped, block_size, &places)?
+        block_map::build(&mapped, plan.geometry.indirect(), nr, &places)?
     };
     inode.block = built.root;
     for (block, bytes) in built.blocks {
@@ -70,6 +70,7 @@ pub(super) fn attach(
 
 fn place_nodes(
     plan: &mut Plan,
+    nr: InodeNr,
     data: &[BlockRun],
     nodes: &Nodes,
     needed: u64,
@@ -83,7 +84,10 @@ fn place_nodes(
         Nodes::Before => BlockNr(first.saturating_sub(needed * ratio)),
         Nodes::Behind => BlockNr(0),
     };
-    let runs = plan.allocate(goal, needed * ratio)?;
+    let runs = match plan.params.rext3 {
+        Some(_) => plan.metadata(nr, goal, needed)?,
+        None => plan.allocate(goal, needed * ratio)?,
+    };
     Ok(runs
         .iter()
         .flat_map(|run| (0..run.len_blocks).step_by(ratio as usize).map(|at| run.start.0 + at))
@@ -102,11 +106,12 @@ pub(super) fn extents_of(mapped: &[MappedRun]) -> Vec<Extent> {
 /// the first block that it maps. Returns the data blocks.
 pub(super) fn interleaved(
     plan: &mut Plan,
+    nr: InodeNr,
     inode: &mut NewInode,
     count: u64,
 ) -> Result<Vec<BlockRun>, PlanError> {
-    let block_size = plan.geometry.block_size;
-    let apb = u64::from(block_size / 4);
+    let form = plan.geometry.indirect();
+    let apb = form.pointers_per_block();
     // The number of indirect blocks just before a logical block, and the next logical block that
     // has some.
     let before = |logical: u64| -> u64 {
@@ -136,7 +141,7 @@ pub(super) fn interleaved(
         }
     }
     inode.blocks += count + nodes;
-    let built = block_map::build(&data, block_size, &places)?;
+    let built = block_map::build(&data, form, nr, &places)?;
     inode.block = built.root;
     for (block, bytes) in built.blocks {
         plan.put(&[BlockRun::new(block, 1)], bytes);

@@ -126,7 +126,8 @@ impl Options {
         match option {
             't' => {
                 self.fs_type = Some(
-                    FsType::by_name(value).ok_or_else(|| wrong("ext2, ext3, ext4 or native"))?,
+                    FsType::by_name(value)
+                        .ok_or_else(|| wrong("ext2, ext3, ext4, native or rext3"))?,
                 );
             }
             'T' => {
@@ -298,11 +299,7 @@ impl Options {
         let fs_type = self.fs_type.unwrap_or(FsType::Ext4);
         let wanted_bytes = size_blocks
             .map_or(device_bytes, |blocks| blocks * u64::from(self.block_size.unwrap_or(1024)));
-        let usages: Vec<usage::Usage> = if self.usage.is_empty() {
-            usage::by_name(usage::of_size(wanted_bytes)).into_iter().collect()
-        } else {
-            self.usage.iter().filter_map(|name| usage::by_name(name)).collect()
-        };
+        let usages = self.usages(wanted_bytes);
         let last = |pick: fn(&usage::Usage) -> Option<u64>| usages.iter().rev().find_map(pick);
         let native = self.native(fs_type)?;
         let block_size = self
@@ -366,7 +363,16 @@ impl Options {
             lazy_tables: extended.lazy_tables.unwrap_or(false),
             packed_tables: extended.packed_tables,
             native,
+            rext3: self.rext3(fs_type),
         })
+    }
+
+    /// The usage types given, or that of a file system of so many bytes.
+    fn usages(&self, bytes: u64) -> Vec<usage::Usage> {
+        if self.usage.is_empty() {
+            return usage::by_name(usage::of_size(bytes)).into_iter().collect();
+        }
+        self.usage.iter().filter_map(|name| usage::by_name(name)).collect()
     }
 
     /// Blocks of a device that the file system uses.

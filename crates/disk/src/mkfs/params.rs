@@ -4,6 +4,7 @@ use floe_format::ext::quota::QuotaKind;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 
 use super::native::NativeParams;
+use super::rext3::Rext3Params;
 use super::tree::Timestamp;
 
 /// The number of inodes of a new file system.
@@ -99,6 +100,8 @@ pub struct Params {
     pub packed_tables: bool,
     /// A native file system (`docs/native.md`); `None`: a stock one.
     pub native: Option<NativeParams>,
+    /// A rext3 file system (`docs/rext3.md`); `None`: another one.
+    pub rext3: Option<Rext3Params>,
 }
 
 /// Blocks kept for the administrator.
@@ -145,6 +148,7 @@ impl Default for Params {
             lazy_tables: false,
             packed_tables: false,
             native: None,
+            rext3: None,
         }
     }
 }
@@ -200,6 +204,11 @@ impl Params {
         }
         if let Some(native) = self.native {
             native.check(self)?;
+        }
+        if self.rext3.is_some() {
+            Rext3Params::check(self)?;
+        } else if self.incompat(Incompat::REXT3) {
+            return bad("the feature rext3 needs -t rext3");
         }
         self.check_features()
     }
@@ -283,6 +292,14 @@ pub enum PlanError {
     /// Not enough free blocks.
     #[error("the file system is full: {wanted} more blocks are needed")]
     Full {
+        /// Blocks that could not be placed.
+        wanted: u64,
+    },
+    /// Not enough blocks for metadata.
+    #[error(
+        "the metadata regions are full: {wanted} more blocks are needed (-E region_size= makes larger ones)"
+    )]
+    RegionsFull {
         /// Blocks that could not be placed.
         wanted: u64,
     },

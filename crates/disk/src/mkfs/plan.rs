@@ -8,12 +8,14 @@ use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::{FileType, OwnedInode};
 use floe_format::ext::quota::QuotaKind;
 use floe_format::ext::superblock::Superblock;
+use floe_format::rext3::Record;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
 use super::frame::frame;
 use super::inode::{InodeForm, NewInode, extra_size};
 use super::native::{self, Lots, Numbers};
 use super::params::{Params, PlanError};
+use super::rext3::Regions;
 use super::space::Space;
 use super::tree::Timestamp;
 use super::{system, tables};
@@ -43,6 +45,8 @@ pub struct Plan {
     pub(super) zero: Vec<BlockRun>,
     /// The lots of a native file system.
     pub(super) lots: Lots,
+    /// The regions of rext3.
+    pub(super) regions: Regions,
     /// Which inodes are kept for reservation files.
     pub(super) numbers: Numbers,
     /// The inodes of the file system's own files.
@@ -82,7 +86,7 @@ impl Plan {
     /// Plans superblock, descriptors, bitmaps and tables only.
     pub(super) fn tables(params: &Params) -> Result<Self, PlanError> {
         let mut params = params.clone();
-        let (superblock, geometry) = frame(&mut params)?;
+        let (mut superblock, geometry) = frame(&mut params)?;
         let mut space = Space::of_blocks(&geometry);
         tables::take_backups(&geometry, &mut space);
         let (descs, lots) = match params.native {
@@ -92,6 +96,12 @@ impl Plan {
         let mut space = space.into_clusters(&geometry);
         let space_used = space.used();
         lots.regions.iter().for_each(|region| space.take(region.run));
+        let mut regions = Regions::default();
+        if let Some(rext3) = params.rext3 {
+            let blocks = rext3.region_blocks(&geometry)?;
+            Record::new(blocks).put(&mut superblock);
+            regions = Regions::place(&geometry, &descs, blocks, &mut space)?;
+        }
         let overhead = space_used + geometry.first_data_block.0;
         let dir_format = DirFormat::of(&superblock, &geometry);
         let form =
@@ -110,8 +120,9 @@ impl Plan {
             space,
             pieces: Vec::new(),
             zero: Vec::new(),
-            tables_clusters: space_used + lots.blocks(),
+            tables_clusters: space_used + lots.blocks() + regions.blocks(),
             lots,
+            regions,
             numbers,
             inodes: BTreeMap::new(),
             last_inode: system::LOST_FOUND,
@@ -141,6 +152,8 @@ impl Plan {
     /// Adds reservation files and sets the counts in the superblock, after everything was placed.
     pub(super) fn finish(&mut self) -> Result<(), PlanError> {
         native::reservation_files(self)?;
+        // They were taken so that data do not go there.
+        self.regions.free().for_each(|run| self.space.release(run));
         let ratio = u64::from(self.geometry.cluster_blocks);
         let clusters = self.geometry.clusters_count();
         let free = (clusters - self.space.used()) * ratio;
@@ -167,7 +180,7 @@ impl Plan {
     }
 
     /// Allocates blocks for metadata of an inode: in the region of its lot, as far as that has free
-    /// blocks; else, and in a stock file system, at or behind a goal.
+    /// blocks; else, and in a stock file system, at or behind a goal. In rext3 in regions alone.
     pub(super) fn metadata(
         &mut self,
         inode: InodeNr,
@@ -175,6 +188,10 @@ impl Plan {
         len_blocks: u64,
     ) -> Result<Vec<BlockRun>, PlanError> {
         let group = self.geometry.place_of(inode).map_or(GroupNr(0), |(group, _)| group);
+        if self.params.rext3.is_some() {
+            let taken = self.regions.take(group, len_blocks);
+            return taken.ok_or(PlanError::RegionsFull { wanted: len_blocks });
+        }
         let own = self.lots.take(group, len_blocks);
         let rest = len_blocks - own.map_or(0, |run| run.len_blocks);
         let mut runs: Vec<BlockRun> = own.into_iter().collect();

@@ -79,6 +79,23 @@ impl Space {
         self.used += end - start;
     }
 
+    /// Marks all clusters of a run of blocks as free, which must be in use as a whole.
+    pub(super) fn release(&mut self, run: BlockRun) {
+        let Range { start, end } = self.clusters_of(run);
+        let Some((&first, &last)) = self.runs.range(..=start).next_back() else { return };
+        if start >= end || last < end {
+            return;
+        }
+        self.runs.remove(&first);
+        self.used -= end - start;
+        if first < start {
+            self.runs.insert(first, start);
+        }
+        if end < last {
+            self.runs.insert(end, last);
+        }
+    }
+
     /// The first run of free clusters at or behind `goal`, at most `most` clusters.
     fn free_from(&self, goal: u64, most: u64) -> Option<Range<u64>> {
         let mut start = goal;

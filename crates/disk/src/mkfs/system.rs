@@ -161,20 +161,22 @@ pub(super) fn journal(plan: &mut Plan) -> Result<(), PlanError> {
         return Ok(());
     }
     let Some(size) = journal_size(plan)? else { return Ok(()) };
-    let extents = plan.params.incompat(Incompat::EXTENTS);
+    // In rext3 its indirect blocks lie in regions, not among its blocks.
+    let is_apart = plan.params.incompat(Incompat::EXTENTS) || plan.params.rext3.is_some();
     let count = u64::from(size.blocks);
     let mut new = NewInode::new(FileType::Regular.mode(0o600), plan.time());
     new.size = count * u64::from(plan.geometry.block_size);
     let full = PlanError::Journal { blocks: count };
-    // The journal of a native file system belongs to the root cube, whose lots are the first.
-    let usual = || if plan.params.native.is_some() { BlockNr(0) } else { middle(plan) };
+    // The journal of a native file system belongs to the root cube, whose lots are the first; that of ext3 lies there, too.
+    let is_first = plan.params.native.is_some() || plan.params.rext3.is_some();
+    let usual = || if is_first { BlockNr(0) } else { middle(plan) };
     let goal = plan.params.journal.location.map_or_else(usual, BlockNr);
-    let data = if extents {
+    let data = if is_apart {
         let data = plan.allocate(goal, count).map_err(|_| full.clone())?;
         map::attach(plan, InodeNr::JOURNAL, &mut new, &data, &map::Nodes::Before)?;
         data
     } else {
-        map::interleaved(plan, &mut new, count).map_err(|_| full)?
+        map::interleaved(plan, InodeNr::JOURNAL, &mut new, count).map_err(|_| full)?
     };
     let journal = EmptyJournal {
         block_size: plan.geometry.block_size,
@@ -396,7 +398,7 @@ pub(super) fn orphan_file(plan: &mut Plan) -> Result<(), PlanError> {
         map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
         data
     } else {
-        map::interleaved(plan, &mut new, blocks)?
+        map::interleaved(plan, inode, &mut new, blocks)?
     };
     let seed = plan.form.seed.map(|seed| seed.of_inode(inode, 0));
     for block in in_one_by_one(&data) {

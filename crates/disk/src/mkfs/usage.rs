@@ -22,6 +22,8 @@ pub enum FsType {
     Ext4,
     /// ext4 in lots, with metadata regions and a seal (`docs/native.md`).
     Native,
+    /// ext3 with metadata regions and indirect blocks that say whose they are (`docs/rext3.md`).
+    Rext3,
 }
 
 impl FsType {
@@ -32,6 +34,7 @@ impl FsType {
             "ext3" => Self::Ext3,
             "ext4" => Self::Ext4,
             "native" => Self::Native,
+            "rext3" => Self::Rext3,
             _ => return None,
         })
     }
@@ -47,6 +50,12 @@ impl FsType {
         match self {
             Self::Ext2 => base,
             Self::Ext3 => journal,
+            Self::Rext3 => {
+                let mut all = journal;
+                all.compat.remove(Compat::RESIZE_INODE);
+                all.incompat |= Incompat::REXT3;
+                all
+            }
             Self::Native => {
                 let mut all = Self::Ext4.features();
                 all.compat.remove(Compat::RESIZE_INODE);

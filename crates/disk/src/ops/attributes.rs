@@ -1,6 +1,5 @@
 //! Extended attributes: in the inode, else in a block. Blocks that inodes share are copied before they change.
 
-use floe_ext4::alloc::Allocate;
 use floe_ext4::map::file;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::inline_data::ATTRIBUTE_NAME;
@@ -325,7 +324,7 @@ impl Op<'_> {
                 let home = geo.place_of(inode.number).map(|(group, _)| geo.group_start(group));
                 let near = old.filter(|old| self.is_own(inode.number, *old));
                 let goal = near.or(home).unwrap_or_default();
-                let block = self.volume.fs.space.block(&mut self.tx, goal)?;
+                let block = self.volume.fs.space.block_of_other(&mut self.tx, goal)?;
                 file::count(&self.volume.fs, inode, 1);
                 inode.set_file_acl(block);
                 block

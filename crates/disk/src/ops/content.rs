@@ -144,7 +144,7 @@ impl Volume {
         let size = u64::from(self.geometry().block_size);
         let extents = inode.flags().contains(InodeFlags::EXTENTS);
         let blocks =
-            if extents { u64::from(u32::MAX) } else { end_of_reach(self.geometry().block_size).0 };
+            if extents { u64::from(u32::MAX) } else { end_of_reach(self.geometry().indirect()).0 };
         // Without huge_file `i_blocks` has 32 bits of 512 bytes.
         let huge = self.geometry().features.ro_compat.contains(RoCompat::HUGE_FILE);
         let counted = if huge { u64::MAX } else { u64::from(u32::MAX) * 512 };

@@ -31,8 +31,8 @@ impl Op<'_> {
         }
         if !inode.flags().contains(InodeFlags::EXTENTS) {
             // An indirect block has no checksum, and any block can be taken for one.
-            let (root, block_size) = (&inode.base.block, self.volume.geometry().block_size);
-            for node in nodes_above(&mut self.tx, root, block_size, found.logical)? {
+            let (root, form) = (&inode.base.block, self.volume.geometry().indirect());
+            for node in nodes_above(&mut self.tx, root, form, found.logical)? {
                 self.volume.fs.space.judge_node(node)?;
                 self.volume.fs.space.judge_own(inode.number, BlockRun::new(node, 1))?;
             }
@@ -43,6 +43,11 @@ impl Op<'_> {
     /// Where blocks for a logical block lie best: behind the one before it, else in the inode's group. Blocks that others put
     /// outside of the inode's cube draw no further ones there, and behind the last block of the disk there is none.
     fn goal(&mut self, inode: &OwnedInode, at: LogicalBlock) -> Result<BlockNr, OpError> {
+        if inode.file_type() == Some(FileType::Directory)
+            && let Some(home) = file::home_region(self.volume.geometry(), inode.number)
+        {
+            return Ok(home);
+        }
         let near = self.goal_near(inode, at)?;
         let (geo, space) = (self.volume.geometry(), &self.volume.fs.space);
         let is_own = |group| space.cube_of_group(group) == space.cube_of(inode.number);
@@ -76,13 +81,12 @@ impl Op<'_> {
         let bits = self.volume.geometry().cluster_bits;
         if bits == 0 {
             let goal = self.goal(inode, at)?;
-            // A check reads the targets of links, too.
-            let is_metadata =
-                matches!(inode.file_type(), Some(FileType::Directory | FileType::Symlink));
-            let run = if is_metadata {
-                BlockRun::new(self.volume.fs.space.block(&mut self.tx, goal)?, 1)
-            } else {
-                self.volume.fs.space.run(&mut self.tx, goal, len_blocks)?
+            let (space, tx) = (&mut self.volume.fs.space, &mut self.tx);
+            let run = match inode.file_type() {
+                Some(FileType::Directory) => BlockRun::new(space.block(tx, goal)?, 1),
+                // A check reads the targets of links, too.
+                Some(FileType::Symlink) => BlockRun::new(space.block_of_other(tx, goal)?, 1),
+                _ => space.run(tx, goal, len_blocks)?,
             };
             file::count(&self.volume.fs, inode, run.len_blocks.cast_signed());
             return Ok(run);

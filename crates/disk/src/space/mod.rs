@@ -6,6 +6,7 @@ mod held;
 mod inodes;
 mod nodes;
 mod region;
+mod rext3;
 mod sound;
 mod system_zone;
 
@@ -51,6 +52,8 @@ pub struct Pool {
     /// Groups whose metadata are put together, as far as there is room (`-o colocate`): one, or those of a flexible group. 0: it
     /// is not done.
     colocated_groups: u32,
+    /// Blocks of the metadata region of a whole group in rext3; 0 in others.
+    region_blocks: u32,
 }
 
 /// A state of the pool that an operation that fails returns to.
@@ -78,13 +81,15 @@ impl Pool {
             may_use_reserve: false,
             damaged: BTreeSet::new(),
             colocated_groups: 0,
+            region_blocks: 0,
         }
     }
 
     /// Puts metadata of so many groups together from now on: the beginning of the first is preferred for them and avoided by
-    /// data. Without effect in a native file system, which has regions.
+    /// data. Without effect in a native file system and in rext3, which have regions.
     pub(crate) fn colocate(&mut self, groups: u32) {
-        self.colocated_groups = if self.regions.lot_groups == 0 { groups.max(1) } else { 0 };
+        let has_regions = self.regions.lot_groups > 0 || self.has_group_regions();
+        self.colocated_groups = if has_regions { 0 } else { groups.max(1) };
     }
 
     const fn colocates(&self) -> bool {
@@ -140,6 +145,19 @@ impl Pool {
         self.regions.roll_back(mark.regions);
         self.cubes.roll_back(mark.cubes);
         self.free_clusters = self.groups.free_clusters();
+    }
+
+    /// A block for attributes or the target of a link, which a check reads, too: as [`Allocate::block`], but outside of the regions of
+    /// rext3.
+    pub(crate) fn block_of_other(
+        &mut self,
+        tx: &mut dyn Tx,
+        goal: BlockNr,
+    ) -> Result<BlockNr, Refusal> {
+        match self.has_group_regions() {
+            true => Ok(self.run(tx, goal, 1)?.start),
+            false => self.block(tx, goal),
+        }
     }
 
     /// Adds blocks of the file system itself that descriptors do not name: those of the journal.
@@ -273,6 +291,7 @@ impl Pool {
         }
         let mut bytes = self.bitmap(tx, group)?;
         self.keep_region(tx, group, &mut bytes)?;
+        bitmap::fill(&mut bytes, self.group_region(group)?, true);
         if spare_area {
             bitmap::fill(&mut bytes, self.avoided(group)?, true);
         }
@@ -423,8 +442,11 @@ impl Allocate for Pool {
     }
 
     /// A block for metadata: from the region of the goal's lot or of another, if there are any; else from the area of the goal's
-    /// group where metadata are put together.
+    /// group where metadata are put together. In rext3 from regions alone.
     fn block(&mut self, tx: &mut dyn Tx, goal: BlockNr) -> Result<BlockNr, Refusal> {
+        if self.has_group_regions() {
+            return self.block_in_group_regions(tx, goal);
+        }
         if let Some(block) = self.block_in_regions(tx, goal)? {
             return Ok(block);
         }

@@ -337,9 +337,9 @@ impl Pool {
         {
             return Err(NOT_A_RESERVATION);
         }
-        let NodeForm { block_size, inode_seed, .. } = self.form(&file);
-        let root = &file.base.block;
-        let look = MapLook { root, flags, block_size, inode_seed, judge: None };
+        let NodeForm { inode_seed, .. } = self.form(&file);
+        let (root, form) = (&file.base.block, self.groups.geometry().indirect());
+        let look = MapLook { root, flags, form, inode_seed, judge: None };
         let mut from = 0;
         while let Some(extent) = look.next(tx, LogicalBlock(from))? {
             let run = extent.run;

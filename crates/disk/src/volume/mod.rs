@@ -17,7 +17,7 @@ use floe_format::ext::quota::QuotaKind;
 use floe_format::ext::superblock::{STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::native::identity::Identity;
-use floe_format::{BlockRun, Geometry, GroupNr, InodeNr};
+use floe_format::{BlockRun, Geometry, GroupNr, InodeNr, rext3};
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -100,6 +100,22 @@ impl Volume {
         Self::of(device, FileSystem::of_sound(device, superblock, geometry)?)
     }
 
+    /// As [`Volume::open`], for rext3, which that refuses: a layout for measurements, whose writer is proved by less than the
+    /// others ([`crate::journal`] does not open it). Without it the caller must be the only one who ever uses the file system.
+    ///
+    /// # Errors
+    /// [`OpenError`]; so for another file system.
+    pub fn open_rext3(device: &dyn ReadBlocks) -> Result<Self, OpenError> {
+        let (superblock, geometry) = read_superblock(device)?;
+        let mut known = superblock.clone();
+        known.feature_incompat &= !Incompat::REXT3.bits();
+        judge(&known)?;
+        if rext3::region_blocks(&superblock).is_none() {
+            return Err(Refusal::Damaged("the record of the metadata regions").into());
+        }
+        Self::of(device, FileSystem::of_sound(device, superblock, geometry)?)
+    }
+
     /// As [`Volume::open`], where the journal is open: then `needs_recovery` is no reason against writing.
     ///
     /// ```
@@ -172,6 +188,9 @@ impl Volume {
         }
         space.refuse_overlaps()?;
         native::use_lots(device, optional, &fs.superblock, &mut space);
+        if let Some(region_blocks) = rext3::region_blocks(&fs.superblock) {
+            space.use_group_regions(region_blocks);
+        }
         let was_sealed = Identity::is_sealed(&fs.superblock);
         let knows_couples = Identity::knows_couples(&fs.superblock);
         let random = RandomState::new();

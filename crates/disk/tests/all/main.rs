@@ -15,6 +15,7 @@ mod journal_rules;
 mod journal_writes;
 mod native;
 mod operations;
+mod rext3;
 mod sources;
 mod stock;
 mod traced;

@@ -1,6 +1,7 @@
 //! Reads the mapping of a file, extent tree or block map, as far as it can be followed.
 
 use floe_format::ext::extent::{Extent, ExtentNode};
+use floe_format::ext::indirect::Header;
 use floe_format::ext::inode::{InodeFlags, OwnedInode};
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
@@ -52,8 +53,8 @@ impl Files<'_> {
         let seed = flags.contains(InodeFlags::EXTENTS).then(|| self.seed_of(node));
         let number = node.number;
         let mut follower = Follower { files: self, number, seed, towards: None, map };
-        let block_size = self.geometry.block_size;
-        walk(&inode.base.block, flags, block_size, Depths::OfRoot, &mut follower);
+        let form = self.geometry.indirect();
+        walk(&inode.base.block, flags, form, Depths::OfRoot, &mut follower);
         follower.map.settle();
         follower.map
     }
@@ -119,9 +120,14 @@ impl Follower<'_, '_> {
         self.map.faults.push(FileFault::MapDamaged { logical });
     }
 
-    /// Verifies an extent node. It is followed even if its depth is wrong, because the depth of the
-    /// root determines the depth of every node.
+    /// Verifies an extent node, or the header of an indirect block in rext3. It is followed even if its depth
+    /// is wrong, because the depth of the root determines the depth of every node.
     fn judge_node(&mut self, block: BlockNr, bytes: &[u8]) {
+        let header = self.files.geometry.indirect().header(bytes).filter(|_| self.seed.is_none());
+        let level = self.towards.map_or(0, |entry| u32::from(entry.level));
+        if header.is_some_and(|header| header != Header { inode: self.number.0, level }) {
+            self.damaged_at(self.towards_logical());
+        }
         let (Some(seed), Some(node)) = (self.seed, ExtentNode::new(bytes)) else { return };
         if self.files.checksums() && node.stored_checksum() != Some(node.compute_checksum(seed)) {
             self.map.faults.push(FileFault::MapChecksum { block });

@@ -1,7 +1,7 @@
 //! Builds the block map of ext2 and ext3: the 15 words of `i_block` and the indirect blocks.
 
-use floe_format::ext::indirect::{DIRECT, SINGLE, pointers_per_block};
-use floe_format::{BlockNr, BlockRun, LogicalBlock};
+use floe_format::ext::indirect::{DIRECT, IndirectForm, SINGLE};
+use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use super::mapping::{BuildError, Built, ROOT_BYTES, block_bytes};
 
@@ -18,17 +18,17 @@ pub struct MappedRun {
 ///
 /// # Errors
 /// [`BuildError::BlockSize`].
-pub fn end_of_reach(block_size: u32) -> Result<LogicalBlock, BuildError> {
-    block_bytes(block_size)?;
-    let per_block = pointers_per_block(block_size);
+pub fn end_of_reach(form: IndirectForm) -> Result<LogicalBlock, BuildError> {
+    block_bytes(form.block_size())?;
+    let per_block = form.pointers_per_block();
     let places = DIRECT + per_block + per_block.pow(2) + per_block.pow(3);
     // Logical blocks have 32 bits, and the last number is invalid (`EXT_MAX_BLOCKS`).
     Ok(LogicalBlock(places.min(u64::from(u32::MAX))))
 }
 
 /// `runs` without empty ones, if a map can store them.
-fn checked(runs: &[MappedRun], block_size: u32) -> Result<Vec<MappedRun>, BuildError> {
-    let reach = end_of_reach(block_size)?;
+fn checked(runs: &[MappedRun], form: IndirectForm) -> Result<Vec<MappedRun>, BuildError> {
+    let reach = end_of_reach(form)?;
     let mut end = 0;
     let mut checked = Vec::with_capacity(runs.len());
     for run in runs.iter().filter(|run| run.run.len_blocks > 0) {
@@ -81,9 +81,9 @@ fn double_of(single: u64, per_block: u64) -> Option<(u64, u64)> {
 ///
 /// # Errors
 /// Runs overlap or are not in order, or a number does not fit the map.
-pub fn nodes_needed(runs: &[MappedRun], block_size: u32) -> Result<usize, BuildError> {
-    let runs = checked(runs, block_size)?;
-    let per_block = pointers_per_block(block_size);
+pub fn nodes_needed(runs: &[MappedRun], form: IndirectForm) -> Result<usize, BuildError> {
+    let runs = checked(runs, form)?;
+    let per_block = form.pointers_per_block();
     let (mut singles, mut doubles) = (Distinct::default(), Distinct::default());
     for run in &runs {
         let last = LogicalBlock(run.logical.0 + run.run.len_blocks - 1);
@@ -115,23 +115,30 @@ impl Distinct {
 }
 
 /// Builds the map of `runs`, which must be sorted and must not overlap. Its indirect blocks use the
-/// first of `nodes`, in the order in which reading the file meets them.
+/// first of `nodes`, in the order in which reading the file meets them, and name `owner` where they have
+/// a header.
 ///
 /// # Errors
 /// Those of [`nodes_needed`], [`BuildError::TooFewNodes`], and [`BuildError::BlockOutOfReach`] for
 /// an indirect block.
-pub fn build(runs: &[MappedRun], block_size: u32, nodes: &[BlockNr]) -> Result<Built, BuildError> {
-    let needed = nodes_needed(runs, block_size)?;
+pub fn build(
+    runs: &[MappedRun],
+    form: IndirectForm,
+    owner: InodeNr,
+    nodes: &[BlockNr],
+) -> Result<Built, BuildError> {
+    let needed = nodes_needed(runs, form)?;
     let nodes =
         nodes.get(..needed).ok_or(BuildError::TooFewNodes { needed, offered: nodes.len() })?;
     let mut map = Map {
         root: [0; ROOT_BYTES],
         blocks: Vec::with_capacity(needed),
         spare: nodes.iter(),
-        block_size,
+        form,
+        owner,
         open: [None; 3],
     };
-    for run in checked(runs, block_size)? {
+    for run in checked(runs, form)? {
         for step in 0..run.run.len_blocks {
             let logical = LogicalBlock(run.logical.0 + step);
             let pointer = pointer_to(BlockNr(run.run.start.0 + step))?;
@@ -162,14 +169,15 @@ struct Map<'n> {
     root: [u8; ROOT_BYTES],
     blocks: Vec<(BlockNr, Vec<u8>)>,
     spare: std::slice::Iter<'n, BlockNr>,
-    block_size: u32,
+    form: IndirectForm,
+    owner: InodeNr,
     /// For levels 1 to 3, the current indirect block: its number and its index in `blocks`.
     open: [Option<(u64, usize)>; 3],
 }
 
 impl Map<'_> {
     fn set(&mut self, logical: LogicalBlock, pointer: u32) -> Result<(), BuildError> {
-        let per_block = pointers_per_block(self.block_size);
+        let per_block = self.form.pointers_per_block();
         let slot = match Path::to(logical, per_block) {
             None => Slot::Root(usize::try_from(logical.0).unwrap_or(usize::MAX)),
             Some(path) => Slot::Block(self.single(path.single, per_block)?, path.index),
@@ -218,16 +226,22 @@ impl Map<'_> {
         let node =
             *self.spare.next().ok_or(BuildError::TooFewNodes { needed: at + 1, offered: at })?;
         self.put(slot, pointer_to(node)?);
-        self.blocks.push((node, vec![0; self.block_size as usize]));
+        let mut bytes = vec![0; self.form.block_size() as usize];
+        // 1 to 3.
+        self.form.put_header(&mut bytes, self.owner, level as u32 + 1);
+        self.blocks.push((node, bytes));
         self.open[level] = Some((number, at));
         Ok(at)
     }
 
     fn put(&mut self, slot: Slot, pointer: u32) {
+        let form = self.form;
         let (bytes, word) = match slot {
             Slot::Root(word) => (&mut self.root[..], word),
             Slot::Block(at, word) => match self.blocks.get_mut(at) {
-                Some((_, bytes)) => (&mut bytes[..], usize::try_from(word).unwrap_or(usize::MAX)),
+                Some((_, bytes)) => {
+                    (form.body_mut(bytes), usize::try_from(word).unwrap_or(usize::MAX))
+                }
                 None => return,
             },
         };
@@ -242,7 +256,7 @@ impl Map<'_> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use floe_format::ext::indirect::{pointers, root_slot, span_blocks};
+    use floe_format::ext::indirect::pointers;
     use proptest::prelude::*;
 
     use super::*;
@@ -251,11 +265,14 @@ mod tests {
         MappedRun { logical: LogicalBlock(logical), run: BlockRun::new(BlockNr(start), len_blocks) }
     }
 
+    const OWNER: InodeNr = InodeNr(12);
+    const PLAIN: IndirectForm = IndirectForm::plain(1024);
+
     /// Reads a map back with the format crate's arithmetic of slots and spans.
-    fn read(built: &Built, block_size: u32) -> BTreeMap<u64, u64> {
+    fn read(built: &Built, form: IndirectForm) -> BTreeMap<u64, u64> {
         struct Walk<'b> {
             blocks: BTreeMap<u64, &'b [u8]>,
-            block_size: u32,
+            form: IndirectForm,
             found: BTreeMap<u64, u64>,
             order: Vec<BlockNr>,
         }
@@ -270,16 +287,19 @@ mod tests {
                     return;
                 }
                 self.order.push(BlockNr(pointer));
-                let span = span_blocks(self.block_size, level - 1);
-                for (at, below) in (0u64..).zip(pointers(self.blocks[&pointer])) {
+                let (span, bytes) = (self.form.span_blocks(level - 1), self.blocks[&pointer]);
+                if let Some(header) = self.form.header(bytes) {
+                    assert_eq!((InodeNr(header.inode), header.level), (OWNER, level));
+                }
+                for (at, below) in (0u64..).zip(pointers(self.form.body(bytes))) {
                     self.visit(below, first + at * span, level - 1);
                 }
             }
         }
         let blocks = built.blocks.iter().map(|(nr, bytes)| (nr.0, &bytes[..])).collect();
-        let mut walk = Walk { blocks, block_size, found: BTreeMap::new(), order: Vec::new() };
+        let mut walk = Walk { blocks, form, found: BTreeMap::new(), order: Vec::new() };
         for (index, pointer) in pointers(&built.root).enumerate() {
-            let (first, level) = root_slot(block_size, index).unwrap();
+            let (first, level) = form.root_slot(index).unwrap();
             walk.visit(pointer, first.0, level);
         }
         let used: Vec<_> = built.blocks.iter().map(|(block, _)| *block).collect();
@@ -303,7 +323,8 @@ mod tests {
             let mut runs = Vec::new();
             let mut end = 0;
             for (gap, len, start) in parts {
-                if end + gap + len > end_of_reach(1024).unwrap().0 {
+                let form = IndirectForm::with_header(1024);
+                if end + gap + len > end_of_reach(form).unwrap().0 {
                     break;
                 }
                 runs.push(run(end + gap, start, len));
@@ -317,16 +338,23 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn a_map_says_what_it_was_built_from(runs in sorted_runs(), big: bool) {
-            let block_size = if big { 4096 } else { 1024 };
-            let needed = nodes_needed(&runs, block_size).unwrap();
+        fn a_map_says_what_it_was_built_from(
+            runs in sorted_runs(),
+            form in prop_oneof![
+                Just(IndirectForm::plain(4096)),
+                Just(IndirectForm::plain(1024)),
+                Just(IndirectForm::with_header(4096)),
+                Just(IndirectForm::with_header(1024)),
+            ],
+        ) {
+            let needed = nodes_needed(&runs, form).unwrap();
             let nodes: Vec<_> = (0..needed as u64 + 2).map(|at| BlockNr((1 << 31) + at)).collect();
-            let built = build(&runs, block_size, &nodes).unwrap();
+            let built = build(&runs, form, OWNER, &nodes).unwrap();
             prop_assert_eq!(built.blocks.len(), needed);
-            prop_assert_eq!(read(&built, block_size), blocks_of(&runs));
+            prop_assert_eq!(read(&built, form), blocks_of(&runs));
             if needed > 0 {
                 let offered = needed - 1;
-                let fault = build(&runs, block_size, &nodes[..offered]);
+                let fault = build(&runs, form, OWNER, &nodes[..offered]);
                 prop_assert_eq!(fault, Err(BuildError::TooFewNodes { needed, offered }));
             }
         }
@@ -345,29 +373,34 @@ mod tests {
                 (&runs[..], 1024),
                 (&[run(near, 7, 300)][..], 1024),
             ] {
-                let _ = nodes_needed(runs, block_size);
-                let _ = build(runs, block_size, &nodes);
+                for form in [IndirectForm::plain(block_size), IndirectForm::with_header(block_size)] {
+                    let _ = nodes_needed(runs, form);
+                    let _ = build(runs, form, OWNER, &nodes);
+                }
             }
         }
     }
 
     #[test]
     fn each_level_begins_where_it_must() {
-        let needed = |logical| nodes_needed(&[run(logical, 50, 1)], 1024).unwrap();
+        let needed = |logical| nodes_needed(&[run(logical, 50, 1)], PLAIN).unwrap();
         let (double, triple) = (12 + 256, 12 + 256 + 256 * 256);
         assert_eq!((needed(11), needed(12), needed(double - 1)), (0, 1, 1));
         assert_eq!((needed(double), needed(triple - 1), needed(triple)), (2, 2, 3));
-        assert_eq!(nodes_needed(&[run(0, 50, triple + 1)], 1024), Ok(1 + 1 + 256 + 3));
+        assert_eq!(nodes_needed(&[run(0, 50, triple + 1)], PLAIN), Ok(1 + 1 + 256 + 3));
     }
 
     #[test]
     fn what_no_map_can_say_is_refused() {
-        let refused = |runs: &[MappedRun]| nodes_needed(runs, 1024).unwrap_err();
+        let refused = |runs: &[MappedRun]| nodes_needed(runs, PLAIN).unwrap_err();
         let reach = 12 + 256 + 256 * 256 + 256 * 256 * 256;
-        assert_eq!(end_of_reach(1024), Ok(LogicalBlock(reach)));
-        assert_eq!(end_of_reach(4096), Ok(LogicalBlock(12 + 1024 + (1 << 20) + (1 << 30))));
-        assert_eq!(end_of_reach(65536), Ok(LogicalBlock(u64::from(u32::MAX))));
-        assert_eq!(nodes_needed(&[run(reach - 1, 9, 1)], 1024), Ok(3));
+        assert_eq!(end_of_reach(PLAIN), Ok(LogicalBlock(reach)));
+        assert_eq!(
+            end_of_reach(IndirectForm::plain(4096)),
+            Ok(LogicalBlock(12 + 1024 + (1 << 20) + (1 << 30)))
+        );
+        assert_eq!(end_of_reach(IndirectForm::plain(65536)), Ok(LogicalBlock(u64::from(u32::MAX))));
+        assert_eq!(nodes_needed(&[run(reach - 1, 9, 1)], PLAIN), Ok(3));
         let logical = LogicalBlock(reach);
         assert_eq!(refused(&[run(reach - 1, 9, 2)]), BuildError::LogicalOutOfReach { logical });
         let twice = [run(0, 9, 2), run(1, 50, 1)];
@@ -376,6 +409,6 @@ mod tests {
         assert_eq!(refused(&[run(0, block.0 - 1, 2)]), BuildError::BlockOutOfReach { block });
         let hole = BlockNr(0);
         assert_eq!(refused(&[run(0, 0, 2)]), BuildError::BlockOutOfReach { block: hole });
-        assert!(build(&[run(12, 9, 1)], 1024, &[BlockNr(0)]).is_err());
+        assert!(build(&[run(12, 9, 1)], PLAIN, OWNER, &[BlockNr(0)]).is_err());
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::{InodeFlags, OwnedInode};
-use floe_format::{BlockNr, BlockRun};
+use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
 
 use super::edit::TreeEditor;
 use super::extent_tree::NodeForm;
@@ -17,10 +17,10 @@ use crate::tx::{Refusal, Tx};
 
 /// The lookup of an inode's map.
 pub fn look<'m, S: Space>(fs: &'m FileSystem<S>, inode: &'m OwnedInode) -> MapLook<'m> {
-    let block_size = fs.geometry().block_size;
+    let form = fs.geometry().indirect();
     let inode_seed = fs.seed().map(|seed| inode.seed(seed));
     let judge = Some(NodeJudge { space: &fs.space, inode: inode.number });
-    MapLook { root: &inode.base.block, flags: inode.flags(), block_size, inode_seed, judge }
+    MapLook { root: &inode.base.block, flags: inode.flags(), form, inode_seed, judge }
 }
 
 /// Maps an extent of a file where nothing is mapped. Updates `i_blocks` for new mapping blocks, not
@@ -85,9 +85,11 @@ fn edit<S: Space>(
     let (block_size, bits) = (fs.geometry().block_size, fs.geometry().cluster_bits);
     let inode_seed = fs.seed().map(|seed| inode.seed(seed));
     let owner_hint = if fs.is_native() { inode.number.0 } else { 0 };
-    // In the region of the file's own lot, wherever its data are.
+    let indirect = fs.geometry().indirect();
+    // In the region of the file's own lot, or in rext3 of its own group, wherever its data are.
     let home = fs.geometry().place_of(inode.number).filter(|_| fs.is_native());
-    let goal = home.map_or(goal, |(group, _)| fs.geometry().group_start(group));
+    let home = home.map(|(group, _)| fs.geometry().group_start(group));
+    let goal = home.or(home_region(fs.geometry(), inode.number)).unwrap_or(goal);
     let has_tree = inode.flags().contains(InodeFlags::EXTENTS);
     let mut tally = Tally::of(&mut fs.space, bits, inode.number);
     let space: &mut dyn Allocate = &mut tally;
@@ -95,12 +97,18 @@ fn edit<S: Space>(
         let form = NodeForm { block_size, inode_seed, owner_hint };
         Editor::Tree(TreeEditor { tx, space, form, goal, steps: 0 })
     } else {
-        Editor::Pointers(PointerEditor { tx, space, block_size, goal })
+        Editor::Pointers(PointerEditor { tx, space, form: indirect, owner: inode.number, goal })
     };
     change(&mut editor, &mut inode.base.block)?;
     let clusters = tally.clusters;
     count(fs, inode, clusters);
     Ok(())
+}
+
+/// The goal of metadata of an inode in rext3: its own group, whose region comes first.
+pub fn home_region(geometry: &Geometry, inode: InodeNr) -> Option<BlockNr> {
+    let home = geometry.place_of(inode).filter(|_| geometry.indirect().has_header());
+    home.map(|(group, _)| geometry.group_start(group))
 }
 
 /// Adds clusters to `i_blocks`, or subtracts them.

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use floe_format::ext::extent::Extent;
-use floe_format::ext::indirect::{self, pointers_per_block, root_slot, span_blocks};
-use floe_format::{BlockNr, BlockRun, LogicalBlock};
+use floe_format::ext::indirect::{self, IndirectForm};
+use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use super::mapping::ROOT_BYTES;
 use crate::alloc::Allocate;
@@ -19,8 +19,10 @@ pub struct PointerEditor<'t> {
     pub tx: &'t mut dyn Tx,
     /// Allocates and frees indirect blocks.
     pub space: &'t mut dyn Allocate,
-    /// Bytes of a block.
-    pub block_size: u32,
+    /// The form of indirect blocks.
+    pub form: IndirectForm,
+    /// The inode, which headers of indirect blocks name.
+    pub owner: InodeNr,
     /// The preferred place of new indirect blocks.
     pub goal: BlockNr,
 }
@@ -47,7 +49,7 @@ impl PointerEditor<'_> {
         }
         let (mut at, end) = (extent.logical.0, extent.logical.0 + extent.run.len_blocks);
         while at < end {
-            let (index, base, level) = slot(self.block_size, at)?;
+            let (index, base, level) = slot(self.form, at)?;
             if level == 0 {
                 put(root, index, target(&extent, at))?;
                 at += 1;
@@ -55,7 +57,7 @@ impl PointerEditor<'_> {
             }
             let block = match get(root, index) {
                 0 => {
-                    let block = self.new_node(level == 1)?;
+                    let block = self.new_node(level, true)?;
                     set(root, index, block.0)?;
                     block
                 }
@@ -78,8 +80,8 @@ impl PointerEditor<'_> {
     ) -> Result<Vec<BlockRun>, Refusal> {
         let mut freed = Vec::new();
         for index in 0..ROOT_BYTES / 4 {
-            let Some((base, level)) = root_slot(self.block_size, index) else { break };
-            let end = base.0 + span_blocks(self.block_size, level);
+            let Some((base, level)) = self.form.root_slot(index) else { break };
+            let end = base.0 + self.form.span_blocks(level);
             let word = get(root, index);
             if word == 0 || end <= range.start || base.0 >= range.end {
                 continue;
@@ -105,38 +107,39 @@ impl PointerEditor<'_> {
         Ok(block)
     }
 
-    fn new_node(&mut self, is_first: bool) -> Result<BlockNr, Refusal> {
-        let block = match is_first {
+    /// A new indirect block of a level, to which `i_block` points if it is of the root.
+    fn new_node(&mut self, level: u32, of_root: bool) -> Result<BlockNr, Refusal> {
+        let block = match of_root && level == 1 {
             true => self.space.first_indirect(self.tx, self.goal)?,
             false => self.space.block(self.tx, self.goal)?,
         };
         if block.0 > u64::from(u32::MAX) {
             return Err(BEYOND);
         }
-        self.tx.zeroed(block)?;
+        self.form.put_header(self.tx.zeroed(block)?, self.owner, level);
         Ok(block)
     }
 
     /// Maps the part of an extent from `at` on that lies below a node; returns the next logical
     /// block to map.
     fn insert_below(&mut self, node: Node, mut at: u64, extent: &Extent) -> Result<u64, Refusal> {
-        let per_block = pointers_per_block(self.block_size);
-        let span = span_blocks(self.block_size, node.level - 1);
+        let per_block = self.form.pointers_per_block();
+        let span = self.form.span_blocks(node.level - 1);
         let end = (extent.logical.0 + extent.run.len_blocks).min(node.base + span * per_block);
         while at < end {
             // Less than the pointers of a block.
             let index = ((at - node.base) / span) as usize;
             if node.level == 1 {
-                let bytes = self.tx.block_mut(node.block)?;
+                let bytes = self.form.body_mut(self.tx.block_mut(node.block)?);
                 for (slot, logical) in (index..).zip(at..end) {
                     put(bytes, slot, target(extent, logical))?;
                 }
                 return Ok(end);
             }
-            let word = get(&self.tx.block(node.block)?, index);
+            let word = get(self.form.body(&self.tx.block(node.block)?), index);
             let block = if word == 0 {
-                let block = self.new_node(false)?;
-                set(self.tx.block_mut(node.block)?, index, block.0)?;
+                let block = self.new_node(node.level - 1, false)?;
+                set(self.form.body_mut(self.tx.block_mut(node.block)?), index, block.0)?;
                 block
             } else {
                 self.known(word)?
@@ -154,9 +157,9 @@ impl PointerEditor<'_> {
         range: &Range<u64>,
         freed: &mut Vec<BlockRun>,
     ) -> Result<bool, Refusal> {
-        let span = span_blocks(self.block_size, node.level - 1);
+        let (form, span) = (self.form, self.form.span_blocks(node.level - 1));
         let mut bytes = self.tx.block(node.block)?;
-        let words: Vec<u32> = indirect::pointers(&bytes).collect();
+        let words: Vec<u32> = indirect::pointers(form.body(&bytes)).collect();
         for (index, &word) in words.iter().enumerate() {
             let base = node.base + index as u64 * span;
             if word == 0 || base + span <= range.start || base >= range.end {
@@ -164,17 +167,17 @@ impl PointerEditor<'_> {
             }
             if node.level == 1 {
                 note(freed, BlockNr(u64::from(word)));
-                set(&mut bytes, index, 0)?;
+                set(form.body_mut(&mut bytes), index, 0)?;
                 continue;
             }
             let block = self.known(word)?;
             let below = Node { block, level: node.level - 1, base };
             if self.remove_below(below, range, freed)? {
                 self.space.release(self.tx, BlockRun::new(block, 1))?;
-                set(&mut bytes, index, 0)?;
+                set(form.body_mut(&mut bytes), index, 0)?;
             }
         }
-        let empty = bytes.iter().all(|&byte| byte == 0);
+        let empty = form.body(&bytes).iter().all(|&byte| byte == 0);
         if !empty {
             self.tx.block_mut(node.block)?.copy_from_slice(&bytes);
         }
@@ -189,34 +192,34 @@ impl PointerEditor<'_> {
 pub fn nodes_above(
     tx: &mut dyn Tx,
     root: &[u8; ROOT_BYTES],
-    block_size: u32,
+    form: IndirectForm,
     at: LogicalBlock,
 ) -> Result<Vec<BlockNr>, Refusal> {
-    let (index, mut base, mut level) = slot(block_size, at.0)?;
+    let (index, mut base, mut level) = slot(form, at.0)?;
     let (mut word, mut nodes) = (get(root, index), Vec::new());
     while level > 0 && word != 0 {
         let block = BlockNr(u64::from(word));
         nodes.push(block);
         level -= 1;
-        let span = span_blocks(block_size, level);
+        let span = form.span_blocks(level);
         // Less than the pointers of a block.
         let index = ((at.0 - base) / span) as usize;
         base += index as u64 * span;
-        word = get(&tx.block(block)?, index);
+        word = get(form.body(&tx.block(block)?), index);
     }
     Ok(nodes)
 }
 
 /// The word of `i_block` that leads to a logical block, the first logical block below it, and its
 /// level.
-fn slot(block_size: u32, at: u64) -> Result<(usize, u64, u32), Refusal> {
+fn slot(form: IndirectForm, at: u64) -> Result<(usize, u64, u32), Refusal> {
     let slots = (0..ROOT_BYTES / 4).rev();
     let mut places = slots.filter_map(|index| {
-        let (base, level) = root_slot(block_size, index)?;
+        let (base, level) = form.root_slot(index)?;
         Some((index, base.0, level))
     });
     let found = places.find(|(_, base, _)| *base <= at).ok_or(BEYOND)?;
-    let end = found.1 + span_blocks(block_size, found.2);
+    let end = found.1 + form.span_blocks(found.2);
     if at < end { Ok(found) } else { Err(BEYOND) }
 }
 
@@ -253,8 +256,7 @@ fn put(bytes: &mut [u8], index: usize, block: u64) -> Result<(), Refusal> {
 }
 
 /// The end of the logical blocks that a block map can reach.
-pub fn end_of_reach(block_size: u32) -> LogicalBlock {
-    let end = root_slot(block_size, 14)
-        .map_or(0, |(base, level)| base.0 + span_blocks(block_size, level));
+pub fn end_of_reach(form: IndirectForm) -> LogicalBlock {
+    let end = form.root_slot(14).map_or(0, |(base, level)| base.0 + form.span_blocks(level));
     LogicalBlock(end.min(u64::from(u32::MAX)))
 }

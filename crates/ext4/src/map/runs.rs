@@ -70,7 +70,7 @@ impl BlockMap {
     ) -> Result<Self, DamagedMap> {
         let map = Self::default();
         let mut reader = Reader { read, geo, limit_blocks, map, damaged: false };
-        walk::walk(words, flags, geo.block_size, depths, &mut reader);
+        walk::walk(words, flags, geo.indirect(), depths, &mut reader);
         if reader.damaged { Err(DamagedMap) } else { Ok(reader.map) }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use floe_format::ext::extent::{Extent, ExtentNode, Index, MAX_DEPTH};
-use floe_format::ext::indirect;
+use floe_format::ext::indirect::{self, IndirectForm};
 use floe_format::ext::inode::InodeFlags;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
@@ -35,8 +35,8 @@ pub struct MapLook<'m> {
     pub root: &'m [u8; ROOT_BYTES],
     /// `i_flags`, which tell the kind.
     pub flags: InodeFlags,
-    /// Bytes of a block.
-    pub block_size: u32,
+    /// The form of indirect blocks.
+    pub form: IndirectForm,
     /// The seed of the checksums of extent nodes, with metadata_csum.
     pub inode_seed: Option<u32>,
     /// Judges nodes of an extent tree before they are read.
@@ -148,8 +148,8 @@ impl MapLook<'_> {
     ) -> Result<Option<Extent>, Refusal> {
         let words: Vec<u32> = indirect::pointers(self.root).collect();
         for (index, &word) in words.iter().enumerate() {
-            let Some((base, level)) = indirect::root_slot(self.block_size, index) else { break };
-            let end = base.0 + indirect::span_blocks(self.block_size, level);
+            let Some((base, level)) = self.form.root_slot(index) else { break };
+            let end = base.0 + self.form.span_blocks(level);
             if word == 0 || end <= from.0 {
                 continue;
             }
@@ -174,8 +174,8 @@ impl MapLook<'_> {
         from: LogicalBlock,
     ) -> Result<Option<Extent>, Refusal> {
         let bytes = tx.block(node)?;
-        let words: Vec<u32> = indirect::pointers(&bytes).collect();
-        let span = indirect::span_blocks(self.block_size, level - 1);
+        let words: Vec<u32> = indirect::pointers(self.form.body(&bytes)).collect();
+        let span = self.form.span_blocks(level - 1);
         // Less than the pointers of a block.
         let first = (from.0.saturating_sub(base.0) / span) as usize;
         for (index, &word) in words.iter().enumerate().skip(first) {
@@ -198,7 +198,7 @@ impl MapLook<'_> {
         for (index, word) in
             indirect::pointers(self.root).enumerate().collect::<Vec<_>>().iter().rev()
         {
-            let Some((base, level)) = indirect::root_slot(self.block_size, *index) else {
+            let Some((base, level)) = self.form.root_slot(*index) else {
                 continue;
             };
             if *word == 0 {
@@ -225,8 +225,8 @@ impl MapLook<'_> {
             return Ok(Some(Extent { logical: base, run, unwritten: false }));
         }
         let bytes = tx.block(node)?;
-        let words: Vec<u32> = indirect::pointers(&bytes).collect();
-        let span = indirect::span_blocks(self.block_size, level - 1);
+        let words: Vec<u32> = indirect::pointers(self.form.body(&bytes)).collect();
+        let span = self.form.span_blocks(level - 1);
         for (index, &word) in words.iter().enumerate().rev().filter(|(_, word)| **word != 0) {
             let below = LogicalBlock(base.0 + index as u64 * span);
             let found = self.last_in(tx, BlockNr(u64::from(word)), level - 1, below)?;

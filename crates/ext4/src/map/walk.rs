@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use floe_format::ext::extent::{Extent, ExtentNode, MAX_DEPTH};
-use floe_format::ext::indirect;
+use floe_format::ext::indirect::{self, IndirectForm};
 use floe_format::ext::inode::{FileType, InodeBase, InodeFlags};
 use floe_format::{BlockNr, BlockRun, LogicalBlock};
 
@@ -105,17 +105,17 @@ pub fn has_map(base: &InodeBase) -> bool {
 pub fn walk(
     root: &[u8; ROOT_BYTES],
     flags: InodeFlags,
-    block_size: u32,
+    form: IndirectForm,
     depths: Depths,
     visitor: &mut dyn Visitor,
 ) {
-    let mut walk = Walk { block_size, depths, visitor, seen: HashSet::new() };
+    let mut walk = Walk { form, depths, visitor, seen: HashSet::new() };
     if flags.contains(InodeFlags::EXTENTS) {
         walk.extent_root(root);
         return;
     }
     for (index, word) in indirect::pointers(root).enumerate() {
-        let Some((logical, level)) = indirect::root_slot(block_size, index) else { break };
+        let Some((logical, level)) = form.root_slot(index) else { break };
         // At most 3, because `i_block` has no deeper pointers.
         match walk.pointer(BlockNr(0), word, logical, level as u16) {
             Go::On | Go::Past => {}
@@ -125,7 +125,7 @@ pub fn walk(
 }
 
 struct Walk<'v> {
-    block_size: u32,
+    form: IndirectForm,
     depths: Depths,
     visitor: &'v mut dyn Visitor,
     /// Nodes that were read. Each is read once, so the walk ends.
@@ -214,9 +214,9 @@ impl Walk<'_> {
         if go != Go::On || level == 0 {
             return go;
         }
-        let span = indirect::span_blocks(self.block_size, u32::from(level) - 1);
+        let (form, span) = (self.form, self.form.span_blocks(u32::from(level) - 1));
         let go = self.node(&entry, |walk, bytes| {
-            for (word, index) in indirect::pointers(bytes).zip(0u64..) {
+            for (word, index) in indirect::pointers(form.body(bytes)).zip(0u64..) {
                 let below = LogicalBlock(logical.0 + index * span);
                 match walk.pointer(run.start, word, below, level - 1) {
                     Go::On | Go::Past => {}

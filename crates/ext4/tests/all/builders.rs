@@ -34,8 +34,9 @@ fn rebuilt(volume: &Volume<'_>, inode: InodeNr) -> Result<Built> {
     } else {
         let one = |(&logical, &block)| MappedRun { logical, run: BlockRun::new(block, 1) };
         let runs: Vec<MappedRun> = map.data.iter().map(one).collect();
-        assert_eq!(block_map::nodes_needed(&runs, block_size), Ok(nodes.len()));
-        block_map::build(&runs, block_size, &nodes)?
+        let form = volume.geometry.indirect();
+        assert_eq!(block_map::nodes_needed(&runs, form), Ok(nodes.len()));
+        block_map::build(&runs, form, inode, &nodes)?
     })
 }
 

@@ -9,6 +9,7 @@ use floe_ext4::map::extent_tree::NodeForm;
 use floe_ext4::map::walk::{Depths, Entry, Fault, Go, Visitor, walk};
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::extent::{Extent, ExtentNode};
+use floe_format::ext::indirect::IndirectForm;
 use floe_format::ext::inode::InodeFlags;
 use floe_format::{BlockNr, BlockRun, LogicalBlock};
 use proptest::collection::vec;
@@ -149,7 +150,8 @@ impl File {
     fn extents(&self) -> Vec<Extent> {
         let (extents, nodes) = (Vec::new(), BTreeSet::new());
         let mut reader = Reader { blocks: &self.blocks, extents, nodes };
-        walk(&self.root, InodeFlags::EXTENTS, BLOCK_SIZE, Depths::Agree, &mut reader);
+        let form = IndirectForm::plain(BLOCK_SIZE);
+        walk(&self.root, InodeFlags::EXTENTS, form, Depths::Agree, &mut reader);
         assert_eq!(reader.nodes, self.nodes.used, "an allocated node is not in the tree");
         reader.extents
     }

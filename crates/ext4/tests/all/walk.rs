@@ -8,13 +8,15 @@ use floe_ext4::map::extent_tree::{self, NodeForm};
 use floe_ext4::map::mapping::Built;
 use floe_ext4::map::walk::{Depths, Entry, Fault, Go, Visitor, push_joined, walk};
 use floe_format::ext::extent::{Extent, ExtentHeader, Index, MAGIC};
+use floe_format::ext::indirect::IndirectForm;
 use floe_format::ext::inode::InodeFlags;
-use floe_format::{BlockNr, BlockRun, LogicalBlock};
+use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 const DEPTHS: [Depths; 3] = [Depths::Agree, Depths::OfRoot, Depths::OfAnyRoot];
 const BLOCK_SIZE: u32 = 1024;
+const FORM: IndirectForm = IndirectForm::plain(BLOCK_SIZE);
 
 /// Records everything, and reacts to every fault in the same way.
 struct Notes<'a> {
@@ -44,7 +46,7 @@ impl<'a> Notes<'a> {
             open: Vec::new(),
             on_fault,
         };
-        walk(root, flags, BLOCK_SIZE, depths, &mut notes);
+        walk(root, flags, FORM, depths, &mut notes);
         assert!(notes.open.is_empty(), "every node that was entered was left");
         notes
     }
@@ -117,7 +119,7 @@ proptest! {
         judge_built(&built, InodeFlags::EXTENTS, &expected);
         let mapped: Vec<MappedRun> =
             runs.iter().map(|it| MappedRun { logical: it.logical, run: it.run }).collect();
-        let built = block_map::build(&mapped, BLOCK_SIZE, &nodes).unwrap();
+        let built = block_map::build(&mapped, FORM, InodeNr(12), &nodes).unwrap();
         judge_built(&built, InodeFlags::empty(), &expected);
     }
 

@@ -6,6 +6,7 @@ use floe_format::ext::dirent::{DirEntryHeader, DirTail};
 use floe_format::ext::extent::{ExtentHeader, RawExtent, RawIndex};
 use floe_format::ext::group_desc::{GroupDescHigh, GroupDescLow};
 use floe_format::ext::htree::{DxCountLimit, DxRootInfo, DxTail, RawDxEntry};
+use floe_format::ext::indirect::Header;
 use floe_format::ext::inode::{InodeBase, InodeExtra};
 use floe_format::ext::jbd2::{BlockHeader, CommitBlock, JournalSuperblock};
 use floe_format::ext::mmp::Mmp;
@@ -17,6 +18,7 @@ use floe_format::native::backpointer::Backpointer;
 use floe_format::native::cube::CubeHeader;
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::LotRecord;
+use floe_format::rext3::Record;
 use proptest::prelude::*;
 
 macro_rules! round_trips {
@@ -42,6 +44,8 @@ round_trips! {
     superblock: Superblock,
     group_desc_low: GroupDescLow,
     group_desc_high: GroupDescHigh,
+    indirect_header: Header,
+    rext3_record: Record,
     inode_base: InodeBase,
     inode_extra: InodeExtra,
     extent_header: ExtentHeader,

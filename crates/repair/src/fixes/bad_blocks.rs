@@ -48,7 +48,7 @@ pub(super) fn list(
         let (logical, run) = (LogicalBlock(logical), BlockRun::new(block, 1));
         map.runs.push(Extent { logical, run, unwritten: false });
     }
-    let needed = map.nodes_needed(stage.geometry.block_size)?;
+    let needed = map.nodes_needed(&stage.geometry)?;
     while map.nodes.len() < needed {
         let node = stage.allocate(BlockNr(0))?;
         // A bad block among those allocated stays allocated, so that this round does not get it

@@ -42,7 +42,7 @@ fn create(
     image.base.links_count = 2;
     image.extra.crtime = stage.now32();
     let (group, _) = geometry.place_of(inode).ok_or(Failure::NoSpace("inode"))?;
-    let block = stage.allocate(geometry.group_start(group))?;
+    let block = stage.allocate_metadata(inode, geometry.group_start(group))?;
     let mut map = FileMap::empty(stage);
     map.insert(LogicalBlock(0), block);
     map.store(stage, &mut image)?;

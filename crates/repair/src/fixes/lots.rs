@@ -3,7 +3,6 @@
 use floe_check::checks::group::lots::Rules;
 use floe_check::checks::group::reservations::OwnFiles;
 use floe_ext4::group::metadata_runs;
-use floe_format::ext::superblock::{MAGIC as EXT_MAGIC, Superblock};
 use floe_format::native::identity::{self, Identity};
 use floe_format::native::lot::{self, LotRecord};
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
@@ -41,16 +40,7 @@ fn is_possible(stage: &Stage<'_>, inode: InodeNr) -> bool {
 
 /// The identity in the first valid backup of this file system that has one.
 fn in_backup(stage: &Stage<'_>) -> Option<Identity> {
-    let groups = (1..stage.geometry.group_count).map(GroupNr);
-    groups.filter_map(|group| stage.geometry.superblock_of(group)).find_map(|block| {
-        let raw = stage.read_block(block).ok()?;
-        let bytes = raw.first_chunk()?;
-        let backup = Superblock::decode(bytes);
-        let is_ours = backup.magic == EXT_MAGIC
-            && Superblock::checksum_ok(bytes)
-            && backup.uuid == stage.superblock().uuid;
-        Identity::of(&backup).filter(|_| is_ours)
-    })
+    super::superblock::good_backups(stage).find_map(|backup| Identity::of(&backup))
 }
 
 fn computed(stage: &Stage<'_>) -> Identity {

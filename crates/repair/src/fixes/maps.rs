@@ -6,7 +6,6 @@
 use std::collections::HashSet;
 
 use floe_format::ext::extent::{self, Extent, ExtentHeader};
-use floe_format::ext::indirect;
 use floe_format::ext::inode::InodeFlags;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
@@ -25,7 +24,7 @@ pub(super) fn apply_all(
     edits: &[MapEdit],
 ) -> Result<(), Failure> {
     let mut image = stage.read_inode(inode)?;
-    if edits.iter().all(keeps_entries) && !gives_others_a_depth(stage, edits) {
+    if edits.iter().all(MapEdit::keeps_entries) && !gives_others_a_header(stage, edits) {
         return in_place(stage, &image, edits);
     }
     if !image.flags().contains(InodeFlags::EXTENTS) {
@@ -65,6 +64,7 @@ pub(super) fn apply_all(
             MapEdit::RemoveExtent { .. }
             | MapEdit::Checksum { .. }
             | MapEdit::Depth { .. }
+            | MapEdit::Header { .. }
             | MapEdit::IndexStarts
             | MapEdit::ToExtents => {}
         }
@@ -81,7 +81,7 @@ fn with_leaves_sorted_out(
     edits: &[MapEdit],
 ) -> Option<FileMap> {
     let of_leaves =
-        |edit: &MapEdit| matches!(edit, MapEdit::RemoveExtent { .. }) || keeps_entries(edit);
+        |edit: &MapEdit| matches!(edit, MapEdit::RemoveExtent { .. }) || edit.keeps_entries();
     if !edits.iter().all(of_leaves) {
         return None;
     }
@@ -165,16 +165,11 @@ fn close_gap(map: &mut FileMap, logical: LogicalBlock, to: LogicalBlock) {
     }
 }
 
-/// Whether an edit keeps the entries of an extent node.
-const fn keeps_entries(edit: &MapEdit) -> bool {
-    matches!(edit, MapEdit::Checksum { .. } | MapEdit::Depth { .. })
-}
-
-/// Whether an edit changes the depth in a node that others claim too. Without checksums the node
+/// Whether an edit changes the header of a node that others claim too. Without checksums the node
 /// may be their data, so the tree is written elsewhere.
-fn gives_others_a_depth(stage: &Stage<'_>, edits: &[MapEdit]) -> bool {
+fn gives_others_a_header(stage: &Stage<'_>, edits: &[MapEdit]) -> bool {
     edits.iter().any(|edit| match *edit {
-        MapEdit::Depth { node, .. } => stage.is_contested(node),
+        MapEdit::Depth { node, .. } | MapEdit::Header { node, .. } => stage.is_contested(node),
         _ => false,
     })
 }
@@ -185,6 +180,13 @@ fn in_place(stage: &Stage<'_>, image: &InodeImage, edits: &[MapEdit]) -> Result<
         let (node, depth) = match *edit {
             MapEdit::Checksum { node } => (node, None),
             MapEdit::Depth { node, depth } => (node, Some(depth)),
+            MapEdit::Header { node, level } => {
+                let mut bytes = stage.read_block(node)?;
+                let form = stage.geometry.indirect();
+                form.put_header(&mut bytes, image.number, u32::from(level));
+                stage.write_block(node, &bytes)?;
+                continue;
+            }
             _ => continue,
         };
         let mut bytes = stage.read_block(node)?;
@@ -239,7 +241,7 @@ fn zero_pointers(
     let by_block = has_no_content(image.number);
     let mut zero = Zero { stage, wanted, seen: HashSet::new(), by_block };
     for index in 0..15 {
-        if let Some((logical, level)) = indirect::root_slot(stage.geometry.block_size, index) {
+        if let Some((logical, level)) = stage.geometry.indirect().root_slot(index) {
             let slot = &mut image.base.block[index * 4..index * 4 + 4];
             let mut word = [0; 4];
             word.copy_from_slice(slot);
@@ -266,7 +268,7 @@ impl Zero<'_, '_> {
         if word == 0 {
             return Ok(false);
         }
-        // At most 3: `root_slot` returns no deeper level.
+        // At most 3: `IndirectForm::root_slot` returns no deeper level.
         let anywhere = (LogicalBlock(0), u8::MAX, block);
         let named = self.wanted.contains(&(logical, level as u8, block))
             || (level > 0 && self.wanted.contains(&anywhere))
@@ -287,9 +289,10 @@ impl Zero<'_, '_> {
             return Ok(true);
         }
         let Ok(mut bytes) = self.stage.read_block(block) else { return Ok(false) };
-        let span = indirect::span_blocks(self.stage.geometry.block_size, level - 1);
+        let form = self.stage.geometry.indirect();
+        let span = form.span_blocks(level - 1);
         let mut changed = false;
-        for (index, slot) in (0u64..).zip(bytes.chunks_exact_mut(4)) {
+        for (index, slot) in (0u64..).zip(form.body_mut(&mut bytes).chunks_exact_mut(4)) {
             let mut word = [0; 4];
             word.copy_from_slice(slot);
             let below = LogicalBlock(logical.0 + index * span);

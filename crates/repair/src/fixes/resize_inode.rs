@@ -24,7 +24,7 @@ pub(super) fn apply(stage: &mut Stage<'_>) -> Result<(), Failure> {
         && !stage.evidence.volume.is_metadata(double)
         && !stage.evidence.claims.shared().contains(geometry.cluster_of(double));
     let double = if reusable { double } else { stage.allocate(geometry.first_data_block)? };
-    let per_block = indirect::pointers_per_block(geometry.block_size);
+    let per_block = geometry.indirect().pointers_per_block();
     let first = geometry.group_desc_run(GroupNr(0)).end().0;
     let groups: Vec<GroupNr> = (1..geometry.group_count)
         .map(GroupNr)

@@ -126,22 +126,27 @@ fn from_backup(stage: &mut Stage<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The valid backup superblocks of this file system.
+pub(super) fn good_backups(stage: &Stage<'_>) -> impl Iterator<Item = Superblock> {
+    let groups = (1..stage.geometry.group_count).map(GroupNr);
+    groups.filter_map(|group| stage.geometry.superblock_of(group)).filter_map(|block| {
+        let raw = stage.read_block(block).ok()?;
+        let bytes = raw.first_chunk()?;
+        let backup = Superblock::decode(bytes);
+        let is_ours = backup.magic == MAGIC
+            && Superblock::checksum_ok(bytes)
+            && backup.uuid == stage.superblock().uuid;
+        is_ours.then_some(backup)
+    })
+}
+
 /// The first meta block group according to the first valid backup of this file system.
 pub(crate) fn first_meta_bg(stage: &Stage<'_>) -> Option<u32> {
-    let geometry = &stage.geometry;
-    (1..geometry.group_count).filter_map(|group| geometry.superblock_of(GroupNr(group))).find_map(
-        |block| {
-            let raw = stage.read_block(block).ok()?;
-            let bytes = raw.first_chunk()?;
-            let backup = Superblock::decode(bytes);
-            let good = backup.magic == MAGIC
-                && Superblock::checksum_ok(bytes)
-                && backup.uuid == stage.superblock().uuid
-                && backup.features().incompat.contains(Incompat::META_BG)
-                && backup.first_meta_bg <= geometry.desc_blocks;
-            good.then_some(backup.first_meta_bg)
-        },
-    )
+    let fits = |backup: &Superblock| {
+        backup.features().incompat.contains(Incompat::META_BG)
+            && backup.first_meta_bg <= stage.geometry.desc_blocks
+    };
+    good_backups(stage).find(fits).map(|backup| backup.first_meta_bg)
 }
 
 /// A time split into its low 32 bits and the byte above.

@@ -6,7 +6,7 @@ use floe_check::Problem;
 use floe_format::InodeNr;
 use floe_format::ext::inode::InodeFlags;
 
-use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, MapEdit, Phase, SuperblockEdit};
+use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, Phase, SuperblockEdit};
 use crate::plan::Wanted;
 
 /// The edits of the first phase that has any. As long as a phase changes nothing that others depend
@@ -111,7 +111,7 @@ pub(super) fn without_hasty_edits(wanted: Wanted) -> Wanted {
     let remapped: BTreeSet<InodeNr> = wanted
         .keys()
         .filter_map(|edit| match edit {
-            Edit::Map { edit: MapEdit::Checksum { .. } | MapEdit::Depth { .. }, .. } => None,
+            Edit::Map { edit, .. } if edit.keeps_entries() => None,
             Edit::Map { inode, .. } => Some(*inode),
             Edit::Inode {
                 inode,
@@ -212,6 +212,7 @@ const fn is_of_data(edit: &Edit) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::edit::MapEdit;
     use floe_format::{BlockNr, GroupNr, LogicalBlock};
 
     fn map(edits: Vec<(Edit, Option<Problem>)>) -> Wanted {

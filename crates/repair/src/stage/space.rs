@@ -1,5 +1,6 @@
 //! Free space of the file system under repair.
 
+use floe_format::rext3::{region_blocks, region_of};
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
 use super::Stage;
@@ -63,8 +64,74 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// A free cluster at or behind a goal, if possible; with cubes only one of the goal's cube.
+    /// Allocates a block for a directory or a node of the map of an inode: as [`Stage::allocate`], but in rext3 with the region of
+    /// the inode's group as its goal.
+    ///
+    /// # Errors
+    /// [`Failure::NoSpace`].
+    pub(crate) fn allocate_metadata(
+        &mut self,
+        inode: InodeNr,
+        goal: BlockNr,
+    ) -> Result<BlockNr, Failure> {
+        let home = self.geometry.place_of(inode);
+        let region = home.and_then(|(group, _)| self.region(group));
+        self.allocate(region.map_or(goal, |region| region.start))
+    }
+
+    /// The metadata region of a group in rext3.
+    fn region(&self, group: GroupNr) -> Option<BlockRun> {
+        let blocks = region_blocks(&self.evidence.volume.superblock)?;
+        let region = region_of(&self.geometry, group, &self.group(group), blocks);
+        (region.len_blocks > 0).then_some(region)
+    }
+
+    /// The parts of a group where a block with this goal may lie in rext3: its region for a goal in a region, else what is around
+    /// it.
+    fn parts_of(&self, group: GroupNr, in_region: bool) -> [BlockRun; 2] {
+        let home = self.geometry.blocks_of(group);
+        let region = self.region(group).unwrap_or(BlockRun::new(home.end(), 0));
+        if in_region {
+            return [region, BlockRun::default()];
+        }
+        let until = |start: BlockNr, end: BlockNr| BlockRun::new(start, end.0 - start.0);
+        [until(home.start, region.start), until(region.end(), home.end())]
+    }
+
+    /// The runs of blocks where data may lie: all, or in rext3 those outside of regions.
+    pub(crate) fn rooms(&self) -> Vec<BlockRun> {
+        let geometry = &self.geometry;
+        if region_blocks(&self.evidence.volume.superblock).is_none() {
+            return vec![BlockRun::new(geometry.first_data_block, geometry.blocks_count)];
+        }
+        let groups = (0..geometry.group_count).map(GroupNr);
+        groups.flat_map(|group| self.parts_of(group, false)).collect()
+    }
+
+    /// A free block in rext3, at or behind a goal or else in any group: in a region if the goal is, else outside of them.
+    fn free_by_region(&mut self, goal: BlockNr) -> Option<BlockNr> {
+        let home = self.geometry.group_of(goal).unwrap_or(GroupNr(0));
+        let in_region = self.region(home).is_some_and(|region| region.contains(goal));
+        let count = self.geometry.group_count;
+        let groups = (home.0..count).chain(0..home.0).map(GroupNr);
+        let runs = groups.flat_map(|group| self.parts_of(group, in_region)).collect::<Vec<_>>();
+        let behind = runs.clone().into_iter().take(2).filter(|run| run.end() > goal).map(|run| {
+            let start = run.start.max(goal);
+            BlockRun::new(start, run.end().0 - start.0)
+        });
+        let mut places = behind.chain(runs);
+        let allocator = self.allocator().ok().filter(|allocator| allocator.left() > 0)?;
+        places.find_map(|run| allocator.run(run, 1))
+    }
+
+    /// A free cluster at or behind a goal, if possible; with cubes only one of the goal's cube, in rext3 as the goal lies in a region
+    /// or not, as far as there is one.
     fn free_near(&mut self, goal: BlockNr) -> Result<BlockNr, Failure> {
+        if region_blocks(&self.evidence.volume.superblock).is_some()
+            && let Some(block) = self.free_by_region(goal)
+        {
+            return Ok(block);
+        }
         let cubes = self.evidence.volume.cubes.clone().filter(|_| self.cube.is_none());
         let Some(cubes) = cubes else {
             return self.allocator()?.block(goal).ok_or(Failure::NoSpace("block"));

@@ -27,6 +27,7 @@ mod problems;
 mod proofs;
 mod refused;
 mod repaired_image;
+mod rext3;
 mod rounds;
 mod seeds;
 mod unreadable;

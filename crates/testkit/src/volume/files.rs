@@ -127,7 +127,7 @@ impl Volume<'_> {
 
     /// Follows a block map pointer, and returns the first logical block after its range.
     fn map_pointer(&self, word: u32, level: u32, first: u64, map: &mut FileMap) -> Result<u64> {
-        let span = floe_format::ext::indirect::span_blocks(self.geometry.block_size, level);
+        let (form, span) = (self.geometry.indirect(), self.geometry.indirect().span_blocks(level));
         if word == 0 {
             return Ok(first + span);
         }
@@ -139,7 +139,7 @@ impl Volume<'_> {
         map.nodes.push(Node { block, kind: NodeKind::Indirect { level } });
         let bytes = self.block(block)?;
         let mut next = first;
-        for pointer in floe_format::ext::indirect::pointers(&bytes) {
+        for pointer in floe_format::ext::indirect::pointers(form.body(&bytes)) {
             next = self.map_pointer(pointer, level - 1, next, map)?;
         }
         Ok(first + span)

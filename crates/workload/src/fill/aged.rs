@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use floe_format::ext::bitmap;
 use floe_format::ext::extent::{self, Extent, ExtentHeader, Index, MAGIC};
-use floe_format::ext::indirect::pointers_per_block;
+use floe_format::ext::indirect::IndirectForm;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr, LogicalBlock};
 
@@ -267,7 +267,7 @@ impl Aged {
             Map::Extents if file.pieces.len() <= IN_INODE => 0,
             Map::Extents => file.pieces.len().div_ceil(IN_NODE),
             Map::Indirect => {
-                let pointers = pointers_per_block(BLOCK as u32) as u32;
+                let pointers = IndirectForm::plain(BLOCK as u32).pointers_per_block() as u32;
                 match file.blocks.saturating_sub(12) {
                     0 => 0,
                     behind if behind <= pointers => 1,
@@ -431,7 +431,7 @@ fn pointers(file: &File, filler: &Filler<'_>) -> Result<[u8; 60]> {
     };
     let (direct, behind) = blocks.split_at(blocks.len().min(12));
     direct.iter().enumerate().for_each(|(at, &block)| put(&mut root, at, block));
-    let per_block = pointers_per_block(BLOCK as u32) as usize;
+    let per_block = IndirectForm::plain(BLOCK as u32).pointers_per_block() as usize;
     let leaf = |node: u32, of: &[u32]| {
         let mut block = vec![0; BLOCK as usize];
         of.iter().enumerate().for_each(|(at, &of)| put(&mut block, at, of));

@@ -1,7 +1,7 @@
 //! Check: `i_size` and `i_blocks` against the mapping.
 //! Reads: the inode.  Keeps: nothing.  Emits: `InodeSizeWrong`, `InodeBlockCountWrong`.
 
-use floe_format::ext::indirect::span_blocks;
+use floe_format::ext::indirect::{IndirectForm, MOST_LEVELS};
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::ext::superblock::OS_HURD;
 use floe_format::features::{Incompat, RoCompat};
@@ -11,9 +11,9 @@ use crate::checks::mapping::mapper::Mapping;
 use crate::problem::{Findings, Problem, Sink};
 
 /// The largest size of a block-mapped file in bytes.
-fn block_map_limit_bytes(block_size: u32) -> u64 {
-    let blocks = 12 + (1..=3).map(|level| span_blocks(block_size, level)).sum::<u64>();
-    blocks.saturating_mul(u64::from(block_size))
+fn block_map_limit_bytes(form: IndirectForm) -> u64 {
+    let blocks = 12 + (1..=MOST_LEVELS).map(|level| form.span_blocks(level)).sum::<u64>();
+    blocks.saturating_mul(u64::from(form.block_size()))
 }
 
 /// Problem `inode-size-wrong`. The size of an inline directory or link is judged by
@@ -64,7 +64,7 @@ fn file_size_wrong(cx: &InodeCx<'_>, mapping: &Mapping, size: u64, block_size: u
     if flags.contains(InodeFlags::EXTENTS) && cx.volume.has_incompat(Incompat::EXTENTS) {
         return size > (block_size << 32) - 1;
     }
-    size > block_map_limit_bytes(cx.volume.geometry.block_size)
+    size > block_map_limit_bytes(cx.volume.geometry.indirect())
 }
 
 /// Problem `inode-block-count-wrong`.

@@ -1,11 +1,11 @@
 //! Check: the block map (direct and indirect pointers) of an inode.
 //! Reads: `i_block` and the indirect blocks.  Keeps: claims, directory runs.
-//! Emits: `BlockMap*`, `FileTooBig`, `DirectoryTooBig`, `SymlinkTooBig`, `UnreadableBlock`.
+//! Emits: `BlockMap*`, `IndirectHeaderWrong`, `FileTooBig`, `DirectoryTooBig`, `SymlinkTooBig`, `UnreadableBlock`.
 //! Does not verify: overlap with other inodes (`checks/space/shared_blocks.rs`).
 
 use std::ops::ControlFlow;
 
-use floe_format::ext::indirect::{PointerRun, pointer_runs, pointers, root_slot, span_blocks};
+use floe_format::ext::indirect::{Header, PointerRun, pointer_runs, pointers};
 use floe_format::ext::inode::FileType;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
@@ -26,12 +26,12 @@ struct Walk<'m, 'a, 'e> {
 
 /// Walks the block map of an inode.
 pub fn walk(mapper: &mut Mapper<'_, '_>) -> Mapping {
-    let block_size = mapper.cx.volume.geometry.block_size;
+    let form = mapper.cx.volume.geometry.indirect();
     let resize = mapper.inode() == InodeNr::RESIZE;
     let mut walk = Walk { mapper, bad_blocks: 0, pending: None };
     for index in 0..15 {
         let pointer = walk.mapper.cx.inode.block_word(index).unwrap_or(0);
-        let Some((logical, level)) = root_slot(block_size, index) else { continue };
+        let Some((logical, level)) = form.root_slot(index) else { continue };
         if resize {
             walk.resize_inode_word(index, pointer, logical.0);
         } else {
@@ -64,7 +64,8 @@ impl Walk<'_, '_, '_> {
         }
         // Each descriptor block listed here, and the copies that it lists in turn.
         let mut copies = Vec::new();
-        let span = span_blocks(volume.geometry.block_size, 1);
+        // No file system with a resize inode has headers.
+        let span = volume.geometry.indirect().span_blocks(1);
         for PointerRun { slot, first, len } in pointer_runs(&bytes) {
             let run = BlockRun::new(BlockNr(first.into()), len.into());
             let _: ControlFlow<()> = volume.blocks_of(run, &mut copies, |block, bytes| {
@@ -202,6 +203,16 @@ impl Walk<'_, '_, '_> {
         }
     }
 
+    /// Compares the header of an indirect block with the map that leads to it.
+    fn judge_header(&mut self, header: Option<Header>, block: BlockNr, level: u8) {
+        let inode = self.mapper.inode();
+        let Some(Header { inode: named, level: stored }) = header else { return };
+        if named != inode.0 || stored != u32::from(level) {
+            let named = InodeNr(named);
+            self.mapper.report(Problem::IndirectHeaderWrong { inode, block, level, named, stored });
+        }
+    }
+
     /// Reads an indirect block and follows its pointers.
     fn indirect(&mut self, block: BlockNr, logical: u64, level: u8) {
         let inode = self.mapper.inode();
@@ -221,13 +232,15 @@ impl Walk<'_, '_, '_> {
             let logical = LogicalBlock(logical);
             self.mapper.report(Problem::InodeBlockWalkFailed { inode, logical, block, level });
         } else {
+            let form = self.mapper.cx.volume.geometry.indirect();
+            self.judge_header(form.header(&bytes), block, level);
             if level > 1 {
-                let below = pointers(&bytes).map(|pointer| BlockNr(pointer.into()));
+                let below = pointers(form.body(&bytes)).map(|pointer| BlockNr(pointer.into()));
                 let room = &mut self.mapper.evidence.buffers.ahead;
                 read_ahead::announce(self.mapper.cx.volume, below, room);
             }
-            let span = span_blocks(self.mapper.cx.volume.geometry.block_size, u32::from(level) - 1);
-            for PointerRun { slot, first, len } in pointer_runs(&bytes) {
+            let span = form.span_blocks(u32::from(level) - 1);
+            for PointerRun { slot, first, len } in pointer_runs(form.body(&bytes)) {
                 let logical = logical + u64::from(slot) * span;
                 if level > 1 || !self.data_run(first, len, logical) {
                     for at in 0..len {

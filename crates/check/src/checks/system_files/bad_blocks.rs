@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use floe_format::ext::indirect::{pointers, root_slot, span_blocks};
+use floe_format::ext::indirect::pointers;
 use floe_format::ext::inode::{Inode, InodeFlags};
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
@@ -27,7 +27,7 @@ pub fn check(volume: &Volume<'_>, found: &mut Findings) -> Vec<BlockNr> {
     }
     let mut walk = Walk { volume, found, nodes: HashSet::new(), listed: BTreeMap::new() };
     for (index, word) in pointers(&list.base.block).enumerate() {
-        if let Some((logical, level)) = root_slot(volume.geometry.block_size, index) {
+        if let Some((logical, level)) = volume.geometry.indirect().root_slot(index) {
             walk.pointer(word, logical, level);
         }
     }
@@ -70,8 +70,9 @@ impl Walk<'_> {
             self.found.push(Problem::BadBlockListUnreadable { inode, block });
             return;
         }
-        let span = span_blocks(self.volume.geometry.block_size, level - 1);
-        for (index, word) in (0..).zip(pointers(&bytes)) {
+        let form = self.volume.geometry.indirect();
+        let span = form.span_blocks(level - 1);
+        for (index, word) in (0..).zip(pointers(form.body(&bytes))) {
             self.pointer(word, LogicalBlock(logical.0 + index * span), level - 1);
         }
     }

@@ -1,11 +1,11 @@
 //! A superblock read from one place, and whether it can be used.
 
 use floe_blockdev::ReadBlocks;
-use floe_format::BlockNr;
 use floe_format::ext::superblock::{MAGIC, Superblock};
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 use floe_format::geometry::{Geometry, GeometryFault, Strictness};
 use floe_format::native::{LOCK, is_locked};
+use floe_format::{BlockNr, rext3};
 
 use crate::problem::Problem;
 
@@ -135,17 +135,27 @@ pub(super) fn has_room(device: &dyn ReadBlocks, geometry: &Geometry) -> Result<(
     Ok(())
 }
 
-/// Features that ext4 reserves a bit for, but that no e2fsck of version 1.47 supports.
+/// Features that ext4 reserves a bit for, but that no e2fsck of version 1.47 supports; and that of rext3, whose bit is believed only
+/// where the record is that goes with it: by a flipped bit alone the pointers of a stock file system would be taken for headers.
 const UNSUPPORTED: (Compat, Incompat, RoCompat) = (
     Compat::LAZY_BG.union(Compat::EXCLUDE_INODE).union(Compat::EXCLUDE_BITMAP),
-    Incompat::COMPRESSION.union(Incompat::JOURNAL_DEV).union(Incompat::DIRDATA),
+    Incompat::COMPRESSION
+        .union(Incompat::JOURNAL_DEV)
+        .union(Incompat::DIRDATA)
+        .union(Incompat::REXT3),
     RoCompat::BTREE_DIR.union(RoCompat::HAS_SNAPSHOT).union(RoCompat::REPLICA),
 );
 
-/// The incompatible features without the bit by which Floe keeps others out of its native file systems.
+/// The incompatible features without the bits by which Floe keeps others out of its native file systems, and of rext3.
 pub(super) fn known_incompat(superblock: &Superblock) -> u32 {
-    let incompat = superblock.feature_incompat;
-    if is_locked(superblock) { incompat & !LOCK } else { incompat }
+    let mut incompat = superblock.feature_incompat;
+    if is_locked(superblock) {
+        incompat &= !LOCK;
+    }
+    if rext3::region_blocks(superblock).is_some() {
+        incompat &= !Incompat::REXT3.bits();
+    }
+    incompat
 }
 
 /// Names of the features that are not supported.

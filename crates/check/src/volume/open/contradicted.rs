@@ -7,7 +7,8 @@ use floe_ext4::inode_table::read_inode;
 use floe_format::ext::indirect::pointers;
 use floe_format::ext::inode::Inode;
 use floe_format::ext::superblock::Superblock;
-use floe_format::features::Compat;
+use floe_format::features::{Compat, Incompat};
+use floe_format::rext3::Record;
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
 use super::Opened;
@@ -29,7 +30,26 @@ pub(super) struct Contradicted {
 
 /// The first field that is contradicted.
 pub(super) fn find(device: &dyn ReadBlocks, opened: &Opened) -> Option<Contradicted> {
-    first_inode(device, opened).or_else(|| reserved_descriptors(device, opened))
+    rext3(opened)
+        .or_else(|| first_inode(device, opened))
+        .or_else(|| reserved_descriptors(device, opened))
+}
+
+/// A rext3 file system whose feature bit is lost, by the record that it has: headers of indirect blocks would be taken for
+/// pointers.
+fn rext3(opened: &Opened) -> Option<Contradicted> {
+    let superblock = &opened.superblock;
+    let stored = superblock.feature_incompat;
+    let expected = stored | Incompat::REXT3.bits();
+    if stored == expected || Record::of(superblock).is_none() {
+        return None;
+    }
+    Some(Contradicted {
+        field: "s_feature_incompat",
+        stored: stored.into(),
+        expected: expected.into(),
+        superblock: Superblock { feature_incompat: expected, ..superblock.clone() },
+    })
 }
 
 /// Inodes below `s_first_ino` that are in use like any other. Every mke2fs writes 11.

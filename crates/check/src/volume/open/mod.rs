@@ -5,11 +5,11 @@
 //! does a primary superblock by which alone everything would be lost.
 
 use floe_blockdev::ReadBlocks;
-use floe_format::BlockNr;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::{Features, Incompat};
 use floe_format::geometry::{Geometry, Strictness};
+use floe_format::{BlockNr, rext3};
 
 use self::backups::{backup_that_fits, backup_with_more_files, find_backup, sizes};
 use self::candidate::{
@@ -126,7 +126,11 @@ fn open_unnamed(
     let refusal = match primary {
         Ok(candidate) => return Ok(open_primary(device, candidate, found)),
         Err(refusal @ (Refusal::Revision(_) | Refusal::Features(_))) => {
-            return Err(fatal(refusal));
+            let backup = backup_of_rext3(device, &refusal).ok_or_else(|| fatal(refusal))?;
+            let reason =
+                "it lacks the record that goes with the feature rext3, and a backup has it";
+            found.push(Problem::PrimarySuperblockOpenFailed { reason });
+            return Ok(finish(device, backup, found));
         }
         Err(refusal) => refusal,
     };
@@ -179,6 +183,21 @@ fn open_unnamed(
         }
     }
     Err(no_superblock(device, refusal, block, own))
+}
+
+/// A backup with the record that a primary superblock of rext3 lacks, if nothing else is unknown of that.
+fn backup_of_rext3(device: &dyn ReadBlocks, refusal: &Refusal) -> Option<Candidate> {
+    let bit = Features::from_words(0, Incompat::REXT3.bits(), 0);
+    if !matches!(refusal, Refusal::Features(names) if *names == bit.names()) {
+        return None;
+    }
+    let mut bytes = [0; 1024];
+    device.read_at(OFFSET_BYTES, &mut bytes).ok()?;
+    let uuid = Superblock::decode(&bytes).uuid;
+    let (size, per_group) = stated_layout(device)?;
+    let backup = find_backup(device, Some(size), Some(per_group))?;
+    let is_rext3 = rext3::region_blocks(&backup.superblock).is_some();
+    (is_rext3 && backup.superblock.uuid == uuid).then_some(backup)
 }
 
 /// Whether a primary superblock that only the relaxed judgement lets pass has the right groups, by a

@@ -29,7 +29,7 @@ pub(crate) fn block(
             .or_else(|| htree(&bytes, title.clone(), false, None))
             .map_or_else(|| nothing(title), |(sheet, _)| sheet),
         "extents" => extents(&bytes, title),
-        "indirect" => pointers(&bytes, title),
+        "indirect" => pointers(reader, &bytes, title),
         "xattrs" => xattrs(reader, number, &bytes, title),
         other => return Err(no_structure(other)),
     })
@@ -152,10 +152,14 @@ fn extents(bytes: &[u8], title: String) -> Listing {
     sheet
 }
 
-fn pointers(bytes: &[u8], title: String) -> Listing {
+fn pointers(reader: &Reader<'_>, bytes: &[u8], title: String) -> Listing {
     let mut sheet = Listing::new(title);
+    let form = reader.geometry.indirect();
+    if let Some(header) = form.header(bytes) {
+        sheet.structure(header.fields());
+    }
     sheet.columns(&["index", "block"]);
-    for (index, pointer) in indirect::pointers(bytes).enumerate() {
+    for (index, pointer) in indirect::pointers(form.body(bytes)).enumerate() {
         if pointer != 0 {
             sheet.row(vec![index.to_string(), pointer.to_string()]);
         }

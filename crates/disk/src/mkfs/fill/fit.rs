@@ -35,13 +35,18 @@ impl<'t> TreePlan<'t> {
         let roomy = Self::new(&params, tree)?;
         // Metadata in regions may not find room in smaller ones.
         let used = roomy.plan.space.used() + roomy.plan.lots.used();
-        let mut demand = used - by_size(&roomy.plan);
+        // In rext3 data cannot use what metadata leave of regions, nor metadata what is elsewhere.
+        let regions = &roomy.plan.regions;
+        let (metadata, spare_region) = (regions.used(), regions.blocks() - regions.used());
+        let mut demand = used + spare_region - by_size(&roomy.plan);
         drop(roomy);
         for _ in 0..MOST_CORRECTIONS {
-            params.blocks = spare(least(&params, demand)?);
+            params.blocks = spare(least(&params, demand, metadata)?);
             match Self::new(&params, tree) {
                 // Maps of fragmented files need more blocks than in the ample plan.
-                Err(PlanError::Full { wanted }) => demand += wanted.clamp(1, 4096),
+                Err(PlanError::Full { wanted } | PlanError::RegionsFull { wanted }) => {
+                    demand += wanted.clamp(1, 4096);
+                }
                 done => return done,
             }
         }
@@ -66,8 +71,9 @@ fn by_size(plan: &Plan) -> u64 {
     plan.tables_clusters + journal.div_ceil(ratio)
 }
 
-/// The fewest blocks that hold `demand` clusters besides the structures that grow with the size.
-fn least(params: &Params, demand: u64) -> Result<u64, PlanError> {
+/// The fewest blocks that hold `demand` clusters besides the structures that grow with the size, and whose regions hold so many
+/// blocks of `metadata` (rext3).
+fn least(params: &Params, demand: u64, metadata: u64) -> Result<u64, PlanError> {
     let mut params = params.clone();
     params.blocks = demand;
     if let InodeCount::Count(count) = params.inodes {
@@ -81,7 +87,13 @@ fn least(params: &Params, demand: u64) -> Result<u64, PlanError> {
         match Plan::tables(&params) {
             Ok(plan) => {
                 let have = plan.geometry.clusters_count();
-                let missing = (demand + by_size(&plan)).saturating_sub(have);
+                let mut missing = (demand + by_size(&plan)).saturating_sub(have);
+                if metadata > plan.regions.blocks() {
+                    // Regions grow as the file system does.
+                    let (lacking, regions) =
+                        (metadata - plan.regions.blocks(), plan.regions.blocks());
+                    missing = missing.max((lacking * have).div_ceil(regions.max(1)));
+                }
                 if missing == 0 {
                     return Ok(plan.geometry.blocks_count);
                 }

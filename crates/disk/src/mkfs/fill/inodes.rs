@@ -88,7 +88,7 @@ impl TreePlan<'_> {
             let form = NodeForm { block_size, inode_seed: None, owner_hint: 0 };
             extent_tree::build(&extents_of(runs), form, &[])
         } else {
-            block_map::build(runs, block_size, &[])
+            block_map::build(runs, self.plan.geometry.indirect(), self.number_at(at), &[])
         };
         // A single run that needs no mapping blocks, as was found when it was placed.
         if let Ok(built) = built {

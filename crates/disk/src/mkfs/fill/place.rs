@@ -103,7 +103,11 @@ impl TreePlan<'_> {
                 self.place(at, &mut cursor, &[(0, blocks)])?;
             }
             if self.set_of(at).is_some_and(|set| set.needs_block()) {
-                let got = self.take_metadata(at, &mut cursor, 1)?;
+                // Regions of rext3 hold directory blocks and indirect blocks alone.
+                let got = match self.plan.params.rext3 {
+                    Some(_) => self.take(&mut cursor, 1)?,
+                    None => self.take_metadata(at, &mut cursor, 1)?,
+                };
                 self.attribute_blocks.insert(at as u32, got[0].start);
             }
         }
@@ -135,7 +139,7 @@ impl TreePlan<'_> {
         if self.plan.params.incompat(Incompat::EXTENTS) {
             return Ok(MOST_EXTENT_BLOCKS);
         }
-        Ok(block_map::end_of_reach(self.plan.geometry.block_size)?.0)
+        Ok(block_map::end_of_reach(self.plan.geometry.indirect())?.0)
     }
 
     /// Allocates blocks behind the cursor, and advances it.
@@ -154,7 +158,7 @@ impl TreePlan<'_> {
         cursor: &mut BlockNr,
         blocks: u64,
     ) -> Result<Vec<BlockRun>, PlanError> {
-        if self.plan.params.native.is_none() {
+        if self.plan.params.native.is_none() && self.plan.params.rext3.is_none() {
             return self.take(cursor, blocks);
         }
         self.plan.metadata(self.number_at(at), *cursor, blocks)
@@ -170,8 +174,9 @@ impl TreePlan<'_> {
         let mut runs = Vec::new();
         for &(first, len) in wanted {
             let mut logical = first;
-            let is_metadata =
-                self.is_type(at, FileType::Directory) || self.is_type(at, FileType::Symlink);
+            let is_metadata = self.is_type(at, FileType::Directory)
+                || (self.is_type(at, FileType::Symlink)
+                    && !self.plan.geometry.indirect().has_header());
             let runs_taken = if is_metadata {
                 self.take_metadata(at, cursor, len)?
             } else {
@@ -214,7 +219,7 @@ impl TreePlan<'_> {
         let needed = if use_extents {
             extent_tree::nodes_needed(&extents, block_size)?
         } else {
-            block_map::nodes_needed(&runs, block_size)?
+            block_map::nodes_needed(&runs, self.plan.geometry.indirect())?
         } as u64;
         let mut places = Vec::new();
         for _ in 0..needed {
@@ -227,7 +232,8 @@ impl TreePlan<'_> {
                 .hinting(self.plan.params.native.is_some(), self.number_at(at));
             extent_tree::build(&extents, form, &places)?
         } else {
-            block_map::build(&runs, block_size, &places)?
+            let form = self.plan.geometry.indirect();
+            block_map::build(&runs, form, self.number_at(at), &places)?
         };
         for (block, bytes) in built.blocks {
             self.plan.put(&[BlockRun::new(block, 1)], bytes);

@@ -14,9 +14,13 @@ impl Options {
     ) -> Result<Option<NativeParams>, PlanError> {
         let (lot_bytes, region_bytes) = (self.extended.lot_bytes, self.extended.region_bytes);
         if fs_type != FsType::Native {
-            let given = lot_bytes.or(region_bytes).is_some();
-            let only = PlanError::Parameter("lot_size and region_size need -t native");
-            return if given { Err(only) } else { Ok(None) };
+            let has_region = fs_type == FsType::Rext3;
+            let bad = |what: &'static str| Err(PlanError::Parameter(what));
+            return match (lot_bytes, region_bytes) {
+                (Some(_), _) => bad("lot_size needs -t native"),
+                (None, Some(_)) if !has_region => bad("region_size needs -t native or -t rext3"),
+                _ => Ok(None),
+            };
         }
         if lot_bytes.is_some() && self.blocks_per_group.is_some() {
             return Err(PlanError::Parameter("lot_size and -g exclude each other"));

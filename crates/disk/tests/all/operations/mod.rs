@@ -9,6 +9,7 @@ mod lists;
 mod model;
 mod native;
 mod refusals;
+mod rext3;
 mod sweep;
 
 use floe_blockdev::MemDevice;

@@ -47,7 +47,15 @@ pub(crate) const fn time(seconds: i64) -> Timestamp {
 
 impl<'d> Model<'d> {
     pub(crate) fn new(device: &'d MemDevice, profile: Profile, seed: u64) -> Self {
-        let mut volume = Volume::open(device).unwrap();
+        Self::of(device, Volume::open(device).unwrap(), profile, seed)
+    }
+
+    pub(crate) fn of(
+        device: &'d MemDevice,
+        mut volume: Volume,
+        profile: Profile,
+        seed: u64,
+    ) -> Self {
         let mut tx = DirectTx::new(device, volume.geometry().clone());
         volume.begin_writing(&mut tx, time(1)).unwrap();
         let mut objects = BTreeMap::new();

@@ -45,10 +45,10 @@ fn features_that_cannot_be_written_are_named() {
     assert_eq!(refusal(Profile::Quota, &values), named(&["quota", "ea_inode"]));
     assert_eq!(refusal(Profile::Mmp, &|_| ()), named(&["mmp"]));
     let unknown = |sb: &mut Superblock| {
-        sb.feature_incompat |= 0x8000_0000;
+        sb.feature_incompat |= 0xa000_0000;
         sb.feature_ro_compat |= 0x4000;
     };
-    assert_eq!(refusal(Profile::Ext4, &unknown), named(&["FEATURE_I31", "shared_blocks"]));
+    assert_eq!(refusal(Profile::Ext4, &unknown), named(&["FEATURE_I29", "rext3", "shared_blocks"]));
     let recover = |sb: &mut Superblock| sb.feature_incompat |= 4;
     assert_eq!(refusal(Profile::Ext4, &recover), Some(ReadOnly::NeedsRecovery));
     let marked = |sb: &mut Superblock| sb.feature_ro_compat |= 0x1000;

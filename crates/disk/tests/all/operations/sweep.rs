@@ -86,7 +86,11 @@ const KINDS: [&[(char, &str)]; 2] = [
     &[('E', "lot_size=4m,region_size=16k"), ('N', "2000")],
 ];
 
-fn found(device: &dyn ReadBlocks, sweep: bool, threads: usize) -> Result<Vec<Problem>, String> {
+pub(super) fn found(
+    device: &dyn ReadBlocks,
+    sweep: bool,
+    threads: usize,
+) -> Result<Vec<Problem>, String> {
     let tuning = Tuning { sweep, ..Tuning::default() };
     let options = CheckOptions { tuning, threads, ..CheckOptions::default() };
     let report = check(device, &options).map_err(|error| error.to_string())?;
@@ -94,7 +98,7 @@ fn found(device: &dyn ReadBlocks, sweep: bool, threads: usize) -> Result<Vec<Pro
 }
 
 /// Spoils a block: bytes of it, all of it, or another block of metadata in its place.
-fn spoil(device: &MemDevice, runs: &[BlockRun], rng: &mut Rng) {
+pub(super) fn spoil(device: &MemDevice, runs: &[BlockRun], rng: &mut Rng) {
     let mut block = || {
         let run = runs[rng.below(runs.len() as u64) as usize];
         run.start.0 + rng.below(run.len_blocks)

@@ -269,6 +269,8 @@ impl<'d, S: Space> DirEditor<'d, S> {
             return Ok(BlockNr(before.0 + 1));
         }
         let goal = before.map_or(BlockNr(0), |before| BlockNr(before.0 + 1));
+        let home = file::home_region(self.fs.geometry(), self.inode.number);
+        let goal = home.unwrap_or(goal);
         let block = self.fs.space.block(self.tx, goal)?;
         file::count(self.fs, self.inode, 1);
         Ok(block)
