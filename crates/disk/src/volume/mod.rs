@@ -106,14 +106,14 @@ impl Volume {
     /// # Errors
     /// [`OpenError`]; so for another file system.
     pub fn open_rext3(device: &dyn ReadBlocks) -> Result<Self, OpenError> {
-        let fs = FileSystem::open(device)?;
-        let mut superblock = fs.superblock.clone();
-        superblock.feature_incompat &= !Incompat::REXT3.bits();
-        judge(&superblock)?;
-        if rext3::region_blocks(&fs.superblock).is_none() {
+        let (superblock, geometry) = read_superblock(device)?;
+        let mut known = superblock.clone();
+        known.feature_incompat &= !Incompat::REXT3.bits();
+        judge(&known)?;
+        if rext3::region_blocks(&superblock).is_none() {
             return Err(Refusal::Damaged("the record of the metadata regions").into());
         }
-        Self::of(device, fs)
+        Self::of(device, FileSystem::of_sound(device, superblock, geometry)?)
     }
 
     /// As [`Volume::open`], where the journal is open: then `needs_recovery` is no reason against writing.
