@@ -156,6 +156,7 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
             format!("the required extra inode size {was} set to {bytes}")
         }
         SuperblockEdit::DefaultHash => format!("the hash of new directories {was} set to half MD4"),
+        SuperblockEdit::NoEncryptionLevel => format!("the level of encryption {was} set to 0"),
         SuperblockEdit::WantExtraIsize(bytes) => {
             format!("the desired extra inode size {was} set to {bytes}")
         }

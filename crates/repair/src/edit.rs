@@ -241,6 +241,7 @@ pub enum SuperblockEdit {
     WantExtraIsize(u16),
     /// Names half MD4 as the hash of new directories.
     DefaultHash,
+    NoEncryptionLevel,
     NoReservedDescriptors,
     /// Takes the first meta block group from a backup.
     FirstMetaBg(u32),

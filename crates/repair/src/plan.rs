@@ -183,6 +183,7 @@ pub fn plan(problem: &Problem) -> Plan {
         P::CsumSeedWithoutMetadataCsum => superblock(SuperblockEdit::DropChecksumSeed),
         P::MinExtraIsizeBad { .. } => superblock(SuperblockEdit::MinExtraIsize(EXTRA_ISIZE)),
         P::DefaultHashVersionBad { .. } => superblock(SuperblockEdit::DefaultHash),
+        P::EncryptionLevelUnknown { .. } => superblock(SuperblockEdit::NoEncryptionLevel),
         P::WantExtraIsizeBad { .. } => superblock(SuperblockEdit::WantExtraIsize(EXTRA_ISIZE)),
         P::QuotaInodeNumberInvalid { kind, .. } => superblock(SuperblockEdit::MendQuotaInode(kind)),
         P::ResizeInodeWithMetaBg => superblock(SuperblockEdit::DropResizeInodeFeature),

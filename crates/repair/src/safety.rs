@@ -92,6 +92,7 @@ fn superblock(edit: &SuperblockEdit) -> bool {
         | E::MinExtraIsize(_)
         | E::WantExtraIsize(_)
         | E::DefaultHash
+        | E::NoEncryptionLevel
         | E::NoReservedDescriptors
         | E::SetCompat(_)
         | E::SetIncompat(_)

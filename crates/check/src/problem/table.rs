@@ -2113,6 +2113,11 @@ problems! {
         repair "Put the list in order and complete it, so that nobody gets more than Linux gave by the old \
              list: an entry that was ignored gives nothing, as does a missing one. If there is no room for \
              that, the list is removed, and only the owner keeps access.";
+    0x07011D "encryption-level-unknown" EncryptionLevelUnknown { stored: u8 }
+        Metadata Damage preen Superblock
+        "the superblock names level {stored} of encryption, which does not exist"
+        means "Linux refuses to mount a file system with encryption and another level than 0."
+        repair "Set the level to 0.";
 
     0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }
         Metadata Damage preen Superblock

@@ -64,6 +64,7 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
         SuperblockEdit::DefaultHash => {
             stage.superblock_mut().def_hash_version = HashVersion::HalfMd4 as u8;
         }
+        SuperblockEdit::NoEncryptionLevel => stage.superblock_mut().encryption_level = 0,
         SuperblockEdit::WantExtraIsize(bytes) => stage.superblock_mut().want_extra_isize = bytes,
         SuperblockEdit::NoReservedDescriptors => stage.superblock_mut().reserved_gdt_blocks = 0,
         SuperblockEdit::FirstMetaBg(first) => stage.superblock_mut().first_meta_bg = first,

@@ -67,6 +67,12 @@ fn superblocks() -> Vec<Case> {
             &["journal-device-beside-inode"],
         ),
         stricter("made by the Hurd", Ext4K1, hurd(), &["hurd-with-linux-features"]),
+        stricter(
+            "level of encryption",
+            Encrypt,
+            superblock(|sb| sb.encryption_level = 0x40),
+            &["encryption-level-unknown"],
+        ),
     ]
 }
 

@@ -67,6 +67,9 @@ fn check_features(volume: &Volume<'_>, found: &mut Findings) {
     if superblock.def_hash_version > LAST_HASH {
         found.push(Problem::DefaultHashVersionBad { stored: superblock.def_hash_version });
     }
+    if volume.has_incompat(Incompat::ENCRYPT) && superblock.encryption_level != 0 {
+        found.push(Problem::EncryptionLevelUnknown { stored: superblock.encryption_level });
+    }
     if superblock.flags & FLAG_TEST_FS != 0 {
         found.push(Problem::TestFsFlagSet);
     }
