@@ -2094,8 +2094,8 @@ problems! {
         means "Its version, length or entries are none that exist. Linux refuses everyone but the owner and \
              root to open the file, and to create anything in a directory whose default list it is \
              (\"Invalid argument\")."
-        repair "Put a list in its place that gives nobody more than before: owner and others have what the \
-             mode says, the owning group nothing. A default list is removed, as is one without room for that.";
+        repair "Put a list in its place that gives nobody more than Linux did: the owner has what the mode \
+             says, all others nothing. A default list is removed, as is one without room for that.";
     0x07011B "root-directory-encrypted" RootDirectoryEncrypted { inode: InodeNr }
         Metadata Damage preen Encryption
         "the root directory is marked as encrypted"

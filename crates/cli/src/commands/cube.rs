@@ -413,7 +413,7 @@ fn move_in_image(source: &Source, from: &[u8], cube: &[u8]) -> Result<Moved> {
     let from = normal(from)?;
     written(source, |disk, volume| {
         let files = disk.files()?;
-        let live = Live::new(disk, &files, volume, now())?;
+        // Looked up before anything is written.
         let (to, tops) = {
             let image = CubeImage::of(disk, &files)?;
             let path = match CubeName::of(cube) {
@@ -424,6 +424,7 @@ fn move_in_image(source: &Source, from: &[u8], cube: &[u8]) -> Result<Moved> {
             let tops = image.subs.values().map(|sub| sub.top_inode.into()).collect();
             (path, tops)
         };
+        let live = Live::new(disk, &files, volume, now())?;
         move_in::image::run(live, &from, &to, &tops)
     })
 }

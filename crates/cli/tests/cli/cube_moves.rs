@@ -12,6 +12,7 @@ use floe_testkit::{Image, kernel, oracle, tool};
 use super::cubes::{cube, judge, native};
 use super::floe;
 use super::mount::{Ours, can_mount};
+use super::mount_killed::kill;
 
 /// A tree of all kinds of files that programs can make.
 fn plant(top: &Path) {
@@ -126,9 +127,11 @@ fn files_move_into_a_cube_of_an_image_and_of_a_mount() {
         (["/one/dir/file1", "/web"], "has 2 names"),
         (["/web", "cube:2"], "is a cube"),
         (["one", "/web"], "starts with /"),
+        (["/one", "cube:99"], "there is no cube 99"),
     ] {
         let (code, out, err) = cube(&image, "move-in", &arguments);
         assert!(code == 8 && err.contains(why), "{arguments:?}: {code} {out}{err}");
+        judge(&image, why);
     }
     let (code, out, err) = cube(&image, "move-in", &["/one", "/web"]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
@@ -257,4 +260,81 @@ fn linux_puts_nothing_into_a_fenced_cube_and_its_files_move_back() {
             }
         }
     }
+}
+
+/// A copy that an earlier run finished, beside its source.
+#[test]
+fn a_source_that_was_changed_since_it_was_copied_is_left() {
+    if !can_mount() {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let image = native();
+    assert_eq!(cube(&image, "create", &["/web"]).0, 0);
+    let ours = Ours::new(image.path(), &[]);
+    let (from, web) = (ours.path().join("file"), ours.path().join("web"));
+    fs::write(&from, "content").unwrap();
+    fs::set_permissions(&from, fs::Permissions::from_mode(0o644)).unwrap();
+    let copy = web.join("file");
+    let made = Command::new("cp").arg("-a").args([&from, &copy]).status().unwrap();
+    assert!(made.success());
+    let inode = fs::metadata(&from).unwrap().ino();
+    let key = format!("{inode} {}", from.display());
+    let (mark, any) = ("trusted.floe.move_in", rustix::fs::XattrFlags::empty());
+    rustix::fs::setxattr(&copy, mark, key.as_bytes(), any).unwrap();
+    let again = || floe(&["cube", "move-in", from.to_str().unwrap(), web.to_str().unwrap()]);
+    let refused = |what: &str| {
+        let said = again();
+        assert!(said.code == 8 && said.err.contains("changed meanwhile"), "{what}: {}", said.err);
+        assert!(fs::exists(&from).unwrap(), "{what}");
+    };
+    // Later than the copy, to the tick of the kernel's clock.
+    std::thread::sleep(Duration::from_millis(20));
+    fs::set_permissions(&from, fs::Permissions::from_mode(0o600)).unwrap();
+    refused("mode");
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o600)).unwrap();
+    rustix::fs::setxattr(&from, "user.note", b"new", any).unwrap();
+    refused("attribute");
+    rustix::fs::setxattr(&copy, "user.note", b"new", any).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    let times = fs::metadata(&from).unwrap();
+    fs::write(&from, "CONTENT").unwrap();
+    let file = fs::File::open(&from).unwrap();
+    file.set_times(fs::FileTimes::new().set_modified(times.modified().unwrap())).unwrap();
+    refused("content with the old time");
+    drop(file);
+    // Cut off between the end of the source and that of the mark.
+    fs::remove_file(&from).unwrap();
+    let ended = again();
+    assert_eq!((ended.code, ended.err.as_str()), (0, ""), "{}", ended.out);
+    assert!(rustix::fs::getxattr(&copy, mark, &mut [0; 99][..]).is_err());
+    assert_eq!(again().code, 8);
+    ours.unmount();
+    judge(&image, "moved");
+}
+
+/// The journals of cubes are replayed by the mount, also beside one of the file system.
+#[test]
+fn an_image_with_journals_of_cubes_is_written_again_after_a_kill() {
+    if !can_mount() {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let image = native();
+    assert_eq!(cube(&image, "create", &["/db", "--journal-blocks", "64"]).0, 0);
+    let ours = Ours::new(image.path(), &[]);
+    for place in ["db/file", "file"] {
+        let file = fs::File::create(ours.path().join(place)).unwrap();
+        file.write_all_at(b"durable", 0).unwrap();
+        file.sync_all().unwrap();
+    }
+    kill(&ours);
+    drop(ours);
+    let ours = Ours::new(image.path(), &["-o", "rw"]);
+    for place in ["db/file", "file"] {
+        assert_eq!(fs::read(ours.path().join(place)).unwrap(), b"durable", "{place}");
+        fs::write(ours.path().join(place), "more").unwrap();
+    }
+    ours.unmount();
+    judge(&image, "killed");
 }

@@ -53,7 +53,7 @@ fn name(file: &File, path: &Path) {
     linkat(file, "", CWD, path, AtFlags::EMPTY_PATH).unwrap();
 }
 
-fn kill(ours: &Ours) {
+pub(super) fn kill(ours: &Ours) {
     let status = floe(&["status", ours.path().to_str().unwrap()]).out;
     let process = status.lines().find_map(|line| line.strip_prefix("process: ")).unwrap();
     assert!(Command::new("kill").args(["-9", process]).status().unwrap().success());

@@ -158,11 +158,20 @@ impl Volume {
     /// # Errors
     /// [`OpenError`]. Nothing was changed but by opening the journal, which is to be closed.
     pub fn open_journaled<D: WriteBlocks>(journal: &Journal<D>) -> Result<Self, OpenError> {
-        let (superblock, geometry) = read_superblock(journal)?;
+        Self::open_unrecovered(journal)
+    }
+
+    /// As [`Volume::open`], where the journal may hold changes that are not on the device yet: to judge whether they can be
+    /// replayed, or through an open [`Journal`].
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_unrecovered(device: &dyn ReadBlocks) -> Result<Self, OpenError> {
+        let (superblock, geometry) = read_superblock(device)?;
         let mut recovered = superblock.clone();
         recovered.feature_incompat &= !Incompat::RECOVER.bits();
         judge(&recovered)?;
-        Self::of(journal, FileSystem::of_sound(journal, superblock, geometry)?)
+        Self::of(device, FileSystem::of_sound(device, superblock, geometry)?)
     }
 
     /// The checksums of `fs` are right.

@@ -94,7 +94,7 @@ impl Args {
         }
         // Journals of cubes are recovered whether or not that of inode 8 holds something.
         if is_locked(&superblock)
-            && let Err(error) = Volume::open(&device)
+            && let Err(error) = Volume::open_unrecovered(&device)
         {
             return Ok(Access::Reading(error.to_string()));
         }

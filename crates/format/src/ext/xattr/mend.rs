@@ -79,7 +79,8 @@ pub fn mend_list(area: &mut [u8], first: usize, offset: usize, permissions: u16)
         (Some(entries), false) => {
             (Some(acl::encode(&acl_order::mended_default(entries))), permissions)
         }
-        (None, true) => (Some(acl::narrowest(permissions)), permissions),
+        // Linux refused everybody but the owner, whatever the list said of them.
+        (None, true) => (Some(acl::narrowest(permissions & 0o700)), permissions & 0o700),
         (None, false) => (None, permissions),
     };
     if list.is_some_and(|list| put_value(area, first, offset, &list)) {
@@ -87,11 +88,7 @@ pub fn mend_list(area: &mut [u8], first: usize, offset: usize, permissions: u16)
     }
     remove_entry(area, offset);
     // Without a list the bits of the group, which were those of the mask, are given to the group.
-    let left = match (entries, is_access) {
-        (Some(_), true) => permissions & 0o700,
-        (None, true) => permissions & 0o707,
-        (_, false) => permissions,
-    };
+    let left = if is_access { permissions & 0o700 } else { permissions };
     MendedList { permissions: left, is_removed: true }
 }
 

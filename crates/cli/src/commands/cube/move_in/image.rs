@@ -97,6 +97,7 @@ impl<S: Store> Tree for Unmounted<'_, S> {
             links: of.links.into(),
             accessed: time(of.atime),
             modified: time(of.mtime),
+            changed: time(of.ctime),
             device: of.device.unwrap_or_default(),
             is_kept: of.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND),
             flags: (of.flags & COPIED).bits(),

@@ -45,6 +45,8 @@ struct Stat {
     /// Seconds and nanoseconds.
     accessed: (i64, u32),
     modified: (i64, u32),
+    /// When anything of the inode was changed last.
+    changed: (i64, u32),
     /// Numbers of a device.
     device: (u32, u32),
     /// It is immutable or append-only.
@@ -117,7 +119,7 @@ impl Moved {
 fn move_in(tree: &dyn Tree, source: &[u8], cube: &[u8], tops: &BTreeSet<u64>) -> Result<Moved> {
     let name = place::last_name(source).context("the source must end with a name")?;
     let dest = place::join(cube, name);
-    let of = tree.stat(source)?.with_context(|| format!("there is no {}", printable(source)))?;
+    let Some(of) = tree.stat(source)? else { return finish(tree, source, &dest) };
     let key = [of.inode.to_string().as_bytes(), b" ", source].concat();
     let mut moved = Moved::default();
     if tree.stat(&dest)?.is_some() {
@@ -152,6 +154,17 @@ fn move_in(tree: &dyn Tree, source: &[u8], cube: &[u8], tops: &BTreeSet<u64>) ->
     // Its own time of change has passed by now, but that of the content stays.
     tree.sync()?;
     Ok(moved)
+}
+
+/// Removes the mark of a copy whose source an earlier run removed, before it was cut off.
+fn finish(tree: &dyn Tree, source: &[u8], dest: &[u8]) -> Result<Moved> {
+    let end = [b" ", source].concat();
+    let is_ours = tree.stat(dest)?.is_some()
+        && tree.attributes(dest)?.iter().any(|(name, key)| name == MARK && key.ends_with(&end));
+    ensure!(is_ours, "there is no {}", printable(source));
+    tree.set_attribute(dest, MARK, None)?;
+    tree.sync()?;
+    Ok(Moved { is_resumed: true, ..Moved::default() })
 }
 
 /// What a source holds.
@@ -211,6 +224,13 @@ fn copy_all(
     copy_one(tree, source, to, of, &mut BTreeMap::new(), moved)?;
     tree.set_attribute(to, MARK, Some(key))?;
     tree.settle(to, of)?;
+    // The time of change of the copy, which tells later changes of the source, has moved with the mark.
+    let now = tree.stat(source)?;
+    ensure!(
+        now.is_some_and(|now| is_unchanged(&now, of)),
+        "{} was changed meanwhile",
+        printable(source)
+    );
     tree.sync()
 }
 
@@ -219,14 +239,18 @@ fn copy_one(
     from: &[u8],
     to: &[u8],
     of: &Stat,
-    known: &mut BTreeMap<u64, Vec<u8>>,
+    known: &mut BTreeMap<u64, (Vec<u8>, Stat)>,
     moved: &mut Moved,
 ) -> Result<()> {
     if of.kind != Kind::Directory && of.links > 1 {
-        if let Some(first) = known.get(&of.inode) {
-            return tree.link(first, to);
+        if let Some((first, before)) = known.get(&of.inode) {
+            tree.link(first, to)?;
+            let now = tree.stat(from)?;
+            let is_same = now.is_some_and(|now| is_unchanged(&now, before));
+            ensure!(is_same, "{} was changed meanwhile", printable(from));
+            return Ok(());
         }
-        known.insert(of.inode, to.to_vec());
+        known.insert(of.inode, (to.to_vec(), of.clone()));
     }
     let target = if of.kind == Kind::Symlink { tree.target(from)? } else { Vec::new() };
     tree.make(to, of, &target).with_context(|| printable(to))?;
@@ -257,12 +281,31 @@ fn copy_one(
     Ok(())
 }
 
-/// Whether the content is as it was. The size of a directory, and times of access, say nothing about that.
+/// Whether nothing but the time of access was changed since.
 fn is_unchanged(now: &Stat, before: &Stat) -> bool {
-    let sizes = (now.size_bytes, before.size_bytes);
-    now.kind == before.kind
-        && now.modified == before.modified
-        && (now.kind == Kind::Directory || sizes.0 == sizes.1)
+    *now == Stat { accessed: now.accessed, ..before.clone() }
+}
+
+/// Whether a source is as it was when it was copied. The mark of the copy is none of the source.
+fn is_copied(tree: &dyn Tree, from: &[u8], of: &Stat, to: &[u8], copy: &Stat) -> Result<bool> {
+    let (is_dir, is_link) = (of.kind == Kind::Directory, of.kind == Kind::Symlink);
+    let is_like = of.kind == copy.kind
+        && of.owner == copy.owner
+        && (is_link || of.permissions == copy.permissions)
+        && of.flags == copy.flags
+        && of.device == copy.device
+        // The run itself changes a directory by removing names.
+        && (is_dir || (of.modified, of.size_bytes) == (copy.modified, copy.size_bytes))
+        // And a file with several names, when it removed one of them.
+        && (is_dir || of.links < copy.links || of.changed <= copy.changed);
+    if !is_like {
+        return Ok(false);
+    }
+    let sorted = |path: &[u8]| -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+        let all = tree.attributes(path)?.into_iter();
+        Ok(all.filter(|(name, _)| name != MARK).collect())
+    };
+    Ok(sorted(from)? == sorted(to)?)
 }
 
 /// Removes a copy that is not complete.
@@ -297,10 +340,9 @@ fn remove_source(
                 remove_source(tree, &from, &to, &of, moved)?;
             }
         }
-    } else {
-        let is_same = is_unchanged(of, &copy);
-        ensure!(is_same, "{} was changed meanwhile, and is left", printable(from));
     }
+    let is_same = is_copied(tree, from, of, to, &copy)?;
+    ensure!(is_same, "{} was changed meanwhile, and is left", printable(from));
     if moved.is_resumed {
         moved.files += 1;
     }

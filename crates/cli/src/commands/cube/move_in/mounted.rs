@@ -9,9 +9,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{
-    AtFlags, CWD, Dev, FileType, Gid, IFlags, Mode, OFlags, RenameFlags, SeekFrom, Timespec,
-    Timestamps, Uid, XattrFlags, chownat, ioctl_getflags, ioctl_setflags, lgetxattr, llistxattr,
-    lremovexattr, lsetxattr, mkdirat, mknodat, renameat_with, seek, symlinkat, utimensat,
+    AtFlags, CWD, Dev, FileType, FlockOperation, Gid, IFlags, Mode, OFlags, RenameFlags, SeekFrom,
+    Timespec, Timestamps, Uid, XattrFlags, chownat, ioctl_getflags, ioctl_setflags, lgetxattr,
+    llistxattr, lremovexattr, lsetxattr, mkdirat, mknodat, renameat_with, seek, symlinkat,
+    utimensat,
 };
 use rustix::io::Errno;
 
@@ -55,13 +56,14 @@ fn path(bytes: &[u8]) -> &Path {
 pub(in crate::commands::cube) fn run(source: &Path, cube: &Path) -> Result<Moved> {
     let source = std::path::absolute(source)?;
     let cube = std::path::absolute(cube)?;
-    let at = |path: &Path| fs::symlink_metadata(path).with_context(|| path.display().to_string());
-    let (of_source, of_cube) = (at(&source)?, at(&cube)?);
+    let of_cube = fs::symlink_metadata(&cube).with_context(|| cube.display().to_string())?;
+    // A run that was cut off may have removed it.
+    let of_source = unless_missing(fs::symlink_metadata(&source))?;
     let shown = live::show(&cube)?;
     let is_top = shown.iter().any(|shown| shown["inode"].as_u64() == Some(of_cube.ino()));
     ensure!(is_top, "{} is not the directory of a cube; nothing was moved", cube.display());
     ensure!(
-        of_source.dev() == of_cube.dev(),
+        of_source.is_none_or(|of| of.dev() == of_cube.dev()),
         "{} lies in another file system than the cube: copy it; nothing was moved",
         source.display()
     );
@@ -69,6 +71,13 @@ pub(in crate::commands::cube) fn run(source: &Path, cube: &Path) -> Result<Moved
     let all = live::list(&cube)?;
     let tops = all.iter().filter_map(|shown| shown["inode"].as_u64()).collect();
     let tree = Mounted { device: of_cube.dev(), cube: &cube, changed: RefCell::default() };
+    // What programs wrote before, with its times, is in the file system first.
+    rustix::fs::syncfs(File::open(&cube)?)?;
+    // Held until the end: two runs in one directory would take each other's copies for left ones.
+    let parent = File::open(source.parent().context("the source must end with a name")?)?;
+    if rustix::fs::flock(&parent, FlockOperation::NonBlockingLockExclusive).is_err() {
+        bail!("another move-in works beside {}; nothing was moved", source.display());
+    }
     move_in(&tree, source.as_os_str().as_bytes(), cube.as_os_str().as_bytes(), &tops)
 }
 
@@ -119,6 +128,7 @@ impl Tree for Mounted<'_> {
             links: of.nlink(),
             accessed: (of.atime(), of.atime_nsec() as u32),
             modified: (of.mtime(), of.mtime_nsec() as u32),
+            changed: (of.ctime(), of.ctime_nsec() as u32),
             device: (rustix::fs::major(of.rdev()), rustix::fs::minor(of.rdev())),
             is_kept: flags.intersects(IFlags::IMMUTABLE | IFlags::APPEND),
             flags: (flags & COPIED).bits(),
