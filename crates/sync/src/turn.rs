@@ -202,6 +202,29 @@ mod tests {
         }
     }
 
+    /// Lets all threads end, also when the test fails.
+    struct Ends<'t>(&'t Turns, &'t Place);
+
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.end();
+            self.1.put(ENDS);
+        }
+    }
+
+    /// Waits until so many threads wait for a request, and so many rest.
+    fn settled(turns: &Turns, waiting: usize, resting: usize) {
+        for left in (0..20_000).rev() {
+            assert!(left > 0, "{turns:?}");
+            let state = turns.state();
+            if (state.waiting, state.resting, state.called) == (waiting, resting, 0) {
+                return;
+            }
+            drop(state);
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     #[test]
     fn one_thread_goes_on_by_itself_and_another_serves_while_it_waits() {
         for tells in [true, false] {
@@ -217,17 +240,23 @@ mod tests {
                         serve(&turns, &place, tells, &done, &go_on);
                     });
                 }
+                let (_ends, go) = (Ends(&turns, &place), go);
                 let answer = || seen.recv_timeout(Duration::from_secs(20)).unwrap();
+                settled(&turns, 1, 2);
                 place.put(0);
                 let (first, _) = answer();
                 for _ in 0..50 {
-                    // The thread is about to wait for the next one.
-                    thread::sleep(Duration::from_millis(1));
+                    settled(&turns, 1, 2);
                     place.put(0);
                     assert_eq!(answer(), (first, 0), "all by one thread");
                 }
+                settled(&turns, 1, 2);
                 place.put(WAITS);
-                thread::sleep(Duration::from_millis(1));
+                if tells {
+                    settled(&turns, 1, 1);
+                } else {
+                    settled(&turns, 0, 2);
+                }
                 place.put(0);
                 if !tells {
                     assert!(seen.recv_timeout(Duration::from_millis(50)).is_err());
@@ -238,7 +267,6 @@ mod tests {
                 assert!(request == 0 && second != first, "another one serves");
                 go.send(()).unwrap();
                 assert_eq!(answer(), (first, WAITS));
-                place.put(ENDS);
             });
         }
     }
