@@ -39,26 +39,36 @@ const VERBS: [(&str, &str); 8] = [
 const NAMED: [&str; 11] =
     ["inode", "block", "group", "cube", "lot", "byte", "level", "version", "line", "type", "node"];
 
-/// Puts a noun that follows the count 1, and a verb that follows the noun, into the singular.
+/// Puts a noun that follows the count 1, and a verb that follows the noun, into the singular. Text in quotation marks, such as
+/// the name of a file, stays as it is.
 ///
 /// ```
 /// use floe_format::words::agree;
 ///
 /// assert_eq!(agree("1 blocks are lost, 21 blocks stay"), "1 block is lost, 21 blocks stay");
 /// assert_eq!(agree("inode 1 names block 5"), "inode 1 names block 5");
+/// assert_eq!(agree("\"my 1 files\" has 1 links"), "\"my 1 files\" has 1 link");
 /// ```
 pub fn agree(text: &str) -> Cow<'_, str> {
     let singular = |list: &[(&'static str, &'static str)], word: &str| {
         list.iter().find(|(plural, _)| *plural == word).map(|(_, singular)| *singular)
     };
-    let is_one = |word: &str| word.trim_start_matches(['(', '"']) == "1";
+    let is_one = |word: &str| word.trim_start_matches('(') == "1";
     if !text.split([' ', '\n']).any(is_one) {
         return Cow::Borrowed(text);
     }
     let mut made = String::with_capacity(text.len());
     // The words before the current one: one that is a count of 1, and whether a noun followed it.
     let (mut before, mut last, mut counted) = ("", "", false);
+    let mut is_quoted = false;
     for piece in text.split_inclusive([' ', '\n']) {
+        let marks = unescaped_marks(piece);
+        if is_quoted || marks > 0 {
+            is_quoted ^= marks % 2 == 1;
+            made.push_str(piece);
+            (before, last, counted) = ("", "", false);
+            continue;
+        }
         let whole = piece.trim_end_matches([' ', '\n']);
         let word = whole.trim_end_matches([',', '.', ';', ':', ')']);
         let one = is_one(last) && !NAMED.contains(&before);
@@ -73,6 +83,16 @@ pub fn agree(text: &str) -> Cow<'_, str> {
         (before, last) = (last, whole);
     }
     Cow::Owned(made)
+}
+
+/// Quotation marks without a backslash before them.
+fn unescaped_marks(text: &str) -> usize {
+    let (mut marks, mut is_escaped) = (0, false);
+    for character in text.chars() {
+        marks += usize::from(character == '"' && !is_escaped);
+        is_escaped = character == '\\' && !is_escaped;
+    }
+    marks
 }
 
 #[cfg(test)]
@@ -92,6 +112,8 @@ mod tests {
             ),
             ("block 1 blocks the way\n1 files\n", "block 1 blocks the way\n1 file\n"),
             ("chapter 1", "chapter 1"),
+            ("entry \"1 files\" has 1 links", "entry \"1 files\" has 1 link"),
+            (r#""a \" 1 files b" and 1 files"#, r#""a \" 1 files b" and 1 file"#),
             ("1", "1"),
             ("", ""),
         ] {

@@ -8,7 +8,6 @@ use floe_check::checkpoint::Refusal;
 use floe_check::reader::{Reader, ReaderError};
 use floe_check::{CheckError, Problem};
 use floe_format::BlockNr;
-use floe_format::words::agree;
 use floe_report::human;
 
 /// Bytes searched for backup superblocks at unusual locations.
@@ -31,7 +30,7 @@ pub(crate) fn with_causes(error: &anyhow::Error) -> String {
         }
         above = own;
     }
-    agree(&text).into_owned()
+    text
 }
 
 /// Describes an error of the checker: what was found instead, and what to try. `memory_option` is
