@@ -8,7 +8,7 @@ use std::ops::Range;
 use floe_ext4::map::walk::push_joined;
 use floe_format::ext::extent::Extent;
 use floe_format::ext::indirect::{DIRECT, PointerRun, SINGLE, pointer_runs, pointers};
-use floe_format::ext::inode::{FileType, OwnedInode};
+use floe_format::ext::inode::OwnedInode;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use crate::evidence::{Headed, OwnerKey};
@@ -132,27 +132,10 @@ impl State<'_> {
         nodes: &[Headed],
     ) -> io::Result<Option<NewFile>> {
         let mut rebuilt = self.join_headed(nodes);
-        let is_anothers = rebuilt
-            .extents
-            .iter()
-            .any(|extent| self.claimed.meets_run(extent.run.start.0, extent.run.len_blocks));
-        if rebuilt.extents.is_empty() || is_anothers {
+        if !self.are_unclaimed(&rebuilt.extents) || !self.make_file(number, &rebuilt.extents)? {
             return Ok(None);
-        }
-        let Some(mut inode) = self.space.new_inode(number, FileType::Regular.mode(0o644), 0) else {
-            return Ok(None);
-        };
-        let size = self.size_of(&rebuilt.extents);
-        inode.set_size_bytes(size);
-        if self.space.put_map(&mut inode, &rebuilt.extents)?.is_none() {
-            return Ok(None);
-        }
-        self.live.insert(u64::from(number.0));
-        for extent in &rebuilt.extents {
-            self.claimed.insert_run(extent.run.start.0, extent.run.len_blocks);
         }
         rebuilt.lost.push(0..DIRECT);
-        self.summary.files_from_extents += 1;
         self.summary.files_numbered += 1;
         self.summary.lose(number, rebuilt.lost);
         let provenance = Provenance::Extents { is_partial: true, is_named: true };

@@ -183,33 +183,43 @@ impl State<'_> {
             return Ok(None);
         }
         let rebuilt = self.join(nodes, &[]);
-        let is_anothers = rebuilt
-            .extents
-            .iter()
-            .any(|extent| self.claimed.meets_run(extent.run.start.0, extent.run.len_blocks));
-        if rebuilt.extents.is_empty() || is_anothers {
+        if !self.are_unclaimed(&rebuilt.extents) {
             return Ok(None);
         }
         let Some(number) = known.or_else(|| self.space.take_inode()) else { return Ok(None) };
-        let Some(mut inode) = self.space.new_inode(number, FileType::Regular.mode(0o644), 0) else {
-            return Ok(None);
-        };
-        let size = self.size_of(&rebuilt.extents);
-        inode.set_size_bytes(size);
-        if self.space.put_map(&mut inode, &rebuilt.extents)?.is_none() {
+        if !self.make_file(number, &rebuilt.extents)? {
             return Ok(None);
         }
-        self.live.insert(u64::from(number.0));
-        for extent in &rebuilt.extents {
-            self.claimed.insert_run(extent.run.start.0, extent.run.len_blocks);
-        }
-        self.summary.files_from_extents += 1;
         self.summary.files_numbered += u64::from(known.is_some());
         let is_partial = self.summary.lose(number, rebuilt.lost);
         let is_named = known.is_some();
         self.summary.provenance.insert(number, Provenance::Extents { is_partial, is_named });
         let name = known.map_or_else(|| owner.name(), |known| format!("#{}", known.0));
         Ok(Some(NewFile { inode: number, name }))
+    }
+
+    /// Whether there are extents, and no file has any of their blocks.
+    pub(crate) fn are_unclaimed(&self, extents: &[Extent]) -> bool {
+        let is_claimed =
+            |extent: &Extent| self.claimed.meets_run(extent.run.start.0, extent.run.len_blocks);
+        !extents.is_empty() && !extents.iter().any(is_claimed)
+    }
+
+    /// Makes a regular file of extents that are not claimed; `false` if the inode or the map cannot be made.
+    pub(crate) fn make_file(&mut self, number: InodeNr, extents: &[Extent]) -> io::Result<bool> {
+        let Some(mut inode) = self.space.new_inode(number, FileType::Regular.mode(0o644), 0) else {
+            return Ok(false);
+        };
+        inode.set_size_bytes(self.size_of(extents));
+        if self.space.put_map(&mut inode, extents)?.is_none() {
+            return Ok(false);
+        }
+        self.live.insert(u64::from(number.0));
+        for extent in extents {
+            self.claimed.insert_run(extent.run.start.0, extent.run.len_blocks);
+        }
+        self.summary.files_from_extents += 1;
+        Ok(true)
     }
 
     /// The size of a file in bytes, up to the last byte of its last written block that is not zero,

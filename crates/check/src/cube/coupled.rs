@@ -59,7 +59,7 @@ pub(super) fn check_together(
     let others =
         least.iter().filter(|(cube, first)| Some(*first) == own && **cube != scope.sub.cube);
     let mut scopes = vec![scope.clone()];
-    // What is known of a cube without a sub-superblock is a finding about that.
+    // A cube without a sub-superblock has a finding about that.
     scopes.extend(others.filter_map(|(cube, _)| cubes.find(&CubeName::Number(*cube)).ok()));
     report.found.retain(|problem| scopes.iter().any(|scope| scope.concerns(problem)));
     report.paths.retain(|inode, _| scopes.iter().any(|scope| scope.holds_inode(*inode)));

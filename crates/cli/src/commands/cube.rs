@@ -85,7 +85,7 @@ enum Verb {
         keep_files: bool,
     },
     /// Hold the free blocks of all cubes for them, before another system, such as Linux's ext4, mounts the image: it puts nothing
-    /// there then. Of a mount: when it is unmounted. The next mount by Floe takes them back
+    /// there then. On a mount, this happens when it is unmounted. The next mount by Floe takes them back
     Fence {
         #[command(flatten)]
         source: Source,
@@ -95,23 +95,23 @@ enum Verb {
     MoveIn {
         #[command(flatten)]
         source: Source,
-        /// Of an image: the path of the file or directory in it. Else the directory of the cube
+        /// Path of the file or directory in the image; for a mount, the directory of the cube
         from: OsString,
-        /// Of an image: the directory of the cube in it, or `cube:` and its number. Left out for a mount
+        /// Directory of the cube in the image, or `cube:` and its number; left out for a mount
         cube: Option<OsString>,
     },
     /// Check a cube of a mounted file system while the others are served
     Check {
         /// A directory of the cube, or the mount
         directory: OsString,
-        /// Of a mount: `cube:` and the number of the cube
+        /// If a mount is named: `cube:` and the number of the cube
         cube: Option<OsString>,
     },
     /// Check and repair a cube of a mounted file system while the others are served
     Repair {
         /// A directory of the cube, or the mount
         directory: OsString,
-        /// Of a mount: `cube:` and the number of the cube, where its directory cannot be read
+        /// If a mount is named, because the directory cannot be read: `cube:` and the number of the cube
         cube: Option<OsString>,
         /// Save the old content of all overwritten blocks in a new file FILE
         #[arg(long, value_name = "FILE")]
@@ -137,7 +137,7 @@ struct SettingsArgs {
     /// are served (`repair`: the same as `ro` with --recovery online)
     #[arg(long, value_name = "WHAT", value_enum)]
     on_error: Option<OnErrorArg>,
-    /// What the journal of the cube logs: metadata, with content in its place before (`ordered`), or content, too, so that each
+    /// The journal of the cube logs metadata, with content in its place before (`ordered`), or content, too, so that each
     /// write is there as a whole after a crash, or not at all (`data`)
     #[arg(long, value_name = "MODE", value_enum)]
     journal_mode: Option<JournalModeArg>,

@@ -95,8 +95,15 @@ impl Volume {
     /// # Errors
     /// [`OpenError`].
     pub fn open(device: &dyn ReadBlocks) -> Result<Self, OpenError> {
+        Self::open_despite(device, Incompat::empty())
+    }
+
+    /// The volume of a file system that may be written but for these features.
+    fn open_despite(device: &dyn ReadBlocks, known: Incompat) -> Result<Self, OpenError> {
         let (superblock, geometry) = read_superblock(device)?;
-        judge(&superblock)?;
+        let mut judged = superblock.clone();
+        judged.feature_incompat &= !known.bits();
+        judge(&judged)?;
         Self::of(device, FileSystem::of_sound(device, superblock, geometry)?)
     }
 
@@ -106,14 +113,11 @@ impl Volume {
     /// # Errors
     /// [`OpenError`]; so for another file system.
     pub fn open_rext3(device: &dyn ReadBlocks) -> Result<Self, OpenError> {
-        let (superblock, geometry) = read_superblock(device)?;
-        let mut known = superblock.clone();
-        known.feature_incompat &= !Incompat::REXT3.bits();
-        judge(&known)?;
-        if rext3::region_blocks(&superblock).is_none() {
+        let volume = Self::open_despite(device, Incompat::REXT3)?;
+        if rext3::region_blocks(volume.superblock()).is_none() {
             return Err(Refusal::Damaged("the record of the metadata regions").into());
         }
-        Self::of(device, FileSystem::of_sound(device, superblock, geometry)?)
+        Ok(volume)
     }
 
     /// As [`Volume::open`], where the journal is open: then `needs_recovery` is no reason against writing.
@@ -167,11 +171,7 @@ impl Volume {
     /// # Errors
     /// [`OpenError`].
     pub fn open_unrecovered(device: &dyn ReadBlocks) -> Result<Self, OpenError> {
-        let (superblock, geometry) = read_superblock(device)?;
-        let mut recovered = superblock.clone();
-        recovered.feature_incompat &= !Incompat::RECOVER.bits();
-        judge(&recovered)?;
-        Self::of(device, FileSystem::of_sound(device, superblock, geometry)?)
+        Self::open_despite(device, Incompat::RECOVER)
     }
 
     /// The checksums of `fs` are right.

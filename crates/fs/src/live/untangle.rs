@@ -9,6 +9,7 @@ use floe_check::problem::{Object, Weight};
 use floe_check::{CheckOptions, JournalUse, Problem, check};
 use floe_disk::ops::Caller;
 use floe_format::InodeNr;
+use floe_format::words::agree;
 
 use super::Live;
 use crate::{FsError, Timestamp};
@@ -103,9 +104,10 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
             *(if done { &mut files } else { &mut left }) += 1;
         }
         if blocks > 0 || left > 0 {
-            self.gates.tell(format!(
-                "another system has written: {blocks} blocks of {files} files moved back into their cubes, {left} files left"
-            ));
+            let moved = format!(
+                "{blocks} blocks of {files} files moved back into their cubes, {left} files left"
+            );
+            self.gates.tell(format!("another system has written: {}", agree(&moved)));
         }
         blocks
     }

@@ -7,6 +7,7 @@ use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::FileType;
 use floe_format::ext::xattr;
 use floe_format::features::Incompat;
+use floe_format::words::agree;
 use floe_format::{BlockNr, BlockRun, Geometry, InodeNr, LogicalBlock};
 
 use crate::failure::Failure;
@@ -133,9 +134,10 @@ fn note_zeroes(stage: &mut Stage<'_>, inode: InodeNr, to_copy: &[Move]) {
     let is_foreign = |one: &&Move| stage.is_outside(inode, BlockRun::new(one.from, 1));
     let zeroes = to_copy.iter().filter(is_foreign).count();
     if zeroes > 0 {
-        let blocks = if zeroes == 1 { "block" } else { "blocks" };
+        let blocks = format!("{zeroes} blocks");
+        let blocks = agree(&blocks);
         stage.note(format!(
-            "{zeroes} {blocks} of {inode} became zeroes, because they belong to another cube"
+            "{blocks} of {inode} became zeroes, because they belong to another cube"
         ));
     }
 }

@@ -60,7 +60,7 @@ fn image(kind: FsType) -> Image {
 }
 
 /// An image with these bytes, and holes for zeroes.
-fn image_with(bytes: &[u8]) -> Image {
+pub(crate) fn image_with(bytes: &[u8]) -> Image {
     let image = Image::empty(bytes.len() as u64).unwrap();
     for (at, chunk) in (0..).step_by(CHUNK).zip(bytes.chunks(CHUNK)) {
         if chunk.iter().any(|byte| *byte != 0) {

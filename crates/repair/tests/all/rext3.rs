@@ -15,11 +15,11 @@ use floe_format::{BlockNr, GroupNr, InodeNr};
 use floe_testkit::{Image, Volume, tool, tree};
 
 use crate::judged;
+use crate::paper::image_with;
 
 const NOW: Timestamp = Timestamp { seconds: tool::NOW as i64, nanoseconds: 0 };
 const SIZE_BYTES: usize = 40 << 20;
 const BLOCK: u64 = 1024;
-const CHUNK: usize = 65_536;
 
 /// Five groups of 8 MiB with files of one and of two levels of indirect blocks.
 fn rext3() -> Image {
@@ -46,16 +46,6 @@ fn rext3() -> Image {
     volume.end_writing(&mut tx, NOW).unwrap();
     tx.commit().unwrap();
     image_with(&device.to_vec())
-}
-
-fn image_with(bytes: &[u8]) -> Image {
-    let image = Image::empty(bytes.len() as u64).unwrap();
-    for (at, chunk) in (0..).step_by(CHUNK).zip(bytes.chunks(CHUNK)) {
-        if chunk.iter().any(|byte| *byte != 0) {
-            image.write(at, chunk).unwrap();
-        }
-    }
-    image
 }
 
 fn found(image: &Image) -> Vec<Problem> {

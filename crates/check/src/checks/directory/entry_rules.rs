@@ -188,19 +188,16 @@ impl Crossing {
         if cx.volume.cubes.as_ref().is_none_or(|cubes| cubes.is_coupled()) {
             return Self::Allowed;
         }
+        if is_reservation(cx, block.dir, entry) {
+            return Self::None;
+        }
         let geometry = &cx.volume.geometry;
         let mut raw = vec![0; geometry.inode_size as usize];
         let offset = inode_offset(entry.inode, geometry, &cx.volume.groups);
         let read = offset.and_then(|offset| cx.volume.device.read_at(offset, &mut raw).ok());
         let own = read.and_then(|()| Backpointer::of(&raw));
         let is_own = own.is_some_and(|own| own.fits(block.dir, entry.name));
-        if is_reservation(cx, block.dir, entry) {
-            Self::None
-        } else if is_own {
-            Self::Allowed
-        } else {
-            Self::Refused
-        }
+        if is_own { Self::Allowed } else { Self::Refused }
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) fn normal(path: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// The directory of a normal path, and its last name.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
+pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let at = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
     (&path[..at.max(1)], path.get(at + 1..).unwrap_or_default())
 }

@@ -10,11 +10,11 @@ use floe_disk::ops::{Caller, NewInode};
 use floe_disk::volume::{OpenError, ReadOnly, Volume};
 use floe_ext4::tx::{DirectTx, Refusal};
 use floe_format::{BlockNr, BlockRun, InodeNr};
-use floe_testkit::{Image, Profile, Rng, damage, tool, tree};
+use floe_testkit::{Profile, Rng, tool, tree};
 
+use super::image_of;
 use super::model::{Model, time};
-use super::sweep::{Traced, below_a_cache, found, spoil};
-use super::{device_of, image_of};
+use super::sweep::{Traced, below_a_cache, damaged_alike, found, spoil};
 use crate::rext3::{Kind, judge_places, places};
 
 fn rext3(mib: u64, options: &[(char, &str)]) -> MemDevice {
@@ -178,21 +178,7 @@ fn findings_are_the_same_for_the_damage_of_the_differential() {
     }
     let whole = filled(KINDS[0], 60, 250);
     let bytes = whole.to_vec();
-    let mut damaged = 0;
-    for from in [0, damage::AIMED_FROM, damage::HOSTILE_FROM] {
-        for seed in from..from + 10 {
-            let image = Image::empty(0).unwrap();
-            std::fs::write(image.path(), &bytes).unwrap();
-            let image = Image::open(image.path()).unwrap();
-            let Ok(kind) = damage::damage(&image, seed) else { continue };
-            let device = device_of(&image);
-            let plain = found(&device, false, 1);
-            damaged += u32::from(plain.as_ref().is_ok_and(|found| !found.is_empty()));
-            for threads in [1, 2] {
-                assert_eq!(found(&device, true, threads), plain, "seed {seed}: {kind:?}");
-            }
-        }
-    }
+    let damaged = damaged_alike(&bytes, 10);
     assert!(damaged > 10, "{damaged}");
 }
 

@@ -142,19 +142,14 @@ fn findings_are_those_of_a_check_without_a_sweep() {
     }
 }
 
-/// The kinds of damage of `cargo xtask differential`: fields of all structures, aimed and hostile ones.
-#[test]
-fn findings_are_the_same_for_the_damage_of_the_differential() {
-    if tool::missing() {
-        return;
-    }
-    let whole = image_of(&filled(KINDS[0], 60, true));
-    let bytes = std::fs::read(whole.path()).unwrap();
+/// Damages a file system of these bytes, so many times in each way: a check finds the same with the sweep as without, on one
+/// thread and on two. Returns how many images had findings.
+pub(super) fn damaged_alike(bytes: &[u8], times: u64) -> u32 {
     let mut damaged = 0;
     for from in [0, damage::AIMED_FROM, damage::HOSTILE_FROM] {
-        for seed in from..from + 12 {
+        for seed in from..from + times {
             let image = Image::empty(0).unwrap();
-            std::fs::write(image.path(), &bytes).unwrap();
+            std::fs::write(image.path(), bytes).unwrap();
             let image = Image::open(image.path()).unwrap();
             // Some kinds need a structure that the image lacks.
             let Ok(kind) = damage::damage(&image, seed) else { continue };
@@ -166,6 +161,18 @@ fn findings_are_the_same_for_the_damage_of_the_differential() {
             }
         }
     }
+    damaged
+}
+
+/// The kinds of damage of `cargo xtask differential`: fields of all structures, aimed and hostile ones.
+#[test]
+fn findings_are_the_same_for_the_damage_of_the_differential() {
+    if tool::missing() {
+        return;
+    }
+    let whole = image_of(&filled(KINDS[0], 60, true));
+    let bytes = std::fs::read(whole.path()).unwrap();
+    let damaged = damaged_alike(&bytes, 12);
     assert!(damaged > 15, "{damaged}");
 }
 

@@ -13,6 +13,7 @@ use floe_fs::{
 };
 
 use super::{Kind, Moved, PIECE_BYTES, Stat, Tree, move_in};
+use crate::commands::cube::image::split;
 
 /// Flags of programs that a copy gets.
 const COPIED: InodeFlags = InodeFlags::NOATIME.union(InodeFlags::NODUMP).union(InodeFlags::SYNC);
@@ -35,12 +36,6 @@ pub(in crate::commands::cube) fn run<D: WriteBlocks>(
     live.finish(now())?;
     lost?;
     moved
-}
-
-/// The directory of a path, and its last name.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    let at = path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
-    path.split_at(at)
 }
 
 impl<S: Store> Unmounted<'_, S> {

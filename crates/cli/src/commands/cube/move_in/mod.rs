@@ -167,7 +167,7 @@ fn finish(tree: &dyn Tree, source: &[u8], dest: &[u8]) -> Result<Moved> {
     Ok(Moved { is_resumed: true, ..Moved::default() })
 }
 
-/// What a source holds.
+/// Files of a source that have several names.
 #[derive(Default)]
 struct Seen {
     /// Names of each file with several, and all that it has.
@@ -225,12 +225,7 @@ fn copy_all(
     tree.set_attribute(to, MARK, Some(key))?;
     tree.settle(to, of)?;
     // The time of change of the copy, which tells later changes of the source, has moved with the mark.
-    let now = tree.stat(source)?;
-    ensure!(
-        now.is_some_and(|now| is_unchanged(&now, of)),
-        "{} was changed meanwhile",
-        printable(source)
-    );
+    judge_unchanged(tree, source, of)?;
     tree.sync()
 }
 
@@ -245,10 +240,7 @@ fn copy_one(
     if of.kind != Kind::Directory && of.links > 1 {
         if let Some((first, before)) = known.get(&of.inode) {
             tree.link(first, to)?;
-            let now = tree.stat(from)?;
-            let is_same = now.is_some_and(|now| is_unchanged(&now, before));
-            ensure!(is_same, "{} was changed meanwhile", printable(from));
-            return Ok(());
+            return judge_unchanged(tree, from, before);
         }
         known.insert(of.inode, (to.to_vec(), of.clone()));
     }
@@ -275,15 +267,15 @@ fn copy_one(
         set.with_context(|| format!("{}: attribute {}", printable(to), printable(&name)))?;
     }
     tree.settle(to, of).with_context(|| printable(to))?;
-    let now = tree.stat(from)?;
-    let is_same = now.is_some_and(|now| is_unchanged(&now, of));
-    ensure!(is_same, "{} was changed meanwhile", printable(from));
-    Ok(())
+    judge_unchanged(tree, from, of)
 }
 
-/// Whether nothing but the time of access was changed since.
-fn is_unchanged(now: &Stat, before: &Stat) -> bool {
-    *now == Stat { accessed: now.accessed, ..before.clone() }
+/// Refuses a source if anything but its time of access was changed since.
+fn judge_unchanged(tree: &dyn Tree, path: &[u8], before: &Stat) -> Result<()> {
+    let now = tree.stat(path)?;
+    let is_same = |now: Stat| now == Stat { accessed: now.accessed, ..before.clone() };
+    ensure!(now.is_some_and(is_same), "{} was changed meanwhile", printable(path));
+    Ok(())
 }
 
 /// Whether a source is as it was when it was copied. The mark of the copy is none of the source.

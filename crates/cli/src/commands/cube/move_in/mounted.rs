@@ -71,7 +71,7 @@ pub(in crate::commands::cube) fn run(source: &Path, cube: &Path) -> Result<Moved
     let all = live::list(&cube)?;
     let tops = all.iter().filter_map(|shown| shown["inode"].as_u64()).collect();
     let tree = Mounted { device: of_cube.dev(), cube: &cube, changed: RefCell::default() };
-    // What programs wrote before, with its times, is in the file system first.
+    // Content that programs wrote before, with its times, must be in the file system first.
     rustix::fs::syncfs(File::open(&cube)?)?;
     // Held until the end: two runs in one directory would take each other's copies for left ones.
     let parent = File::open(source.parent().context("the source must end with a name")?)?;
