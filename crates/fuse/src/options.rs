@@ -9,6 +9,20 @@ const LEAST_THREADS: usize = 4;
 /// As Linux's `commit=`.
 const COMMIT_EVERY: Duration = Duration::from_secs(5);
 
+/// Which changes are durable when their call returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Synchronous {
+    /// Those of names (`dirsync`).
+    pub names: bool,
+    /// Those of content and attributes (`sync`). The kernel sees to what it keeps of files.
+    pub data: bool,
+}
+
+impl Synchronous {
+    /// All changes.
+    pub const ALL: Self = Self { names: true, data: true };
+}
+
 /// How a file system is served.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeOptions {
@@ -27,6 +41,10 @@ pub struct ServeOptions {
     pub open_fast: bool,
     /// When reading changes the time of the last access, and whether it does for directories.
     pub access_times: (AccessTimes, bool),
+    /// Changes are durable when their call returns.
+    pub synchronous: Synchronous,
+    /// What is new gets the group of its directory, as with BSD.
+    pub group_of_directory: bool,
 }
 
 impl Default for ServeOptions {
@@ -41,6 +59,8 @@ impl Default for ServeOptions {
             writeback: true,
             open_fast: false,
             access_times: (AccessTimes::Never, true),
+            synchronous: Synchronous::default(),
+            group_of_directory: false,
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::adapter::{Adapter, Answer};
 use crate::carrier::{Carrier, Channel, MOST_DATA_BYTES};
 use crate::metrics::Metrics;
 use crate::options::ServeOptions;
+use crate::times::Times;
 use crate::writers::{Writers, WritingBack};
 
 /// Requests that nobody waits for, at most; the kernel's own default of 12 slows reading ahead.
@@ -66,7 +67,7 @@ pub fn serve<C: Carrier, S: Store>(
     let writeback = taken.contains(InitFlags::WRITEBACK_CACHE);
     writers.unknown = options.open_fast;
     let (metrics, writers) = (&metrics, &writers);
-    let writing_back = WritingBack::default();
+    let (writing_back, times) = (WritingBack::default(), Times::default());
     let adapter = Adapter {
         fs,
         options,
@@ -74,6 +75,7 @@ pub fn serve<C: Carrier, S: Store>(
         began_read_only,
         metrics,
         writers,
+        times: &times,
         writeback,
         carrier,
         writing_back: &writing_back,
@@ -82,7 +84,7 @@ pub fn serve<C: Carrier, S: Store>(
     let server = Server { adapter, log, over: AtomicBool::new(false), turns: Arc::clone(&turns) };
     ready();
     let over = Over::default();
-    thread::scope(|scope| {
+    let served = thread::scope(|scope| {
         // Also if this thread panics, because the scope waits for all others.
         let _telling = Telling(&over);
         let mut channels = carrier.channels(taken, options.threads.max(1)).into_iter();
@@ -119,7 +121,9 @@ pub fn serve<C: Carrier, S: Store>(
             result = result.and(ended);
         }
         result
-    })
+    });
+    server.adapter.settle_all_times();
+    served
 }
 
 /// Time after which the file system may do what waits without being durable yet.

@@ -689,6 +689,48 @@ fn times_of_access_reach_the_disk() {
     }
 }
 
+/// The kernel keeps the times of files that are written, and tells the server nothing where a write falls into the tick of the
+/// creation; the content comes later. What programs saw is what the disk has.
+#[test]
+fn times_of_what_was_written_stay_when_the_kernel_forgets_them() {
+    if !can_mount() {
+        return;
+    }
+    for options in ["rw", "nodelalloc", "nowriteback_cache", "open=fast"] {
+        let image = Image::empty(16 << 20).unwrap();
+        build::mke2fs(image.path(), &["-q", "-t", "ext4"]).unwrap();
+        let ours = Ours::new(image.path(), &["-o", options]);
+        let names: Vec<String> = (0..12).map(|number| format!("file {number}")).collect();
+        for (number, name) in names.iter().enumerate() {
+            let path = ours.path().join(name);
+            let file = File::create(&path).unwrap();
+            match number % 3 {
+                0 => fallocate(&file, FallocateFlags::empty(), 0, 9000).unwrap(),
+                _ => file.write_all_at(&[7; 5000], 0).unwrap(),
+            }
+            // A tick or more.
+            std::thread::sleep(Duration::from_millis(12));
+            if number % 3 == 2 {
+                file.sync_all().unwrap();
+                file.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+            }
+        }
+        let shown = |top: &Path| -> Vec<_> {
+            let times = |name: &String| {
+                let meta = fs::metadata(top.join(name)).unwrap();
+                ((meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec()))
+            };
+            names.iter().map(times).collect()
+        };
+        let before = shown(ours.path());
+        ours.unmount();
+        let ours = Ours::new(image.path(), &["-o", "ro"]);
+        assert_eq!(shown(ours.path()), before, "{options}");
+        ours.unmount();
+        assert!(oracle::e2fsck(&image).unwrap().clean(), "{options}");
+    }
+}
+
 /// Where there is no file system, nothing is said of how it would be mounted.
 #[test]
 fn something_that_is_no_file_system_is_refused_in_one_message() {

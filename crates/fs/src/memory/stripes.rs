@@ -76,6 +76,33 @@ impl<'s> Spot<'s> {
         self.names.born
     }
 
+    /// Where a name may be put; `None` if all its cookies are taken. The caller has the lock.
+    pub(crate) fn room(&self, key: Key<'_>) -> Option<Room<'s>> {
+        self.stripe.room(key)
+    }
+
+    /// Lets a name lead to an inode. Returns whether its chain is long now.
+    pub(crate) fn put(
+        &self,
+        _locked: &mut Inside,
+        room: Room<'_>,
+        key: Key<'_>,
+        found: Found,
+    ) -> bool {
+        let stripe = self.stripe;
+        match room {
+            Room::Known { name, leads } => {
+                name.target.store(found.word(), Ordering::Release);
+                if leads {
+                    return false;
+                }
+            }
+            Room::Behind { end, cookie } => append(stripe, end, cookie, key.name.into(), found),
+        }
+        let chained = stripe.chained.load(Ordering::Relaxed) as usize;
+        chained > MOST_IN_CHAIN * stripe.chains.all().len()
+    }
+
     /// Lets readers of the stripe wait until [`Spot::end`]. The caller has locked it, here and below.
     pub(crate) fn begin(&self) {
         self.stripe.version.begin();
@@ -99,12 +126,39 @@ impl<'s> Spot<'s> {
     }
 }
 
+/// A name that was found, and where it led to then. It stays where it is until somebody is alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen<'s> {
+    name: &'s Name,
+    pub(crate) found: Found,
+}
+
+impl Seen<'_> {
+    /// Whether it leads there still.
+    pub(crate) fn is_still(&self) -> bool {
+        self.name.target.load(Ordering::Acquire) == self.found.word()
+    }
+
+    /// Lets it lead elsewhere, or nowhere. The caller has its stripe's lock.
+    pub(crate) fn lead(&self, _locked: &mut Inside, to: Option<Found>) {
+        self.name.target.store(to.map_or(0, Found::word), Ordering::Release);
+    }
+}
+
 /// Where a name may be put.
-enum Room<'s> {
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Room<'s> {
     /// It leads somewhere, or it did with the cookie that is free.
     Known { name: &'s Name, leads: bool },
     /// Behind the last one of its chain.
     Behind { end: &'s Chain, cookie: u64 },
+}
+
+impl Room<'_> {
+    /// Whether the name leads somewhere.
+    pub(crate) const fn leads(self) -> bool {
+        matches!(self, Self::Known { leads: true, .. })
+    }
 }
 
 /// One stripe, on a cache line of its own.
@@ -155,7 +209,7 @@ pub(crate) struct Inside {
 type Chain = OnceLock<Box<Name>>;
 
 #[derive(Debug)]
-struct Name {
+pub(crate) struct Name {
     cookie: u64,
     name: Short,
     /// The inode, and the code of its type above; 0 if it leads nowhere.
@@ -358,10 +412,16 @@ impl Stripes {
 
     /// Where a name leads to.
     pub(crate) fn find(&self, key: Key<'_>) -> Option<Found> {
+        self.see(key).map(|seen| seen.found)
+    }
+
+    /// The same, to find out later whether it leads there still.
+    pub(crate) fn see(&self, key: Key<'_>) -> Option<Seen<'_>> {
         let stripe = self.some().get(key.stripe())?;
         stripe.version.read(|| {
             let name = Self::probe(stripe, key)?;
-            Found::of(name.target.load(Ordering::Acquire))
+            let found = Found::of(name.target.load(Ordering::Acquire))?;
+            Some(Seen { name, found })
         })
     }
 
@@ -422,28 +482,6 @@ impl Stripes {
         }
     }
 
-    /// Whether there is a cookie for a name.
-    pub(crate) fn has_cookie(&self, key: Key<'_>) -> bool {
-        self.some().get(key.stripe()).is_none_or(|stripe| stripe.room(key).is_some())
-    }
-
-    /// Lets a name lead to an inode; `None` if there is no cookie for it. Returns whether its chain is long now.
-    /// The caller has its stripe's lock.
-    pub(crate) fn put(&self, _locked: &mut Inside, key: Key<'_>, found: Found) -> Option<bool> {
-        let stripe = self.some().get(key.stripe())?;
-        match stripe.room(key)? {
-            Room::Known { name, leads } => {
-                name.target.store(found.word(), Ordering::Release);
-                if leads {
-                    return Some(false);
-                }
-            }
-            Room::Behind { end, cookie } => append(stripe, end, cookie, key.name.into(), found),
-        }
-        let chained = stripe.chained.load(Ordering::Relaxed) as usize;
-        Some(chained > MOST_IN_CHAIN * stripe.chains.all().len())
-    }
-
     /// Lets a name lead nowhere.
     pub(crate) fn take(&self, key: Key<'_>) -> Option<Found> {
         let there = Self::probe(self.some().get(key.stripe())?, key)?;
@@ -453,7 +491,7 @@ impl Stripes {
 
 impl Stripe {
     /// Where a name may be put; `None` if all its cookies are taken.
-    fn room(&self, key: Key<'_>) -> Option<Room<'_>> {
+    fn room<'s>(&'s self, key: Key<'_>) -> Option<Room<'s>> {
         let (mut taken, mut gone) = (Vec::new(), Vec::new());
         let mut end = self.chain(key.first);
         while let Some(name) = end.get() {
