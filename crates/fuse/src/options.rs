@@ -43,8 +43,11 @@ pub struct ServeOptions {
     pub access_times: (AccessTimes, bool),
     /// Changes are durable when their call returns.
     pub synchronous: Synchronous,
-    /// What is new gets the group of its directory, as with BSD.
+    /// New files get the group of their directory, as with BSD.
     pub group_of_directory: bool,
+    /// The mount may be mounted again with mapped ids (Linux 6.12). Nobody is root to the server then: not for the blocks that
+    /// are reserved for root, nor for calls that the kernel does not judge. The kernel must judge permissions.
+    pub mapped_ids: bool,
 }
 
 impl Default for ServeOptions {
@@ -61,6 +64,7 @@ impl Default for ServeOptions {
             access_times: (AccessTimes::Never, true),
             synchronous: Synchronous::default(),
             group_of_directory: false,
+            mapped_ids: false,
         }
     }
 }

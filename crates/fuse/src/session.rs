@@ -23,9 +23,9 @@ use crate::writers::{Writers, WritingBack};
 const MOST_BACKGROUND: u16 = 64;
 
 /// What the server takes of what the kernel offers. Not taken: what needs a server of another kind
-/// (passthrough, splice, DAX, submounts), locks, which the kernel keeps by itself, and id-mapped mounts
+/// (passthrough, splice, DAX, submounts), locks, which the kernel keeps by itself, and, unless asked for, id-mapped mounts
 /// (`FUSE_ALLOW_IDMAP`), because requests that create nothing then come without a user id, which the reserved
-/// blocks and the list of `trusted` attributes depend on.
+/// blocks, trimming and the list of `trusted` attributes depend on.
 const TAKEN: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::EXPORT_SUPPORT)
     .union(InitFlags::BIG_WRITES)
@@ -63,8 +63,12 @@ pub fn serve<C: Carrier, S: Store>(
     let writeback = options.writeback && !began_read_only && options.threads > 1;
     let mut wanted = TAKEN | carrier.wants(options.threads);
     wanted.set(InitFlags::WRITEBACK_CACHE, writeback);
+    wanted.set(InitFlags::ALLOW_IDMAP, options.mapped_ids);
     let Some(taken) = negotiate(&mut *carrier.control(), wanted)? else { return Ok(()) };
     let writeback = taken.contains(InitFlags::WRITEBACK_CACHE);
+    if options.mapped_ids && !taken.contains(InitFlags::ALLOW_IDMAP) {
+        log("ids cannot be mapped: that takes Linux 6.12");
+    }
     writers.unknown = options.open_fast;
     let (metrics, writers) = (&metrics, &writers);
     let (writing_back, times) = (WritingBack::default(), Times::default());

@@ -22,7 +22,7 @@ struct Told {
     changed: Timestamp,
 }
 
-/// What the kernel believes of files whose content came.
+/// Times that the kernel believes of files whose content came.
 #[derive(Debug, Default)]
 pub(crate) struct Times(Mutex<HashMap<InodeNr, Told>>);
 
@@ -31,7 +31,7 @@ impl Times {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Content is about to come. What the kernel tells meanwhile waits until the times from before are noted.
+    /// Content is about to come. Times that the kernel tells meanwhile wait until those from before are noted.
     fn note(&self, inode: InodeNr, now: impl FnOnce() -> Result<Attributes, FsError>) {
         let mut all = self.all();
         if !all.contains_key(&inode)
@@ -49,7 +49,7 @@ impl Times {
         }
     }
 
-    /// What a file that nobody writes any more returns to; `None` if it has that already.
+    /// The times that a file returns to that nobody writes any more; `None` if it has them already.
     fn settle(told: Told, now: &Attributes) -> Option<Told> {
         // Later changes of other attributes stay; the time of a write is both.
         let changed = if now.ctime == now.mtime { told.changed } else { now.ctime };
@@ -79,10 +79,8 @@ impl<S: Store> Adapter<'_, S> {
             return;
         }
         let Ok(file) = self.fs.attributes(inode) else { return };
-        let time = |seconds: u64, nanoseconds| Timestamp {
-            seconds: seconds.cast_signed(),
-            nanoseconds,
-        };
+        let time =
+            |seconds: u64, nanoseconds| Timestamp { seconds: seconds.cast_signed(), nanoseconds };
         let modified = match valid {
             valid if valid.contains(SetattrFields::MTIME_NOW) => Some(file.mtime),
             valid if valid.contains(SetattrFields::MTIME) => {

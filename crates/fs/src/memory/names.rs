@@ -284,7 +284,11 @@ impl<'s, L: Lower> Attempt<'s, L> {
                 false => Locked::all(inner.spots(inode).chain([spot]).collect()),
             };
             let mut held = Held::lock(node);
-            if !seen.is_still() || !inner.is_empty() || node.status.is_gone() || bare && !inner.seal() {
+            if !seen.is_still()
+                || !inner.is_empty()
+                || node.status.is_gone()
+                || bare && !inner.seal()
+            {
                 continue;
             }
             let held_now = std::slice::from_ref(&held);

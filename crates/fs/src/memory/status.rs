@@ -351,7 +351,10 @@ mod tests {
         status.change(|all| all.atime = time(9));
         assert_eq!(status.read(), Attributes { atime: time(9), ..other });
         assert_eq!(status.count_links(|links| links - 65_000, time(10)), 0);
-        assert_eq!(status.read(), Attributes { atime: time(9), links: 0, ctime: time(10), ..other });
+        assert_eq!(
+            status.read(),
+            Attributes { atime: time(9), links: 0, ctime: time(10), ..other }
+        );
         assert!(status.is_gone() && status.who().links == 0);
         assert_eq!(status.count_links(|links| links + 2, time(11)), 2);
         assert!(!status.is_gone() && status.who().links == 1);

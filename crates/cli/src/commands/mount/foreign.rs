@@ -125,7 +125,7 @@ const QUOTA: &str = "quota files with names are not kept; `tune2fs -O quota` mak
 const ENCRYPTED: &str = "encrypted files are shown without their keys";
 const LABELS: &str = "labels of security modules are not given";
 
-/// What becomes of an option that is not one of Floe's: `None` if it is unknown, `Err` with the reason if it is refused.
+/// Judges an option that is not one of Floe's: `None` if it is unknown, `Err` with the reason if it is refused.
 pub(super) fn judge(name: &str, value: Option<&str>) -> Option<Result<(), &'static str>> {
     if let Some((_, as_is, why)) = REFUSED.iter().find(|(refused, ..)| *refused == name) {
         let is_done = value.is_some_and(|value| as_is.contains(&value));
@@ -160,7 +160,8 @@ mod tests {
     #[test]
     fn every_option_of_ext4_is_obeyed_harmless_or_refused_with_a_reason() {
         let standard = Options::parse(&[], false).unwrap();
-        let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/mount.md"));
+        let page =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/mount.md"));
         let page = page.unwrap();
         let mut seen = 0;
         for line in ALL.lines().filter(|line| !line.is_empty()) {
@@ -175,8 +176,14 @@ mod tests {
                     "=" => assert_eq!(parsed.unwrap(), standard, "{word}"),
                     _ => {
                         let text = parsed.unwrap_err().to_string();
-                        assert!(text.contains(name) && text.len() > name.len() + 30, "{word}: {text}");
-                        assert!(page.contains(&format!("`{name}")), "docs/mount.md does not name {name}");
+                        assert!(
+                            text.contains(name) && text.len() > name.len() + 30,
+                            "{word}: {text}"
+                        );
+                        assert!(
+                            page.contains(&format!("`{name}")),
+                            "docs/mount.md does not name {name}"
+                        );
                     }
                 }
                 seen += 1;

@@ -284,6 +284,7 @@ impl Args {
             access_times: (options.access_times.0, !options.access_times.1),
             synchronous: options.synchronous,
             group_of_directory: options.group_of_directory,
+            mapped_ids: options.mapped_ids,
             // Nobody else changes the image.
             ..standard
         }

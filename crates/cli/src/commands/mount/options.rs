@@ -62,8 +62,10 @@ pub(super) struct Options {
     pub(super) quotas: Vec<QuotaKind>,
     /// Changes are durable when their call returns.
     pub(super) synchronous: Synchronous,
-    /// What is new gets the group of its directory.
+    /// New files get the group of their directory.
     pub(super) group_of_directory: bool,
+    /// The mount may be mounted again with mapped ids.
+    pub(super) mapped_ids: bool,
     /// Blocks that are freed are given back to the device.
     pub(super) discard: bool,
     /// Reaction to damaged metadata; by default the superblock's.
@@ -85,6 +87,10 @@ impl Options {
             if !options.take(name, value)? && !sloppy {
                 return Err(refused(format!("unknown mount option {word}")));
             }
+        }
+        if options.mapped_ids && options.everybody {
+            let why = "with `fakeroot` nobody is judged, and ids that are mapped are";
+            return Err(bad("idmap", &why));
         }
         Ok(options)
     }
@@ -172,6 +178,7 @@ impl Options {
             "dirsync" => self.synchronous.names = true,
             "grpid" | "bsdgroups" => self.group_of_directory = true,
             "nogrpid" | "sysvgroups" => self.group_of_directory = false,
+            "idmap" | "noidmap" => self.mapped_ids = name == "idmap",
             "discard" | "nodiscard" => self.discard = name == "discard",
             "colocate" | "nocolocate" => self.colocate = name == "colocate",
             "delalloc" | "nodelalloc" => self.immediate = name == "nodelalloc",
@@ -250,6 +257,7 @@ mod tests {
         let durable = |list| parse(list).unwrap().synchronous;
         assert_eq!((durable("sync"), durable("dirsync").data), (Synchronous::ALL, false));
         assert_eq!((durable("sync,async"), durable("dirsync").names), (durable("rw"), true));
+        assert!(parse("idmap").unwrap().mapped_ids && parse("idmap,fakeroot").is_err());
         let quotas = |list| parse(list).unwrap().quotas;
         assert_eq!(quotas("usrquota,prjquota"), [QuotaKind::User, QuotaKind::Project]);
         assert!(quotas("quota,noquota").is_empty());

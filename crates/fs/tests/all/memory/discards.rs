@@ -13,7 +13,7 @@ use super::crash::record_through;
 use super::live::base;
 use super::patterns;
 
-/// What lies in blocks that were discarded.
+/// Bytes of blocks that were discarded.
 const SHREDS: u8 = 0xdd;
 
 /// Calls that free blocks, some of which are used again.
