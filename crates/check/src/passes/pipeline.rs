@@ -137,8 +137,8 @@ pub fn examine<'d>(
 /// `since`, where they are certain to be the same ([`Examination::rescanned_parts`]).
 ///
 /// Keeps all evidence, because a repair needs it. If the memory budget has no room for that
-/// (`Plan::for_repair`), it uses fingerprints, and [`Volume::scope`] and [`Volume::claim_scope`] name the
-/// groups whose evidence was kept.
+/// (`Plan::for_repair`), it uses fingerprints, and the scopes of [`crate::volume::CheckMode`] name the groups whose
+/// evidence was kept.
 ///
 /// # Errors
 /// As [`check`].
