@@ -21,6 +21,7 @@ mod options;
 mod ring;
 mod session;
 mod times;
+mod told;
 mod writers;
 
 pub use adapter::STATUS;

@@ -9,17 +9,14 @@
 use std::collections::HashMap;
 
 use floe_format::InodeNr;
-use floe_fs::{Attributes, Change as Fields, FsError, Op, OpKind, Store, Timestamp};
+use floe_fs::{Attributes, FsError, Timestamp};
 use floe_sync::{Mutex, MutexGuard, PoisonError};
-
-use crate::abi::{self, Change, SetattrFields};
-use crate::adapter::Adapter;
 
 /// Times of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Told {
-    modified: Timestamp,
-    changed: Timestamp,
+pub(crate) struct Told {
+    pub(crate) modified: Timestamp,
+    pub(crate) changed: Timestamp,
 }
 
 /// Times that the kernel believes of files whose content came.
@@ -27,12 +24,12 @@ struct Told {
 pub(crate) struct Times(Mutex<HashMap<InodeNr, Told>>);
 
 impl Times {
-    fn all(&self) -> MutexGuard<'_, HashMap<InodeNr, Told>> {
+    pub(crate) fn all(&self) -> MutexGuard<'_, HashMap<InodeNr, Told>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Content is about to come. Times that the kernel tells meanwhile wait until those from before are noted.
-    fn note(&self, inode: InodeNr, now: impl FnOnce() -> Result<Attributes, FsError>) {
+    pub(crate) fn note(&self, inode: InodeNr, now: impl FnOnce() -> Result<Attributes, FsError>) {
         let mut all = self.all();
         if !all.contains_key(&inode)
             && let Ok(file) = now()
@@ -42,7 +39,7 @@ impl Times {
     }
 
     /// The kernel, or a program through it, has set times.
-    fn learn(&self, inode: InodeNr, modified: Option<Timestamp>, changed: Timestamp) {
+    pub(crate) fn learn(&self, inode: InodeNr, modified: Option<Timestamp>, changed: Timestamp) {
         if let Some(told) = self.all().get_mut(&inode) {
             told.modified = modified.unwrap_or(told.modified);
             told.changed = changed;
@@ -50,72 +47,10 @@ impl Times {
     }
 
     /// The times that a file returns to that nobody writes any more; `None` if it has them already.
-    fn settle(told: Told, now: &Attributes) -> Option<Told> {
+    pub(crate) fn settle(told: Told, now: &Attributes) -> Option<Told> {
         // Later changes of other attributes stay; the time of a write is both.
         let changed = if now.ctime == now.mtime { told.changed } else { now.ctime };
         (now.mtime != told.modified).then_some(Told { changed, ..told })
-    }
-}
-
-impl<S: Store> Adapter<'_, S> {
-    /// A change is about to be made.
-    pub(crate) fn note_times(&self, inode: InodeNr, change: &Change<'_>) {
-        let inode = match *change {
-            Change::Write { .. } | Change::Fallocate { .. } => Some(inode),
-            Change::Copy { to, .. } => abi::inode_of(to),
-            _ => None,
-        };
-        if let Some(inode) = inode.filter(|_| self.writeback) {
-            self.times.note(inode, || self.fs.attributes(inode));
-        }
-    }
-
-    /// A change was made.
-    pub(crate) fn learn_times(&self, inode: InodeNr, change: &Change<'_>) {
-        let Change::Setattr(asked) = change else { return };
-        let valid = SetattrFields::from_bits_truncate(asked.valid);
-        let sets = SetattrFields::MTIME | SetattrFields::MTIME_NOW;
-        if !self.writeback || !valid.intersects(sets | SetattrFields::CTIME) {
-            return;
-        }
-        let Ok(file) = self.fs.attributes(inode) else { return };
-        let time =
-            |seconds: u64, nanoseconds| Timestamp { seconds: seconds.cast_signed(), nanoseconds };
-        let modified = match valid {
-            valid if valid.contains(SetattrFields::MTIME_NOW) => Some(file.mtime),
-            valid if valid.contains(SetattrFields::MTIME) => {
-                Some(time(asked.mtime, asked.mtimensec))
-            }
-            _ => None,
-        };
-        let changed = match valid.contains(SetattrFields::CTIME) {
-            true => time(asked.ctime, asked.ctimensec),
-            false => file.ctime,
-        };
-        self.times.learn(inode, modified, changed);
-    }
-
-    /// The kernel has told all of a file: its last writer has gone, or it forgets it.
-    pub(crate) fn settle_times(&self, inode: InodeNr) {
-        if !self.writeback {
-            return;
-        }
-        // Kept until the times are there: who writes again waits.
-        let mut all = self.times.all();
-        let Some(told) = all.remove(&inode) else { return };
-        let Ok(now) = self.fs.attributes(inode) else { return };
-        if let Some(told) = Times::settle(told, &now).filter(|_| now.links > 0) {
-            let change = Fields { modified: Some(told.modified), ..Fields::default() };
-            let kind = OpKind::Change { inode, size_bytes: None, change };
-            // If it cannot be changed, nobody wrote to it.
-            let _ = self.fs.apply(&Op { uid: 0, gid: 0, time: told.changed, kind });
-        }
-    }
-
-    /// The same for all files, at the end.
-    pub(crate) fn settle_all_times(&self) {
-        let all: Vec<InodeNr> = self.times.all().keys().copied().collect();
-        all.into_iter().for_each(|inode| self.settle_times(inode));
     }
 }
 
