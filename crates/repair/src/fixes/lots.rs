@@ -1,7 +1,7 @@
 //! Native file systems: the identity in the superblock, and the records of lots (`docs/native.md`).
 
 use floe_check::checks::group::lots::Rules;
-use floe_check::checks::group::reservations::OwnFiles;
+use floe_check::checks::group::reservations::{OwnFiles, is_reservation_file};
 use floe_ext4::group::metadata_runs;
 use floe_format::native::identity::{self, Identity};
 use floe_format::native::lot::{self, LotRecord};
@@ -63,7 +63,10 @@ fn computed(stage: &Stage<'_>) -> Identity {
 pub(super) fn mend_record(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {
     let lot = group.0 / (stage.geometry.block_size / stage.geometry.desc_size);
     let identity = Identity::of(stage.superblock()).ok_or(NOT_NATIVE)?;
-    let named = own_files(stage).and_then(|own| own.by_lot.get(&lot).copied());
+    // A name may lead to a file of somebody else, which would be emptied then.
+    let named = own_files(stage)
+        .and_then(|own| own.by_lot.get(&lot).copied())
+        .filter(|named| is_reservation_file(&stage.evidence.volume, lot, *named));
     let rules = Rules { geometry: &stage.geometry, identity: &identity, is_sealed: true };
     let mut copies = stage.stored_records(lot);
     for copy in &mut copies {

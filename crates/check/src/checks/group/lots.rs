@@ -7,7 +7,7 @@ use floe_format::native::identity::Identity;
 use floe_format::native::lot::{LotRecord, OFFSET, is_desc_size};
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
-use super::reservations::OwnFiles;
+use super::reservations::{OwnFiles, is_reservation_file};
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
 use crate::volume::cubes::is_sealed;
@@ -147,9 +147,14 @@ impl Lots<'_> {
     }
 
     fn wrong_file(&self, record: &LotRecord) -> Option<&'static str> {
-        let named = self.own?.by_lot.get(&record.lot)?;
-        let is_other = record.region_blocks > 0 && named.0 != record.region_inode;
-        is_other.then_some("it names another inode than that of its reservation file")
+        let named = *self.own?.by_lot.get(&record.lot)?;
+        let stated = InodeNr(record.region_inode);
+        if record.region_blocks == 0 || named == stated {
+            return None;
+        }
+        // If the name leads to something else, it is the name that is wrong: the file has none.
+        is_reservation_file(self.volume, record.lot, named)
+            .then_some("it names another inode than that of its reservation file")
     }
 }
 

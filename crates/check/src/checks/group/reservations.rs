@@ -1,6 +1,6 @@
 //! Check: reservation files of native file systems (`docs/native.md`) hold free blocks of their regions, and nothing else.
 //! Reads: the root, `/.cubes` and `/.cubes/c0`, the inode and map of each reservation file, the bitmaps of regions.
-//! Keeps: nothing.  Emits: `ReservationFileMissing`, `ReservationFileWrong`, `RegionNotReserved`.
+//! Keeps: nothing.  Emits: `ReservationFileMissing`, `ReservationFileUnnamed`, `ReservationFileWrong`, `RegionNotReserved`.
 //! Does not verify: that blocks have one owner (shared blocks), that bitmaps are right (`checks/space/bitmaps/`).
 
 use std::collections::BTreeMap;
@@ -82,9 +82,13 @@ pub(super) fn check(
     let is_sealed = is_sealed(volume);
     for record in records.iter().filter(|record| record.region_blocks > 0) {
         let (group, inode) = (GroupNr(record.lot * per_lot), InodeNr(record.region_inode));
-        if !own.by_lot.contains_key(&record.lot) {
+        if own.by_lot.get(&record.lot) != Some(&inode) {
             if own.cube.is_some() {
-                found.push(Problem::ReservationFileMissing { group, inode });
+                let is_there = is_reservation_file(volume, record.lot, inode);
+                found.push(match is_there {
+                    true => Problem::ReservationFileUnnamed { group, inode },
+                    false => Problem::ReservationFileMissing { group, inode },
+                });
             }
             continue;
         }
@@ -106,6 +110,20 @@ pub(super) fn check(
             }
         }
     }
+}
+
+/// Whether an inode can be the reservation file of a lot: an immutable file of root in the lot, without data. Where a name and a
+/// record disagree, this tells which of them is wrong: the file that the wrong one names may be anybody's.
+pub fn is_reservation_file(volume: &Volume<'_>, lot: u32, inode: InodeNr) -> bool {
+    let per_lot = volume.geometry.block_size / volume.geometry.desc_size;
+    let home = volume.geometry.place_of(inode).map(|(group, _)| group.0 / per_lot);
+    let everywhere = BlockRun::new(BlockNr(0), volume.geometry.blocks_count);
+    let files = volume.files();
+    let is_good =
+        |node: &Node| node.in_use() && node.checksum_ok && held(&files, node, everywhere).is_ok();
+    home == Some(lot)
+        && !volume.geometry.is_reserved(inode)
+        && files.node(inode).is_ok_and(|node| is_good(&node))
 }
 
 /// The metadata region of a lot.

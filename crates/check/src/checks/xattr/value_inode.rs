@@ -1,5 +1,5 @@
 //! Check: values of attributes that lie in inodes of their own (feature ea_inode).
-//! Emits: `XattrEaInodeNumberBad`, `XattrValueSizeBad`, `XattrHashBad`, `XattrEaInodeFlagMissing`,
+//! Emits: `EaInodeDeleted`, `XattrEaInodeNumberBad`, `XattrValueSizeBad`, `XattrHashBad`, `XattrEaInodeFlagMissing`,
 //! `EaInodeFeatureMissing`.
 
 use floe_format::ext::inode::{InodeBase, InodeFlags};
@@ -97,6 +97,13 @@ pub(crate) fn check(
     if entry.value_size == 0 || u64::from(entry.value_size) != size {
         let value_size = entry.value_size;
         return Err(Problem::XattrValueSizeBad { inode, block, offset_bytes, value_size });
+    }
+    if target.links_count == 0 {
+        // Linux cannot load it. Without the mark, nothing says that it has not been freed for good.
+        if !flagged {
+            return Err(bad_number);
+        }
+        found.push(Problem::EaInodeDeleted { inode, value_inode });
     }
     if !flagged {
         found.push(Problem::XattrEaInodeFlagMissing { inode, value_inode });
