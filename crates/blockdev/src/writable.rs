@@ -141,7 +141,7 @@ impl WriteBlocks for WritableFile {
         self.file.write_all_at(from, offset_bytes)
     }
 
-    /// All but times: a file that has its blocks already costs the system below no commit of its own. What leads to the data, its
+    /// All but times: a file that has its blocks already costs the system below no commit of its own. All that leads to the data, its
     /// size too, is durable all the same.
     fn flush(&self) -> io::Result<()> {
         self.file.sync_data()

@@ -36,7 +36,7 @@ const MOST_BYTES: u64 = 16 << 20;
 /// Files of a worker that are not removed yet.
 const MOST_FILES: u64 = 64;
 
-/// What a worker makes durable.
+/// The changes that a worker makes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
     /// 4 KiB more of a file of its own.

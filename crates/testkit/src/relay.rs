@@ -119,7 +119,7 @@ impl Call {
                 Ok(fallocate(&file, *flags, *at, *len)?)
             }
             Self::SetMode(path, mode) => {
-                // Of a link it would be that of its target.
+                // That of a link would be its target's.
                 ensure_no_link(&top.join(path))?;
                 fs::set_permissions(top.join(path), PermissionsExt::from_mode(*mode))
             }
@@ -299,7 +299,7 @@ fn is_nearly_full(top: &Path) -> Result<bool> {
     Ok(found.f_bavail < found.f_blocks / SPARE || found.f_favail < found.f_files / SPARE)
 }
 
-/// What of a node both must have.
+/// Facts of a node that both must have.
 type Facts = (Option<Kind>, u64, String, (u32, u32, u16), BTreeMap<Vec<u8>, Vec<u8>>);
 
 fn facts(node: &Node) -> Facts {

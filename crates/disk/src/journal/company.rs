@@ -13,7 +13,7 @@ use floe_sync::thread;
 use super::Journal;
 use super::shared::Flushes;
 
-/// Of the time of a flush, the part that a commit waits at most.
+/// A commit waits for the time of a flush, divided by this, at most.
 const PART: u128 = 8;
 /// From one look whether the others are there to the next.
 const SLICE: Duration = Duration::from_micros(50);

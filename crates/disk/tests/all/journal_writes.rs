@@ -212,7 +212,7 @@ fn two_workers_wait_for_each_other() {
                 for round in 0..rounds {
                     let id = fill(journal, &[*block], round);
                     journal.commit(id).unwrap();
-                    // What a program does until it has the next change.
+                    // A program works until it has the next change.
                     std::thread::sleep(std::time::Duration::from_micros(300));
                 }
             });

@@ -55,7 +55,7 @@ fn op(kind: OpKind<'_>) -> Op<'_> {
 /// A load.
 pub(super) struct Load {
     pub(super) name: &'static str,
-    /// What must be there before; not counted.
+    /// Makes all that must be there before; not counted.
     pub(super) prepare: fn(&dyn Calls) -> Result<()>,
     pub(super) run: fn(&dyn Calls) -> Result<()>,
     /// Takes seconds.

@@ -111,7 +111,7 @@ impl WriteBlocks for Counting {
     }
 }
 
-/// What a load cost.
+/// The cost of a load.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     counts: [u64; 5],
@@ -125,7 +125,7 @@ fn used_microseconds() -> Result<f64> {
     Ok(nanoseconds as f64 / 1e3)
 }
 
-/// Mounts, lets `run` use the file system, and unmounts. What `run` does is counted, with all that it leaves to be written.
+/// Mounts, lets `run` use the file system, and unmounts. The work of `run` is counted, with all that it leaves to be written.
 fn mounted(device: &Counting, run: impl FnOnce(&dyn Calls) -> Result<()>) -> Result<Cost> {
     let (disk, volume) = Disk::open(device)?;
     let files = disk.files()?;

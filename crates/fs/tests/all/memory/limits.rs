@@ -190,7 +190,7 @@ fn a_disk_is_full_to_the_block_while_changes_wait() {
     }
 }
 
-/// What fills a file system.
+/// The kind of files that fill a file system.
 #[derive(Clone, Copy, Debug)]
 enum Full {
     /// Long names.
