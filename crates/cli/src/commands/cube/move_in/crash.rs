@@ -182,7 +182,7 @@ fn power_fails(wanted: usize) -> usize {
         let device = MemDevice::new(base.clone());
         trace.replay(crash, &device).unwrap();
         let what = format!("{crash:?}");
-        let (source, copy, is_marked, _) = used(&device, |fs| found(fs));
+        let (source, copy, is_marked, _) = used(&device, found);
         judge(&device, &what);
         // The name is there with all of the copy, and the source goes only then.
         assert!(copy.is_empty() || copy == files, "{what}: {:?}", copy.keys());
@@ -192,7 +192,7 @@ fn power_fails(wanted: usize) -> usize {
             // All was done but for saying so.
             Err(error) => assert!(source.is_empty() && !is_marked, "{what}: {error:#}"),
         }
-        let (source, copy, is_marked, others) = used(&device, |fs| found(fs));
+        let (source, copy, is_marked, others) = used(&device, found);
         assert!(source.is_empty() && copy == files && !is_marked, "{what}: again");
         assert!(others.is_empty(), "{what}: {others:?} left in the cube");
         judge(&device, &what);
