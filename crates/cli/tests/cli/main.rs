@@ -42,6 +42,7 @@ mod pages;
 mod pasted;
 mod python;
 mod recipes;
+mod relays;
 mod repair;
 mod repair_undo;
 mod rext3;

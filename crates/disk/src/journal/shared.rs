@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::time::Duration;
 
 use floe_ext4::inode_table::desc_place;
 use floe_format::ext::superblock::Superblock;
@@ -43,6 +44,10 @@ pub(super) struct Flushes {
     pub(super) begun: u64,
     pub(super) done: u64,
     pub(super) running: bool,
+    /// Time that the last one took.
+    pub(super) took: Duration,
+    /// Threads that waited for changes when it ended, those that it served among them.
+    pub(super) waiters: usize,
     /// A failed one ends all journals of the device, and is never tried again (rule R10).
     pub(super) failed: Option<String>,
 }

@@ -13,6 +13,8 @@ use serde_json::json;
 use crate::exit::Outcome;
 use crate::image_files::place;
 
+#[cfg(test)]
+mod crash;
 pub(super) mod image;
 pub(super) mod mounted;
 
