@@ -16,6 +16,7 @@ use super::{Args, Names, built_floe, chosen, for_all_seeds, name_of, names, pars
 
 mod mixture;
 mod native;
+mod rext3;
 
 /// Time limit in seconds, after which the program counts as hung.
 const LIMIT_SECONDS: u32 = 60;
@@ -55,7 +56,7 @@ pub(super) struct Case {
 
 /// The undamaged image of a profile.
 fn base(args: &Args, profile: Profile) -> Result<Image> {
-    if args.native { native::base(args, profile) } else { build::base(profile) }
+    if args.native || args.rext3 { native::base(args, profile) } else { build::base(profile) }
 }
 
 /// The damaged image of a seed.
@@ -72,6 +73,9 @@ fn judge_image(
     profile: Profile,
     image: &Image,
 ) -> Result<Judgement> {
+    if args.rext3 {
+        return rext3::judge(program, &base(args, profile)?, image);
+    }
     let read_by = if args.kernel { ReadBy::Kernel } else { ReadBy::Testkit };
     let original = base(args, profile)?;
     let terms = Terms { read_by, original: Some(&original) };
@@ -107,7 +111,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if let Some(case) = &args.replay {
         return replay(args, case, &program, &names);
     }
-    let profiles = if args.native { native::profiles(args)? } else { chosen(args)? };
+    let profiles = match (args.native, args.rext3) {
+        (true, _) => native::profiles(args)?,
+        (_, true) => rext3::profiles(args)?,
+        _ => chosen(args)?,
+    };
     let begin = Instant::now();
     let recipes = Recipes::new();
     let linux = if args.linux { Third::find(&profiles)? } else { Third::none() };
