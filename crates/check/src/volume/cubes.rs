@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use floe_ext4::cubes::{self, Copies};
-use floe_ext4::files::Files;
 use floe_format::native::cube::SubSuperblock;
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::{LotRecord, is_desc_size};
@@ -65,7 +64,8 @@ impl CubeMap {
         }
         let lot_groups = geometry.block_size / geometry.desc_size;
         let (super_file, fence) = own_files(volume, &identity);
-        let coupled = volume.used_backup.is_some() || Identity::is_coupled(&volume.superblock);
+        let coupled =
+            volume.doubts.used_backup.is_some() || Identity::is_coupled(&volume.superblock);
         let mut map = Self { lot_groups, super_file, fence, coupled, ..Self::default() };
         let mut bytes = Vec::new();
         for lot in 0..geometry.desc_blocks {
@@ -203,7 +203,7 @@ fn record_of(volume: &Volume<'_>, lot: u32, lot_groups: u32, bytes: &[u8]) -> Op
     let raws = bytes.chunks_exact(volume.geometry.desc_size as usize);
     groups
         .zip(raws)
-        .filter(|(group, _)| !volume.distrusted.contains(group))
+        .filter(|(group, _)| !volume.doubts.distrusted.contains(group))
         .filter_map(|(_, raw)| LotRecord::of(raw))
         .find(|record| record.lot == lot)
 }
@@ -214,8 +214,7 @@ fn own_files(volume: &Volume<'_>, identity: &Identity) -> (InodeNr, InodeNr) {
     if is_sealed(volume) {
         return named;
     }
-    let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
-    let files = Files::new(volume.device, superblock, geometry, volume.groups.clone());
+    let files = volume.files();
     match cubes::own_inodes(&files, InodeNr(identity.home_inode)) {
         Ok((own, fence)) => (own.unwrap_or_default(), fence.unwrap_or_default()),
         Err(_) => named,
@@ -224,7 +223,7 @@ fn own_files(volume: &Volume<'_>, identity: &Identity) -> (InodeNr, InodeNr) {
 
 /// Whether the primary superblock is in use, and nobody has written since Floe sealed it.
 pub(crate) fn is_sealed(volume: &Volume<'_>) -> bool {
-    volume.used_backup.is_none() && Identity::is_sealed(&volume.superblock)
+    volume.doubts.used_backup.is_none() && Identity::is_sealed(&volume.superblock)
 }
 
 /// Both copies of sub-superblocks; `None` if the map of their file is damaged.
@@ -236,8 +235,7 @@ fn read_copies(
     if file.0 == 0 {
         return Some(BTreeMap::new());
     }
-    let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
-    let files = Files::new(volume.device, superblock, geometry, volume.groups.clone());
+    let files = volume.files();
     let node = files.node(file).ok().filter(|node| node.checksum_ok && node.in_use())?;
     let inode = node.inode();
     let mut read = |block| {

@@ -50,7 +50,7 @@ pub(super) enum Step {
     },
 }
 
-/// What a batch is made of.
+/// The records of a batch.
 #[derive(Default)]
 pub(super) struct Choice {
     pub(super) records: BTreeSet<Stamp>,
@@ -393,7 +393,7 @@ impl<L: Lower> MemFs<L> {
     pub(super) fn flush_until(&self, part: u64) -> Result<(), FsError> {
         while self.is_pressed(part) {
             if !self.flush_oldest(&self.flushing())? {
-                // What slots have brought back makes the difference, if anything does.
+                // Only space that slots gave back can make a difference.
                 drop(self.state_mut());
                 if !self.is_pressed(part) || !self.flush_oldest(&self.flushing())? {
                     break;

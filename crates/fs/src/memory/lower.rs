@@ -1,4 +1,4 @@
-//! What the file system in memory asks of the disk below.
+//! The interface to the disk below the file system in memory.
 
 use floe_disk::ops::Reserved;
 use floe_format::InodeNr;
@@ -9,7 +9,7 @@ use crate::op::Op;
 use crate::store::Store;
 use crate::{FsError, NameHash};
 
-/// What the file system in memory must know of the disk.
+/// Facts about the disk for the file system in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     /// How cookies are made.
@@ -22,7 +22,7 @@ pub struct Facts {
     pub cluster_blocks: u32,
     /// Inodes of a group: files are created near their directory.
     pub inodes_per_group: u32,
-    /// What quotas mean for changes.
+    /// How quotas limit changes.
     pub quotas: Quotas,
     /// Blocks that content never gets, free or not: those of metadata regions.
     pub kept_blocks: u64,
@@ -32,7 +32,7 @@ pub struct Facts {
 
 /// A store that changes may reach late: each as a whole, in an order that the caller chooses.
 pub trait Lower: Store {
-    /// What the file system in memory must know.
+    /// Facts for the file system in memory.
     fn facts(&self) -> Facts;
 
     /// Promises numbers of free inodes, 1 to `most`, near a directory. Nobody else gets them before

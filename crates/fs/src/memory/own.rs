@@ -1,4 +1,4 @@
-//! What a slot has for itself until it is merged with the others: a log of changes, space and numbers that it may use.
+//! State private to a slot until it is merged with the others: a log of changes, space and numbers that it may use.
 
 use floe_format::InodeNr;
 use floe_sync::{Alone, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ const INODES_PER_LEASE: u64 = 1024;
 /// A slot takes at most this part of what is left.
 const PART_PER_LEASE: u64 = 32;
 
-/// What a slot has for itself.
+/// State private to a slot.
 #[derive(Debug, Default)]
 pub(crate) struct Own {
     pub(crate) number: u64,
@@ -29,13 +29,13 @@ pub(crate) struct Own {
     pub(crate) opened: u64,
     /// Changes that were logged since the last merge of all that a slot has.
     pub(crate) logged: usize,
-    /// What they may take of the space that is leased.
+    /// The part of the leased space that they may take.
     pub(crate) room: Option<Room>,
     /// Numbers that the disk has promised.
     pub(crate) numbers: Numbers,
     /// Pages that came, less those that went, of those for which space is reserved.
     pub(crate) pages: i64,
-    /// What owners may use, where limits count.
+    /// Quota leased to owners, where limits count.
     pub(crate) quota: Leases,
     /// Pages for which memory was taken.
     pub(crate) kept_pages: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Own {
     pub(crate) crowded: Vec<InodeNr>,
 }
 
-/// What a slot has logged, until somebody merges the logs: behind locks of their own, so that whoever does keeps no reader
+/// The log of a slot until somebody merges the logs: behind locks of their own, so that whoever does keeps no reader
 /// waiting.
 #[derive(Debug, Default)]
 pub(crate) struct Logged {
@@ -80,7 +80,7 @@ impl Pool {
         let blocks = part(free.blocks, BLOCKS_PER_LEASE, blocks);
         let inodes = part(free.inodes, INODES_PER_LEASE, inodes);
         free.blocks = free.blocks.checked_sub(blocks)?;
-        // What a failure takes of the blocks comes back with the next merge.
+        // Blocks taken before a failure come back with the next merge.
         free.inodes = free.inodes.checked_sub(inodes)?;
         Some((blocks, inodes))
     }
@@ -148,8 +148,8 @@ impl Pending {
 }
 
 impl<L: Lower> MemFs<L> {
-    /// What waits, with all that slots have logged. Other threads go on: a change that is logged while this one waits for the
-    /// logs comes next time, and so does whatever depends on it.
+    /// The waiting changes, with all that slots have logged. Other threads go on: a change that is logged while this one
+    /// waits for the logs comes next time, and so does whatever depends on it.
     pub(super) fn gather<'s>(&self, state: &'s State) -> MutexGuard<'s, Pending> {
         let mut pending = state.pending();
         self.gather_into(state, &mut pending);

@@ -1,5 +1,5 @@
-//! What waits for the disk, once what slots have logged is merged. Whoever flushes has its lock; calls that change or read
-//! something need it only where they are alone.
+//! Changes that wait for the disk, after the logs of slots are merged. Whoever flushes has its lock; calls that change or
+//! read something need it only where they are alone.
 
 use std::collections::BTreeSet;
 
@@ -123,7 +123,7 @@ fn count_name_bytes(state: &State, record: &Record, sign: i64) {
 }
 
 impl State {
-    /// What waits. Logs of slots are not merged here.
+    /// The waiting changes. Logs of slots are not merged here.
     pub(crate) fn pending(&self) -> MutexGuard<'_, Pending> {
         // A panic in a change ends all changes.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
