@@ -35,7 +35,8 @@ pub(super) fn mend_identity(stage: &mut Stage<'_>) {
     stage.write_backups();
 }
 
-/// The size of regions that a lot's record proves: `own`, or that of a backup, or else the largest that a record has.
+/// The size of regions that a lot's record proves: `own`, or that of a backup; else what the first backup says, or the largest that a
+/// record has.
 fn region_blocks(stage: &Stage<'_>, own: u32) -> u32 {
     let geometry = &stage.geometry;
     let records: Vec<LotRecord> = (0..geometry.desc_blocks)
@@ -51,8 +52,9 @@ fn region_blocks(stage: &Stage<'_>, own: u32) -> u32 {
     let backups: Vec<u32> = super::superblock::good_backups(stage)
         .filter_map(|backup| Identity::of(&backup).map(|identity| identity.region_blocks))
         .collect();
-    let mut known = std::iter::once(own).chain(backups);
-    known.find(fits).unwrap_or_else(|| computed(stage).region_blocks)
+    let mut known = std::iter::once(own).chain(backups.iter().copied());
+    let said = known.find(fits).or_else(|| backups.first().copied());
+    said.unwrap_or_else(|| computed(stage).region_blocks)
 }
 
 fn is_possible(stage: &Stage<'_>, inode: InodeNr) -> bool {

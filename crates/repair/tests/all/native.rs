@@ -300,7 +300,8 @@ fn fields_of_the_layout_that_copies_contradict_are_mended_and_not_copied() {
     if tool::missing() {
         return;
     }
-    let of_superblock: [(&str, fn(&mut Superblock)); 6] = [
+    type Edit = fn(&mut Superblock);
+    let of_superblock: [(&str, Edit); 6] = [
         ("native-identity-wrong", |superblock| {
             let identity = Identity::of(superblock).unwrap();
             Identity { region_blocks: 32, ..identity }.put(superblock);
@@ -328,7 +329,8 @@ fn fields_of_the_layout_that_copies_contradict_are_mended_and_not_copied() {
         raw[at..at + 4].copy_from_slice(&value.to_le_bytes());
     };
     let get = |raw: &[u8], at: usize| u32::from_le_bytes(*raw[at..].first_chunk().unwrap());
-    let of_record: [&dyn Fn(&mut [u8]); 5] = [
+    type RecordEdit<'e> = &'e dyn Fn(&mut [u8]);
+    let of_record: [RecordEdit<'_>; 5] = [
         &|raw| put(raw, 0x18, 63),
         &|raw| put(raw, 0x18, 200),
         &|raw| put(raw, 0x10, get(raw, 0x10) + 1),

@@ -73,13 +73,23 @@ fn judge_image(
     profile: Profile,
     image: &Image,
 ) -> Result<Judgement> {
-    if args.rext3 {
-        return rext3::judge(program, &base(args, profile)?, image);
-    }
     let read_by = if args.kernel { ReadBy::Kernel } else { ReadBy::Testkit };
     let original = base(args, profile)?;
     let terms = Terms { read_by, original: Some(&original) };
     judge(image, &terms, &|path| program.repair(path))
+}
+
+/// The same for damage that is known.
+fn judge_damaged(
+    args: &Args,
+    program: &Program,
+    profile: Profile,
+    (image, damage): (&Image, &Damage),
+) -> Result<Judgement> {
+    if args.rext3 {
+        return rext3::judge(program, &base(args, profile)?, image, &damage.events);
+    }
+    judge_image(args, program, profile, image)
 }
 
 fn judge_one(
@@ -93,7 +103,7 @@ fn judge_one(
         return mixture::judge_one(args, program, (recipes, linux), parts, seed);
     }
     let (image, damage) = damaged(args, profile, seed)?;
-    let judgement = judge_image(args, program, profile, &image)?;
+    let judgement = judge_damaged(args, program, profile, (&image, &damage))?;
     let Judgement { faults, no_measure, ours, done, .. } = judgement;
     if done {
         linux.submit(profile, seed, ours)?;
@@ -207,7 +217,7 @@ fn replay(args: &Args, case: &str, program: &Program, names: &Names) -> Result<(
     let (profile, seed) = parse_case(case)?;
     let (image, damage) = damaged(args, profile, seed)?;
     println!("{profile}: {damage}");
-    let mut judgement = judge_image(args, program, profile, &image)?;
+    let mut judgement = judge_damaged(args, program, profile, (&image, &damage))?;
     if args.linux && judgement.done {
         let linux = Third::find(&[profile])?;
         judgement.faults.extend(linux.opinion(profile, &judgement.ours)?);

@@ -1,13 +1,16 @@
 //! Check: the identity of a native file system, and the records of lots in its descriptors (`docs/native.md`).
-//! Reads: descriptors, and the directories that name reservation files.  Keeps: nothing.
+//! Reads: descriptors, the directories that name reservation files, and a backup of the superblock where lots contradict the
+//! primary one.  Keeps: nothing.
 //! Emits: `NativeIdentityWrong`, `LotRecordWrong`.
 //! Does not verify: reservation files and sub-superblocks (`reservations.rs` and `cubes.rs` here, which this check calls).
 
+use floe_format::ext::superblock::Superblock;
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::{LotRecord, OFFSET, is_desc_size, region_share};
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
 use super::reservations::OwnFiles;
+use crate::checks::superblock::backups::MOST_BACKUPS;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
 use crate::volume::cubes::is_sealed;
@@ -106,9 +109,23 @@ fn layout_fault(
     let is_share = |record: &LotRecord| {
         region_share(geometry, record.lot, identity.region_blocks) == record.region_blocks
     };
-    // Lots that grew since keep the region that they had.
-    (regions.peek().is_some() && !regions.any(is_share))
-        .then_some("no lot has a metadata region of the size that it says")
+    if regions.peek().is_none() || regions.any(is_share) {
+        return None;
+    }
+    // Lots that became larger or smaller since keep the region that they had: then the backups say the same.
+    let backups = (1..geometry.group_count).filter_map(|at| geometry.superblock_of(GroupNr(at)));
+    let said = backups.take(MOST_BACKUPS).find_map(|block| region_blocks_in(volume, block))?;
+    (said != identity.region_blocks)
+        .then_some("neither a lot nor a backup has metadata regions of the size that it says")
+}
+
+/// The size of regions that a backup of the superblock of this file system says.
+fn region_blocks_in(volume: &Volume<'_>, block: BlockNr) -> Option<u32> {
+    let mut bytes = [0; Superblock::SIZE];
+    volume.device.read_at(volume.geometry.offset_bytes(block), &mut bytes).ok()?;
+    let backup = Superblock::decode(&bytes);
+    let is_ours = Superblock::checksum_ok(&bytes) && backup.uuid == volume.superblock.uuid;
+    Identity::of(&backup).filter(|_| is_ours).map(|identity| identity.region_blocks)
 }
 
 /// The facts by which a record is judged.
