@@ -7,6 +7,7 @@ mod budget;
 mod crash;
 mod cubes;
 mod device_faults;
+mod discards;
 mod limits;
 mod live;
 mod losses;
