@@ -297,10 +297,11 @@ fn identities_are_repaired_from_backups_and_records() {
 /// so, and nothing right is written over.
 #[test]
 fn fields_of_the_layout_that_copies_contradict_are_mended_and_not_copied() {
+    type Edit = fn(&mut Superblock);
+    type RecordEdit<'e> = &'e dyn Fn(&mut [u8]);
     if tool::missing() {
         return;
     }
-    type Edit = fn(&mut Superblock);
     let of_superblock: [(&str, Edit); 6] = [
         ("native-identity-wrong", |superblock| {
             let identity = Identity::of(superblock).unwrap();
@@ -329,7 +330,6 @@ fn fields_of_the_layout_that_copies_contradict_are_mended_and_not_copied() {
         raw[at..at + 4].copy_from_slice(&value.to_le_bytes());
     };
     let get = |raw: &[u8], at: usize| u32::from_le_bytes(*raw[at..].first_chunk().unwrap());
-    type RecordEdit<'e> = &'e dyn Fn(&mut [u8]);
     let of_record: [RecordEdit<'_>; 5] = [
         &|raw| put(raw, 0x18, 63),
         &|raw| put(raw, 0x18, 200),

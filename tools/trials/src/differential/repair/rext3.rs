@@ -87,8 +87,11 @@ pub(super) fn judge(
     }
     let after = verdict(program, &judgement.ours)?;
     let is_clean = judgement.done && after.exit == Some(0);
-    // Nobody can repair a journal of a kind that only a newer program knows, and the like.
-    let is_impossible = !judgement.done && first.text.contains("it cannot be repaired: ");
+    // Nobody can repair a journal or a superblock of a kind that only a newer program knows, and the like.
+    let is_impossible = !judgement.done
+        && ["it cannot be repaired: ", "Something newer wrote this file system"]
+            .iter()
+            .any(|said| first.text.contains(said));
     if is_impossible {
         judgement.no_measure = Some("Floe leaves damage that it cannot repair".to_owned());
     } else if !is_clean && (judgement.done || left.is_some()) {
