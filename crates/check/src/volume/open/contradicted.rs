@@ -8,7 +8,6 @@ use floe_format::ext::indirect::pointers;
 use floe_format::ext::inode::Inode;
 use floe_format::ext::superblock::Superblock;
 use floe_format::features::Compat;
-use floe_format::native::lot;
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
 use super::backups::USUAL_FIRST_INODE;
@@ -31,22 +30,8 @@ pub(super) struct Contradicted {
 /// The first field that is contradicted.
 pub(super) fn find(device: &dyn ReadBlocks, opened: &Opened) -> Option<Contradicted> {
     rext3::find(device, opened)
-        .or_else(|| lot_groups(opened))
         .or_else(|| first_inode(device, opened))
         .or_else(|| reserved_descriptors(device, opened))
-}
-
-/// Flexible groups that are no lots, in a native file system: the descriptors of a lot fill a block.
-fn lot_groups(opened: &Opened) -> Option<Contradicted> {
-    let superblock = &opened.superblock;
-    let stored = superblock.log_groups_per_flex;
-    let expected = u8::try_from(lot::lot_groups(superblock).checked_ilog2()?).ok()?;
-    (stored != expected).then(|| Contradicted {
-        field: "s_log_groups_per_flex",
-        stored: stored.into(),
-        expected: expected.into(),
-        superblock: Superblock { log_groups_per_flex: expected, ..superblock.clone() },
-    })
 }
 
 /// Inodes below `s_first_ino` that are in use like any other. Every mke2fs writes 11.
