@@ -29,7 +29,7 @@ fn files(tree: &tree::Tree) -> Vec<(Vec<u8>, String)> {
     kept.map(|(path, node)| (path.clone(), node.content.clone())).collect()
 }
 
-/// What a mount by Floe shows, which writes to it, too.
+/// The files that a mount by Floe shows, which writes to it, too.
 fn visited(image: &Path, round: usize) -> Vec<(Vec<u8>, String)> {
     let ours = Ours::new(image, &[]);
     work(ours.path(), round);

@@ -201,7 +201,7 @@ impl<'a> Output<'a> {
         self.put("the superblock", OFFSET_BYTES, &self.superblock_bytes(GroupNr(0)))?;
         let flushed = self.flush();
         if flushed.is_err() {
-            // What the device did not keep, nobody is to take for whole. The first error is the one to tell.
+            // Nobody is to take for whole a file system that the device did not keep. The first error is the one to tell.
             let _ = self.put("over the superblock", OFFSET_BYTES, &[0; Superblock::SIZE]);
         }
         flushed

@@ -98,7 +98,7 @@ fn identity_fault(
         .then_some("it names another inode than /.cubes/super")
 }
 
-/// What the identity says of lots, and the records of lots contradict.
+/// A statement of the identity about lots that their records contradict.
 fn layout_fault(
     volume: &Volume<'_>,
     identity: &Identity,

@@ -119,7 +119,7 @@ pub(super) fn judge(
     Ok(judgement)
 }
 
-/// What Floe says of an image.
+/// The verdict of Floe on an image.
 fn verdict(program: &Program, image: &Image) -> Result<Outcome> {
     let (name, first) = program.0.split_first().context("no program")?;
     let mut command = tool::command(name);
