@@ -67,6 +67,7 @@ fn what_resize2fs_made_larger_or_smaller_is_sealed_again() {
                 judge(&Image::open(image.path()).unwrap(), &format!("{what}, after Floe"));
             }
         }
+        tool::must("e2fsck", &["-fy", path], &[0, 1]).unwrap();
         tool::must("resize2fs", &["-M", path], &[0]).unwrap();
         judge(&Image::open(image.path()).unwrap(), "smallest");
         let ours = Ours::new(image.path(), &[]);
