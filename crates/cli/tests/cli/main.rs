@@ -33,6 +33,7 @@ mod mount_killed;
 mod mount_limits;
 mod mounted_cubes;
 mod native;
+mod native_resized;
 mod odd_calls;
 mod online;
 mod outputs;
