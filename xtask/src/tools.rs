@@ -26,6 +26,7 @@ pub(crate) const TOOLS: [Tool; 3] = [
             "mount-damage",
             "mount-ends",
             "mount-suite",
+            "relay",
             "salvage-compare",
         ],
     },
@@ -40,7 +41,9 @@ pub(crate) const TOOLS: [Tool; 3] = [
         commands: &[
             "ageing",
             "bench",
+            "commits",
             "conflicts",
+            "counts",
             "cubes",
             "engines",
             "eta",

@@ -9,6 +9,7 @@ mod mount_damage;
 mod mount_ends;
 mod mount_suite;
 mod mounted;
+mod relay;
 mod salvage_compare;
 
 use std::process::ExitCode;
@@ -39,6 +40,8 @@ enum Chore {
     MountEnds(mount_ends::Args),
     /// Let programs that others wrote use a mount (needs root; skips programs not installed)
     MountSuite(mount_suite::Args),
+    /// Let Floe, Linux and e2fsck take turns at one file system, beside a model (needs root)
+    Relay(relay::Args),
     /// Destroy metadata and compare the files that floe salvage, e2fsck, photorec, ext4magic and
     /// extundelete bring back
     SalvageCompare(salvage_compare::Args),
@@ -68,6 +71,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::MountDamage(args) => mount_damage::run(&args),
         Chore::MountEnds(args) => mount_ends::run(&args),
         Chore::MountSuite(args) => mount_suite::run(&args),
+        Chore::Relay(args) => relay::run(&args),
         Chore::SalvageCompare(args) => salvage_compare::run(&args),
         Chore::FuzzSeeds(args) => fuzz_seeds::run(&args),
         Chore::GuestJudge(args) => linux_judge::inside(&args),

@@ -12,7 +12,7 @@ use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::Incompat;
 use floe_format::native::identity::{FLAG_RESERVED, Identity};
 use floe_format::native::is_locked;
-use floe_format::native::lot::LotRecord;
+use floe_format::native::lot::{LotRecord, lot_groups};
 use floe_format::{GroupNr, InodeNr};
 
 use super::{Volume, cubes};
@@ -30,9 +30,7 @@ pub(super) fn use_lots(
 ) {
     if Identity::of(superblock).is_some() {
         let seed = superblock.features().metadata_csum().then(|| superblock.seed());
-        // Shifts of 32 and more are no file system that can be opened; then there are no lots.
-        let groups = 1u32.checked_shl(u32::from(superblock.log_groups_per_flex)).unwrap_or(0);
-        space.use_regions(groups, seed);
+        space.use_regions(lot_groups(superblock), seed);
         let (geo, descs) = (space.groups().geometry().clone(), space.groups().descs().to_vec());
         let owners = cubes::owners(device, superblock, &geo);
         let subs = cubes::sub_superblocks(optional, superblock, &geo, &descs);

@@ -192,6 +192,38 @@ fn sixteen_workers_share_flushes() {
     assert!(4 * flushes < acknowledged, "{flushes} flushes for {acknowledged} commits");
 }
 
+/// Two workers on a slow device: whoever writes the next transaction waits a little for the other, so that each flush serves a
+/// commit of both, or of one and the log of the other. Alone, each commit would take two.
+#[test]
+fn two_workers_wait_for_each_other() {
+    if tool::missing() {
+        return;
+    }
+    let model = Model::flushes(std::time::Duration::from_millis(30));
+    let device = Modelled::new(device(Profile::Ext4K1), &model).waiting();
+    let (workers, rounds) = (2, 12);
+    let blocks = free_blocks(&device, workers);
+    let journal = Journal::open(&device).unwrap();
+    let before = device.flushes();
+    std::thread::scope(|scope| {
+        for block in &blocks {
+            let journal = &journal;
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    let id = fill(journal, &[*block], round);
+                    journal.commit(id).unwrap();
+                    // A program works until it has the next change.
+                    std::thread::sleep(std::time::Duration::from_micros(300));
+                }
+            });
+        }
+    });
+    let (flushes, acknowledged) = (device.flushes() - before, workers * u64::from(rounds));
+    eprintln!("{flushes} flushes for {acknowledged} commits");
+    // A fourth more than one each: the first and the last, and a thread that the machine kept away.
+    assert!(100 * flushes <= 125 * acknowledged, "{flushes} flushes for {acknowledged} commits");
+}
+
 /// Each checksum version that a journal may have: recovered by e2fsck and by Floe.
 #[test]
 fn every_checksum_version_is_written_as_e2fsck_reads_it() {

@@ -4,7 +4,7 @@ use floe_check::checks::group::lots::Rules;
 use floe_check::checks::group::reservations::{OwnFiles, is_reservation_file};
 use floe_ext4::group::metadata_runs;
 use floe_format::native::identity::{self, Identity};
-use floe_format::native::lot::{self, LotRecord};
+use floe_format::native::lot::{self, LotRecord, region_share};
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
 use crate::failure::Failure;
@@ -22,6 +22,7 @@ fn own_files(stage: &Stage<'_>) -> Option<OwnFiles> {
 pub(super) fn mend_identity(stage: &mut Stage<'_>) {
     let known = Identity::of(stage.superblock()).or_else(|| in_backup(stage));
     let mut identity = known.unwrap_or_else(|| computed(stage));
+    identity.region_blocks = region_blocks(stage, identity.region_blocks);
     if let Some(own) = own_files(stage) {
         identity.super_inode = own.super_file.unwrap_or_default().0;
     }
@@ -32,6 +33,28 @@ pub(super) fn mend_identity(stage: &mut Stage<'_>) {
     };
     Identity { seal: 0, ..identity }.put(stage.superblock_mut());
     stage.write_backups();
+}
+
+/// The size of regions that a lot's record proves: `own`, or that of a backup; else what the first backup says, or the largest that a
+/// record has.
+fn region_blocks(stage: &Stage<'_>, own: u32) -> u32 {
+    let geometry = &stage.geometry;
+    let records: Vec<LotRecord> = (0..geometry.desc_blocks)
+        .flat_map(|lot| stage.stored_records(lot))
+        .filter(|record| record.region_blocks > 0 && record.lot < geometry.desc_blocks)
+        .collect();
+    let fits = |blocks: &u32| {
+        let is_share = |record: &LotRecord| {
+            region_share(geometry, record.lot, *blocks) == record.region_blocks
+        };
+        records.is_empty() || records.iter().any(is_share)
+    };
+    let backups: Vec<u32> = super::superblock::good_backups(stage)
+        .filter_map(|backup| Identity::of(&backup).map(|identity| identity.region_blocks))
+        .collect();
+    let mut known = std::iter::once(own).chain(backups.iter().copied());
+    let said = known.find(fits).or_else(|| backups.first().copied());
+    said.unwrap_or_else(|| computed(stage).region_blocks)
 }
 
 fn is_possible(stage: &Stage<'_>, inode: InodeNr) -> bool {
@@ -100,8 +123,7 @@ fn by_layout(
     let groups = (first.0..first.0.saturating_add(per_lot).min(geometry.group_count)).map(GroupNr);
     let start = geometry.group_start(first);
     let end = groups.clone().next_back().map_or(start, |last| geometry.blocks_of(last).end());
-    let whole = u64::from(geometry.blocks_per_group) * u64::from(per_lot);
-    let wanted = u64::from(identity.region_blocks) * (end.0 - start.0) / whole;
+    let wanted = u64::from(region_share(geometry, lot, identity.region_blocks));
     let region = by_file(stage, named)
         .map(|at| BlockRun::new(at, wanted))
         .filter(|run| run.start >= start && run.end() <= end)

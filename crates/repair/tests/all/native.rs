@@ -294,6 +294,51 @@ fn identities_are_repaired_from_backups_and_records() {
     }
 }
 
+/// Each field by which the layout is found is wrong in the primary copy alone, with a right checksum: the copies and what lies on the disk say
+/// so, and nothing right is written over.
+#[test]
+fn fields_of_the_layout_that_copies_contradict_are_mended_and_not_copied() {
+    type Edit = fn(&mut Superblock);
+    type RecordEdit<'e> = &'e dyn Fn(&mut [u8]);
+    if tool::missing() {
+        return;
+    }
+    let of_superblock: [(&str, Edit); 3] = [
+        ("native-identity-wrong", |superblock| {
+            let identity = Identity::of(superblock).unwrap();
+            Identity { region_blocks: 32, ..identity }.put(superblock);
+        }),
+        ("native-identity-wrong", |superblock| {
+            let identity = Identity::of(superblock).unwrap();
+            Identity { region_blocks: 512, ..identity }.put_sealed(superblock);
+        }),
+        ("native-identity-wrong", |superblock| {
+            let identity = Identity::of(superblock).unwrap();
+            Identity { version: 2, ..identity }.put(superblock);
+        }),
+    ];
+    for (expected, edit) in of_superblock {
+        let image = repaired(&[expected], |device| edit_superblocks(device, &[OFFSET_BYTES], edit));
+        let identity = Identity::of(&superblock(&image)).unwrap();
+        assert_eq!(identity.region_blocks, 64, "{expected}");
+    }
+    // Records: all groups of a lot agree, in the primary descriptors.
+    let put = |raw: &mut [u8], at: usize, value: u32| {
+        raw[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    };
+    let get = |raw: &[u8], at: usize| u32::from_le_bytes(*raw[at..].first_chunk().unwrap());
+    let of_record: [RecordEdit<'_>; 5] = [
+        &|raw| put(raw, 0x18, 63),
+        &|raw| put(raw, 0x18, 200),
+        &|raw| put(raw, 0x10, get(raw, 0x10) + 1),
+        &|raw| put(raw, 0x10, get(raw, 0x10) - 3),
+        &|raw| put(raw, 0x08, 1),
+    ];
+    for edit in of_record {
+        repaired(&["lot-record-wrong"], |device| edit_descriptors(device, 8..12, &[0], edit));
+    }
+}
+
 #[test]
 fn reservation_files_are_rebuilt() {
     if tool::missing() {

@@ -1,13 +1,16 @@
 //! Check: the identity of a native file system, and the records of lots in its descriptors (`docs/native.md`).
-//! Reads: descriptors, and the directories that name reservation files.  Keeps: nothing.
+//! Reads: descriptors, the directories that name reservation files, and a backup of the superblock where lots contradict the
+//! primary one.  Keeps: nothing.
 //! Emits: `NativeIdentityWrong`, `LotRecordWrong`.
 //! Does not verify: reservation files and sub-superblocks (`reservations.rs` and `cubes.rs` here, which this check calls).
 
+use floe_format::ext::superblock::Superblock;
 use floe_format::native::identity::Identity;
-use floe_format::native::lot::{LotRecord, OFFSET, is_desc_size};
+use floe_format::native::lot::{LotRecord, OFFSET, is_desc_size, region_share};
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
 use super::reservations::{OwnFiles, is_reservation_file};
+use crate::checks::superblock::backups::MOST_BACKUPS;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
 use crate::volume::cubes::is_sealed;
@@ -38,7 +41,7 @@ pub(crate) fn check_of(volume: &Volume<'_>, cube: Option<u32>, found: &mut Findi
         own: own.as_ref(),
     };
     let mut bytes = Vec::new();
-    let mut records = Vec::new();
+    let mut records: Vec<LotRecord> = Vec::new();
     let is_wanted = |lot: u32| match (&volume.cubes, cube) {
         (Some(cubes), Some(cube)) => cubes.of_group(GroupNr(lot * cubes.lot_groups())) == cube,
         _ => true,
@@ -53,6 +56,9 @@ pub(crate) fn check_of(volume: &Volume<'_>, cube: Option<u32>, found: &mut Findi
             Ok(record) => records.extend(record),
             Err((group, reason)) => found.push(Problem::LotRecordWrong { group, reason }),
         }
+    }
+    if let Some(reason) = layout_fault(volume, &identity, &records) {
+        found.push(Problem::NativeIdentityWrong { reason });
     }
     if let Some(own) = &own {
         super::reservations::check(volume, &identity, own, &records, found);
@@ -90,6 +96,36 @@ fn identity_fault(
     // The superblock is not logged: after a crash, the name counts.
     (is_sealed && super_file.0 != identity.super_inode)
         .then_some("it names another inode than /.cubes/super")
+}
+
+/// A statement of the identity about lots that their records contradict.
+fn layout_fault(
+    volume: &Volume<'_>,
+    identity: &Identity,
+    records: &[LotRecord],
+) -> Option<&'static str> {
+    let geometry = &volume.geometry;
+    let mut regions = records.iter().filter(|record| record.region_blocks > 0).peekable();
+    let is_share = |record: &LotRecord| {
+        region_share(geometry, record.lot, identity.region_blocks) == record.region_blocks
+    };
+    if regions.peek().is_none() || regions.any(is_share) {
+        return None;
+    }
+    // Lots that became larger or smaller since keep the region that they had: then the backups say the same.
+    let backups = (1..geometry.group_count).filter_map(|at| geometry.superblock_of(GroupNr(at)));
+    let said = backups.take(MOST_BACKUPS).find_map(|block| region_blocks_in(volume, block))?;
+    (said != identity.region_blocks)
+        .then_some("neither a lot nor a backup has metadata regions of the size that it says")
+}
+
+/// The size of regions that a backup of the superblock of this file system says.
+fn region_blocks_in(volume: &Volume<'_>, block: BlockNr) -> Option<u32> {
+    let mut bytes = [0; Superblock::SIZE];
+    volume.device.read_at(volume.geometry.offset_bytes(block), &mut bytes).ok()?;
+    let backup = Superblock::decode(&bytes);
+    let is_ours = Superblock::checksum_ok(&bytes) && backup.uuid == volume.superblock.uuid;
+    Identity::of(&backup).filter(|_| is_ours).map(|identity| identity.region_blocks)
 }
 
 /// The facts by which a record is judged.
@@ -131,6 +167,9 @@ impl Lots<'_> {
                 }
                 return Err((group, if is_empty { "it is missing" } else { "it is unreadable" }));
             };
+            if first.as_ref().is_some_and(|first| self.is_left_over(first, &record)) {
+                continue;
+            }
             let reason = match &first {
                 Some(first) if *first != record => {
                     Some("it differs from that of another group of the lot")
@@ -144,6 +183,11 @@ impl Lots<'_> {
             first = Some(record);
         }
         Ok(first)
+    }
+
+    /// Whether a record is one of before resize2fs made the file system smaller, and larger again.
+    const fn is_left_over(&self, first: &LotRecord, record: &LotRecord) -> bool {
+        !self.rules.is_sealed && record.lot == first.lot && record.epoch < first.epoch
     }
 
     fn wrong_file(&self, record: &LotRecord) -> Option<&'static str> {

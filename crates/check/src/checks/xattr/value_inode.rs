@@ -8,6 +8,7 @@ use floe_format::ext::xattr::{Chars, XattrArea, XattrEntry, entry_hash_of_inode}
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr};
 
+use super::lists;
 use crate::checks::context::inode::InodeCx;
 use crate::problem::{Problem, Sink};
 use crate::volume::Volume;
@@ -107,6 +108,9 @@ pub(crate) fn check(
     }
     if !flagged {
         found.push(Problem::XattrEaInodeFlagMissing { inode, value_inode });
+    }
+    if let Some(problem) = lists::fault_elsewhere(home, entry, value_inode) {
+        found.push(problem);
     }
     Ok(blocks)
 }

@@ -1,6 +1,6 @@
 //! Damaged journals of cubes, and lists of orphans that name something of another cube: found, kept from harm, and repaired.
 
-use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
+use floe_blockdev::{Fault, Faulty, MemDevice, ReadBlocks, WriteBlocks};
 use floe_check::problem::Weight;
 use floe_check::{CheckOptions, Problem, check};
 use floe_ext4::alloc::Space as _;
@@ -222,6 +222,43 @@ fn a_damaged_list_of_orphans_concerns_its_cube_alone() {
         });
         closed.unwrap();
         repaired(&device);
+        serves(&device);
+    }
+}
+
+/// A list of orphans that cannot be read: its cube has a finding, nothing of it is written over, and the rest is repaired.
+#[test]
+fn an_unreadable_list_of_orphans_concerns_its_cube_alone() {
+    for locked in [false, true] {
+        let sealed = || MemDevice::new(laid_out(Tenants::Apart, Policies::default()));
+        let device = if locked { crashed() } else { sealed() };
+        let own = of_a(&device);
+        // Damage elsewhere, which is to be repaired.
+        edit(&device, InodeNr::ROOT, |inode| inode.base.links_count += 3);
+        let bytes = device.to_vec();
+        let (page, unread) = (BLOCK as u32, (own.orphan_block, Fault::Unreadable));
+        let faulty = Faulty::new(MemDevice::new(bytes), page, [unread]);
+        let problem = Problem::UnreadableBlock { inode: own.inode, block: own.orphan_block };
+        assert!(damage(&faulty).contains(&problem), "{:?}", damage(&faulty));
+        let planned = repair(&faulty, &RepairOptions::default(), &mut Yes).unwrap();
+        let left: Vec<&Problem> = planned.left.iter().map(|(problem, _)| problem).collect();
+        assert_eq!(left, [&problem]);
+        let at = own.orphan_block.0 * BLOCK;
+        let writes = planned.staged.staged_ranges();
+        assert!(!writes.is_empty());
+        assert!(writes.iter().all(|range| range.end <= at || range.start >= at + BLOCK));
+        // With a copy of the device that can be read, the same repair leaves nothing.
+        let seen = Seen::of(&device);
+        let options = CommitOptions {
+            seen: &seen,
+            undo: None,
+            overwrite_unreadable: false,
+            interrupt: None,
+            progress: None,
+        };
+        commit(&planned.staged, &device, &options).unwrap();
+        drop(planned);
+        assert!(damage(&device).is_empty(), "{:?}", damage(&device));
         serves(&device);
     }
 }

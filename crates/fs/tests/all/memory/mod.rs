@@ -4,7 +4,7 @@
 mod acts;
 mod beside;
 mod budget;
-mod crash;
+pub(crate) mod crash;
 mod cubes;
 mod device_faults;
 mod discards;
