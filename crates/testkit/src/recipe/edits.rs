@@ -156,6 +156,16 @@ impl InodeEdit {
         })
     }
 
+    /// Changes all bytes of the inode, however many it has.
+    #[must_use]
+    pub fn whole(mut self, change: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
+        self.changes.push(Box::new(move |_, bytes| {
+            change(bytes);
+            Ok(())
+        }));
+        self
+    }
+
     /// Changes the raw bytes of the inode. An edit of bytes that a smaller inode does not have fails.
     #[must_use]
     pub fn raw(mut self, change: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
