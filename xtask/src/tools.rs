@@ -22,6 +22,7 @@ pub(crate) const TOOLS: [Tool; 3] = [
         commands: &[
             "differential",
             "fs-bench",
+            "hdfs",
             "images",
             "mount-damage",
             "mount-ends",

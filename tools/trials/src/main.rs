@@ -4,6 +4,7 @@
 mod differential;
 mod fs_bench;
 mod fuzz_seeds;
+mod hdfs;
 mod images;
 mod mount_damage;
 mod mount_ends;
@@ -32,6 +33,8 @@ enum Chore {
     /// Measure loads on mounts by Linux, fuse2fs and Floe, and on the least that FUSE costs (needs
     /// root, cc and fuse2fs)
     FsBench(fs_bench::Args),
+    /// Let a cube fail below a DataNode of Hadoop while clients work (needs root, java and mvn)
+    Hdfs(hdfs::Args),
     /// Write the base images of the tests to a folder, optionally damaged
     Images(images::Args),
     /// Let a load use mounts of damaged images, and see whether they spread the damage (needs root)
@@ -67,6 +70,7 @@ fn run(chore: Chore) -> Result<()> {
     match chore {
         Chore::Differential(args) => differential::run(&args),
         Chore::FsBench(args) => fs_bench::run(&args),
+        Chore::Hdfs(args) => hdfs::run(&args),
         Chore::Images(args) => images::run(&args),
         Chore::MountDamage(args) => mount_damage::run(&args),
         Chore::MountEnds(args) => mount_ends::run(&args),
