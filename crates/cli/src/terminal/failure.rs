@@ -91,8 +91,9 @@ fn unknown_features(name: &str, names: &[String], backup: Option<(BlockNr, u32)>
         // Writing to a String cannot fail.
         let _ = write!(
             text,
-            "\n  The backup superblock in block {block} does not have them: if a bit was flipped in the primary \
-             one, give -b {block} -B {size}."
+            "\n  The backup superblock in {block} does not have them: if a bit was flipped in the primary \
+             one, give -b {} -B {size}.",
+            block.0
         );
     }
     text

@@ -3,10 +3,13 @@
 use floe_check::checks::group::lots::Rules;
 use floe_check::checks::group::reservations::{OwnFiles, is_reservation_file};
 use floe_ext4::group::metadata_runs;
+use floe_format::ext::inode::FileType;
+use floe_format::native::cube::SUPER_NAME;
 use floe_format::native::identity::{self, Identity};
 use floe_format::native::lot::{self, LotRecord, region_share};
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
+use super::names;
 use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::stage::Stage;
@@ -19,12 +22,12 @@ fn own_files(stage: &Stage<'_>) -> Option<OwnFiles> {
 }
 
 /// Stores the identity: that of the superblock or of a backup, else one that follows from the records of the lots.
-pub(super) fn mend_identity(stage: &mut Stage<'_>) {
+pub(super) fn mend_identity(stage: &mut Stage<'_>) -> Result<(), Failure> {
     let known = Identity::of(stage.superblock()).or_else(|| in_backup(stage));
     let mut identity = known.unwrap_or_else(|| computed(stage));
     identity.region_blocks = region_blocks(stage, identity.region_blocks);
     if let Some(own) = own_files(stage) {
-        identity.super_inode = own.super_file.unwrap_or_default().0;
+        identity.super_inode = super_inode(stage, &own, InodeNr(identity.super_inode))?.0;
     }
     identity.home_inode = match own_files(stage) {
         Some(own) => own.home.unwrap_or_default().0,
@@ -33,6 +36,22 @@ pub(super) fn mend_identity(stage: &mut Stage<'_>) {
     };
     Identity { seal: 0, ..identity }.put(stage.superblock_mut());
     stage.write_backups();
+    Ok(())
+}
+
+/// The inode of `/.cubes/super`: where the name leads. If that is a file of somebody else, or there is no name, it gets the name
+/// that the superblock states, if this is one.
+fn super_inode(stage: &mut Stage<'_>, own: &OwnFiles, stated: InodeNr) -> Result<InodeNr, Failure> {
+    let volume = &stage.evidence.volume;
+    let named = own.super_file.unwrap_or_default();
+    let Some(home) = own.home else { return Ok(named) };
+    if named == stated || volume.is_own_file(named) || !volume.is_own_file(stated) {
+        return Ok(named);
+    }
+    if !names::redirect(stage, home, SUPER_NAME, stated)? {
+        names::link(stage, home, stated, SUPER_NAME, FileType::Regular)?;
+    }
+    Ok(stated)
 }
 
 /// The size of regions that a lot's record proves: `own`, or that of a backup; else what the first backup says, or the largest that a

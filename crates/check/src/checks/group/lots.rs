@@ -32,7 +32,7 @@ pub(crate) fn check_of(volume: &Volume<'_>, cube: Option<u32>, found: &mut Findi
     let geometry = &volume.geometry;
     let own = OwnFiles::of(volume);
     let is_sealed = is_sealed(volume);
-    if let Some(reason) = identity_fault(geometry, &identity, own.as_ref(), is_sealed) {
+    if let Some(reason) = identity_fault(volume, &identity, own.as_ref(), is_sealed) {
         found.push(Problem::NativeIdentityWrong { reason });
     }
     let lots = Lots {
@@ -78,11 +78,12 @@ fn has_records(volume: &Volume<'_>) -> bool {
 }
 
 fn identity_fault(
-    geometry: &Geometry,
+    volume: &Volume<'_>,
     identity: &Identity,
     own: Option<&OwnFiles>,
     is_sealed: bool,
 ) -> Option<&'static str> {
+    let geometry = &volume.geometry;
     let home = InodeNr(identity.home_inode);
     let is_none = home.0 == 0;
     if !is_none && (geometry.is_reserved(home) || geometry.place_of(home).is_none()) {
@@ -92,10 +93,10 @@ fn identity_fault(
     if named.unwrap_or_default() != home {
         return Some("it names another inode than /.cubes");
     }
-    let super_file = own?.super_file.unwrap_or_default();
-    // The superblock is not logged: after a crash, the name counts.
-    (is_sealed && super_file.0 != identity.super_inode)
-        .then_some("it names another inode than /.cubes/super")
+    let (named, stated) = (own?.super_file.unwrap_or_default(), InodeNr(identity.super_inode));
+    // The superblock is not logged: after a crash, the name counts, unless it leads to a file of somebody else.
+    let is_wrong = is_sealed || (!volume.is_own_file(named) && volume.is_own_file(stated));
+    (named != stated && is_wrong).then_some("it names another inode than /.cubes/super")
 }
 
 /// A statement of the identity about lots that their records contradict.
