@@ -1,11 +1,11 @@
-//! What clients, the NameNode and a DataNode told each second, as text and as a picture.
+//! The answers of clients, NameNode and a DataNode in each second, as text and as a picture.
 
 use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// What a client has done since it began.
+/// Work of a client since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) written: u64,
