@@ -207,19 +207,20 @@ fn orphan_files() -> Vec<Case> {
 
 /// The inode of an attribute's value has no links.
 fn deleted_value() -> Case {
-    stricter(
-        "deleted inode of a value",
-        Profile::EaInode,
-        Edit::new(|volume| {
-            let raw = volume.inode_bytes(volume.lookup("/ea-big")?)?;
-            let value = InodeNr(number_at(&raw, FIRST + 4));
-            let mut raw = volume.inode_bytes(value)?;
-            raw[26..28].fill(0);
-            volume.put_inode(value, &raw)?;
-            volume.fix_inode(value)
-        }),
-        &["ea-inode-deleted"],
-    )
+    let edit = Edit::new(|volume| {
+        let raw = volume.inode_bytes(volume.lookup("/ea-big")?)?;
+        let value = InodeNr(number_at(&raw, FIRST + 4));
+        let mut raw = volume.inode_bytes(value)?;
+        raw[26..28].fill(0);
+        volume.put_inode(value, &raw)?;
+        volume.fix_inode(value)
+    });
+    // e2fsck finds its bits and blocks in use, and frees them.
+    Recipe::new("deleted inode of a value")
+        .on(Profile::EaInode)
+        .edit(edit)
+        .expect(&["ea-inode-deleted"])
+        .into()
 }
 
 fn attributes() -> Vec<Case> {
