@@ -71,7 +71,7 @@ pub(in crate::commands::cube) fn run(source: &Path, cube: &Path) -> Result<Moved
 fn is_interrupted(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let of_std = cause.downcast_ref::<std::io::Error>();
-        cause.downcast_ref() == Some(&rustix::io::Errno::INTR)
+        cause.downcast_ref() == Some(&Errno::INTR)
             || of_std.is_some_and(|error| error.kind() == std::io::ErrorKind::Interrupted)
     })
 }
