@@ -62,7 +62,7 @@ impl CubeMap {
         if !is_desc_size(geometry.desc_size) {
             return None;
         }
-        let lot_groups = geometry.block_size / geometry.desc_size;
+        let lot_groups = geometry.descs_per_block();
         let (super_file, fence) = own_files(volume, &identity);
         let coupled =
             volume.doubts.used_backup.is_some() || Identity::is_coupled(&volume.superblock);

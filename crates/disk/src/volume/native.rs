@@ -141,7 +141,7 @@ impl Volume {
     /// Blocks of all metadata regions, free or not, as their records have them: data are never put there.
     pub fn region_blocks(&self, device: &dyn ReadBlocks) -> u64 {
         let geo = self.geometry();
-        let first_of = |lot: u32| GroupNr(lot.saturating_mul(geo.block_size / geo.desc_size));
+        let first_of = |lot: u32| GroupNr(lot.saturating_mul(geo.descs_per_block()));
         let region = |lot: u32| {
             let (block, at) = desc_place(first_of(lot), geo);
             let mut raw = vec![0; geo.desc_size as usize];
@@ -175,7 +175,7 @@ impl Volume {
     /// The device's error.
     pub fn back_up_descriptors(&self, device: &dyn WriteBlocks, lots: &[u32]) -> io::Result<()> {
         let geo = self.geometry();
-        let per_block = geo.block_size / geo.desc_size;
+        let per_block = geo.descs_per_block();
         let mut bytes = vec![0; geo.block_size as usize];
         for &lot in lots {
             let first = lot.saturating_mul(per_block);

@@ -69,7 +69,7 @@ pub fn lot_groups(superblock: &Superblock) -> u32 {
 
 /// Blocks of the region of a lot, where that of a whole one has `region_blocks`: a shorter lot has its share of them.
 pub fn region_share(geometry: &Geometry, lot: u32, region_blocks: u32) -> u32 {
-    let per_lot = geometry.block_size / geometry.desc_size.max(1);
+    let per_lot = geometry.descs_per_block();
     let first = lot.saturating_mul(per_lot);
     let groups = first..first.saturating_add(per_lot).min(geometry.group_count);
     let len: u64 = groups.map(|group| geometry.blocks_of(GroupNr(group)).len_blocks).sum();

@@ -3,7 +3,6 @@
 use floe_check::checks::group::lots::Rules;
 use floe_check::checks::group::reservations::{OwnFiles, is_reservation_file};
 use floe_ext4::group::metadata_runs;
-use floe_format::ext::inode::FileType;
 use floe_format::native::cube::SUPER_NAME;
 use floe_format::native::identity::{self, Identity};
 use floe_format::native::lot::{self, LotRecord, region_share};
@@ -48,9 +47,7 @@ fn super_inode(stage: &mut Stage<'_>, own: &OwnFiles, stated: InodeNr) -> Result
     if named == stated || volume.is_own_file(named) || !volume.is_own_file(stated) {
         return Ok(named);
     }
-    if !names::redirect(stage, home, SUPER_NAME, stated)? {
-        names::link(stage, home, stated, SUPER_NAME, FileType::Regular)?;
-    }
+    names::point(stage, home, SUPER_NAME, stated)?;
     Ok(stated)
 }
 
@@ -103,7 +100,7 @@ fn computed(stage: &Stage<'_>) -> Identity {
 /// Stores the record of the lot of a group: the one that most copies of its descriptors have and that can be right, else one
 /// that follows from the layout.
 pub(super) fn mend_record(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {
-    let lot = group.0 / (stage.geometry.block_size / stage.geometry.desc_size);
+    let lot = group.0 / (stage.geometry.descs_per_block());
     let identity = Identity::of(stage.superblock()).ok_or(NOT_NATIVE)?;
     // A name may lead to a file of somebody else, which would be emptied then.
     let named = own_files(stage)
@@ -137,7 +134,7 @@ fn by_layout(
     named: Option<InodeNr>,
 ) -> LotRecord {
     let geometry = &stage.geometry;
-    let per_lot = geometry.block_size / geometry.desc_size;
+    let per_lot = geometry.descs_per_block();
     let first = GroupNr(lot * per_lot);
     let groups = (first.0..first.0.saturating_add(per_lot).min(geometry.group_count)).map(GroupNr);
     let start = geometry.group_start(first);
@@ -193,7 +190,7 @@ fn behind_tables(
     taken: &[BlockRun],
 ) -> Option<BlockRun> {
     let geometry = &stage.geometry;
-    let per_lot = geometry.block_size / geometry.desc_size;
+    let per_lot = geometry.descs_per_block();
     let last = GroupNr((first.0 + per_lot).min(geometry.group_count) - 1);
     let table = stage.group(last).inode_table;
     let mut at = table.0.checked_add(u64::from(geometry.inode_table_blocks))?;

@@ -25,8 +25,22 @@ pub(super) fn link(
     names.close(stage)
 }
 
+/// Lets a name in a directory lead to a file, whether the directory has the name already or not. A file to which the name led
+/// keeps its other names.
+pub(super) fn point(
+    stage: &mut Stage<'_>,
+    dir: InodeNr,
+    name: &[u8],
+    file: InodeNr,
+) -> Result<(), Failure> {
+    if redirect(stage, dir, name, file)? {
+        return Ok(());
+    }
+    link(stage, dir, file, name, FileType::Regular)
+}
+
 /// Lets a name that is in a directory lead to another inode; `false` if the directory has no such name.
-pub(super) fn redirect(
+fn redirect(
     stage: &mut Stage<'_>,
     dir: InodeNr,
     name: &[u8],

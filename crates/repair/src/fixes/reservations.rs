@@ -2,7 +2,7 @@
 
 use floe_check::checks::group::reservations::{OwnFiles, region};
 use floe_format::ext::extent::Extent;
-use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::ext::inode::InodeFlags;
 use floe_format::native::lot::LotRecord;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr, LogicalBlock};
 
@@ -17,7 +17,7 @@ pub(super) fn apply(
     group: GroupNr,
     edit: ReservationEdit,
 ) -> Result<(), Failure> {
-    let lot = group.0 / (stage.geometry.block_size / stage.geometry.desc_size);
+    let lot = group.0 / (stage.geometry.descs_per_block());
     let record = stage.stored_records(lot).into_iter().next();
     let record = record.ok_or(Failure::NotNow("the lot has no record yet"))?;
     match edit {
@@ -30,7 +30,7 @@ pub(super) fn apply(
 
 /// Makes an empty reservation file with its name. A later round fills it.
 fn create(stage: &mut Stage<'_>, record: LotRecord) -> Result<(), Failure> {
-    let per_lot = stage.geometry.block_size / stage.geometry.desc_size;
+    let per_lot = stage.geometry.descs_per_block();
     let lot_of = |inode| stage.geometry.place_of(inode).map(|(group, _)| group.0 / per_lot);
     let first = stage.geometry.inode_at(GroupNr(record.lot * per_lot), 0);
     let named = InodeNr(record.region_inode);
@@ -46,16 +46,12 @@ fn create(stage: &mut Stage<'_>, record: LotRecord) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lets `region.LOT` in `/.cubes/c0` lead to an inode. If the name led elsewhere, that file keeps its other names.
+/// Lets `region.LOT` in `/.cubes/c0` lead to an inode.
 fn name(stage: &mut Stage<'_>, lot: u32, inode: InodeNr) -> Result<(), Failure> {
     let own = OwnFiles::of(&stage.evidence.volume);
     let cube = own.and_then(|own| own.cube);
     let cube = cube.ok_or(Failure::NotNow("the directory /.cubes/c0 cannot be read"))?;
-    let name = format!("region.{lot}");
-    if names::redirect(stage, cube, name.as_bytes(), inode)? {
-        return Ok(());
-    }
-    names::link(stage, cube, inode, name.as_bytes(), FileType::Regular)
+    names::point(stage, cube, format!("region.{lot}").as_bytes(), inode)
 }
 
 /// Makes the named file an empty one. A later round fills it.

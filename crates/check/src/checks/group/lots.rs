@@ -151,7 +151,7 @@ impl Lots<'_> {
     /// lot's descriptors.
     fn judge(&self, lot: u32, bytes: &[u8]) -> Result<Option<LotRecord>, (GroupNr, &'static str)> {
         let geometry = self.rules.geometry;
-        let per_block = geometry.block_size / geometry.desc_size;
+        let per_block = geometry.descs_per_block();
         let groups = (lot * per_block..geometry.group_count).map(GroupNr);
         let mut first: Option<LotRecord> = None;
         for (group, raw) in groups.zip(bytes.chunks_exact(geometry.desc_size as usize)) {
@@ -207,7 +207,7 @@ impl Rules<'_> {
     /// Why a record cannot be that of a lot.
     pub fn fault(&self, lot: u32, record: &LotRecord) -> Option<&'static str> {
         let geometry = self.geometry;
-        let per_block = geometry.block_size / geometry.desc_size;
+        let per_block = geometry.descs_per_block();
         let start = geometry.group_start(GroupNr(lot * per_block));
         let whole = u64::from(per_block) * u64::from(geometry.blocks_per_group);
         let end = BlockNr((start.0 + whole).min(geometry.blocks_count));

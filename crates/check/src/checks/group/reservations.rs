@@ -80,7 +80,7 @@ pub(super) fn check(
     found: &mut Findings,
 ) {
     let files = volume.files();
-    let per_lot = volume.geometry.block_size / volume.geometry.desc_size;
+    let per_lot = volume.geometry.descs_per_block();
     let is_sealed = is_sealed(volume);
     for record in records.iter().filter(|record| record.region_blocks > 0) {
         let (group, inode) = (GroupNr(record.lot * per_lot), InodeNr(record.region_inode));
@@ -123,7 +123,7 @@ pub(super) fn check(
 /// Whether an inode can be the reservation file of a lot: an immutable file of root in the lot, without data. Where a name and a
 /// record disagree, this tells which of them is wrong: the file that the wrong one names may be anybody's.
 pub fn is_reservation_file(volume: &Volume<'_>, lot: u32, inode: InodeNr) -> bool {
-    let per_lot = volume.geometry.block_size / volume.geometry.desc_size;
+    let per_lot = volume.geometry.descs_per_block();
     let home = volume.geometry.place_of(inode).map(|(group, _)| group.0 / per_lot);
     let everywhere = BlockRun::new(BlockNr(0), volume.geometry.blocks_count);
     let files = volume.files();
@@ -173,7 +173,7 @@ fn is_contradicted(
 /// The records in the backups of a lot's first descriptor, as far as their checksums are right.
 fn backups(volume: &Volume<'_>, lot: u32) -> Vec<LotRecord> {
     let geometry = &volume.geometry;
-    let per_lot = geometry.block_size / geometry.desc_size;
+    let per_lot = geometry.descs_per_block();
     let first = GroupNr(lot * per_lot);
     let checksum = DescChecksum::of(&volume.superblock);
     let mut bytes = Vec::new();

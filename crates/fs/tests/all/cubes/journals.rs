@@ -143,11 +143,15 @@ fn a_damaged_log_of_a_cube_is_replayed_up_to_the_damage() {
     serves(&device);
 }
 
+/// Cubes as a crash or an unmount leaves them.
+fn left(locked: bool) -> MemDevice {
+    if locked { crashed() } else { MemDevice::new(laid_out(Tenants::Apart, Policies::default())) }
+}
+
 #[test]
 fn a_journal_of_a_cube_that_cannot_be_used_is_made_anew() {
     for locked in [false, true] {
-        let sealed = || MemDevice::new(laid_out(Tenants::Apart, Policies::default()));
-        let device = if locked { crashed() } else { sealed() };
+        let device = left(locked);
         let own = of_a(&device);
         device.write_at(own.journal.offset_bytes(0).unwrap(), &[0xa5; 1024]).unwrap();
         let problems = damage(&device);
@@ -205,8 +209,7 @@ fn a_list_of_orphans_deletes_nothing_of_another_cube() {
 #[test]
 fn a_damaged_list_of_orphans_concerns_its_cube_alone() {
     for locked in [false, true] {
-        let sealed = || MemDevice::new(laid_out(Tenants::Apart, Policies::default()));
-        let device = if locked { crashed() } else { sealed() };
+        let device = left(locked);
         let own = of_a(&device);
         device.write_at(own.orphan_block.0 * BLOCK + 40, b"damage").unwrap();
         let problems = damage(&device);
@@ -230,8 +233,7 @@ fn a_damaged_list_of_orphans_concerns_its_cube_alone() {
 #[test]
 fn an_unreadable_list_of_orphans_concerns_its_cube_alone() {
     for locked in [false, true] {
-        let sealed = || MemDevice::new(laid_out(Tenants::Apart, Policies::default()));
-        let device = if locked { crashed() } else { sealed() };
+        let device = left(locked);
         let own = of_a(&device);
         // Damage elsewhere, which is to be repaired.
         edit(&device, InodeNr::ROOT, |inode| inode.base.links_count += 3);
