@@ -49,7 +49,7 @@ pub(crate) struct Args {
     picture: Option<PathBuf>,
 }
 
-/// What is known of a guest while it works.
+/// The state of a guest while it works.
 #[derive(Default)]
 struct Guest {
     /// The last record that its disk acknowledged.
