@@ -18,7 +18,7 @@ use floe_disk::volume::Volume;
 use floe_ext4::files::Files;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::InodeNr;
-use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
+use floe_sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::cubes::Gates;
 use crate::disk::{ChangeError, Disk, DiskError};
@@ -42,6 +42,8 @@ pub struct Live<'f, 'd, D> {
     space: Space,
     faults: Faults,
     gates: Arc<Gates>,
+    /// Blocks of the metadata regions of lots, once somebody asked for them.
+    regions: OnceLock<Vec<u64>>,
 }
 
 #[derive(Debug)]
@@ -78,7 +80,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             ended: None,
             durable: durable::Waiting::default(),
         });
-        let live = Self { disk, image, work, space, faults, gates };
+        let live = Self { disk, image, work, space, faults, gates, regions: OnceLock::new() };
         live.learn_cubes();
         live.run(InodeNr::ROOT, |volume, tx| volume.begin_writing(tx, now))?;
         live.meet_stray_orphans();

@@ -35,6 +35,8 @@ pub(super) struct Cubes {
     journals: BTreeMap<u32, (InodeNr, u32)>,
     /// A system that does not know cubes has written: what leads from one cube into another may be sound.
     coupled: bool,
+    /// A cube that is full takes no lot for now.
+    stays: bool,
     /// The objects that changed, as they were before.
     changes: Vec<Before>,
 }
@@ -303,8 +305,21 @@ impl Pool {
         u64::from(self.regions.lot_groups) * u64::from(self.groups.geometry().blocks_per_group)
     }
 
+    /// Whether cubes that are full take free lots.
+    pub(crate) const fn let_grow(&mut self, may: bool) {
+        self.cubes.stays = !may;
+    }
+
+    /// The same, asked.
+    pub(crate) const fn may_grow(&self) -> bool {
+        !self.cubes.stays
+    }
+
     /// Gives a cube one more lot. Returns whether its limit allows that and there is a free one.
     pub(crate) fn grow(&mut self, tx: &mut dyn Tx, cube: u32) -> Result<bool, Refusal> {
+        if self.cubes.stays {
+            return Ok(false);
+        }
         let limit = self.cubes.limits.get(&cube).copied().unwrap_or(0);
         let lots = self.lots_of(cube).len() as u64 + 1;
         if limit > 0 && lots.saturating_mul(self.lot_blocks()) > limit {

@@ -1,5 +1,7 @@
 //! The disk below the file system in memory: many changes in one transaction.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use floe_blockdev::WriteBlocks;
 use floe_disk::ops::{Caller, OpError, Reserved, Step};
 use floe_disk::volume::Volume;
@@ -7,14 +9,16 @@ use floe_ext4::tx::Tx;
 use floe_format::InodeNr;
 use floe_format::ext::quota::QuotaKind;
 use floe_format::features::{Incompat, RoCompat};
+use floe_sync::Arc;
 
 use super::{Live, caller_of, in_one, of_op};
 use crate::FsError;
+use crate::cubes::Gates;
 use crate::directory::NameHash;
 use crate::disk::{ChangeError, Disk};
-use crate::memory::{Deed, Facts, Lower, Quotas};
+use crate::memory::{Above, Deed, Facts, Lower, Quotas};
 use crate::op::OpKind;
-use crate::store::Store;
+use crate::store::{Space, Store};
 
 /// Blocks of a write that are mapped in one transaction: a longer write is several.
 pub(super) const BLOCKS_PER_WRITE: u64 = 256;
@@ -32,12 +36,8 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
         };
         let immediate = match self.disk {
             Disk::Direct { .. } => Some("it has no journal"),
-            // Free blocks of a cube are no use to another.
-            Disk::Journaled(_) if work.volume.has_cubes() => Some("it has cubes"),
             Disk::Journaled(_) => None,
         };
-        // Free blocks of regions are not for content.
-        let kept_blocks = work.volume.region_blocks(self.disk);
         Facts {
             hash: NameHash::of(superblock),
             extents: features.incompat.contains(Incompat::EXTENTS),
@@ -45,7 +45,6 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
             cluster_blocks: geometry.cluster_blocks,
             inodes_per_group: geometry.inodes_per_group,
             quotas,
-            kept_blocks,
             immediate,
         }
     }
@@ -65,6 +64,30 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
 
     fn give_back(&self, inode: InodeNr) {
         self.work().volume.give_back(inode);
+    }
+
+    fn room_in(&self, cube: u32) -> (Space, u64) {
+        // Free blocks of regions are not for content.
+        let regions = self.regions.get_or_init(|| self.work().volume.region_blocks(self.disk));
+        let work = self.work();
+        let (room, kept_blocks) = work.volume.room_in(cube, regions);
+        drop(work);
+        let kept = if cube == 0 { self.image.kept_blocks() } else { 0 };
+        let available_blocks = room.available_blocks.saturating_sub(kept);
+        let (free_blocks, free_inodes) = (room.free_blocks, room.free_inodes);
+        (Space { free_blocks, available_blocks, free_inodes, ..self.space }, kept_blocks)
+    }
+
+    fn let_grow(&self, may: bool) {
+        self.work().volume.let_grow(may);
+    }
+
+    fn shared_gates(&self) -> Option<Arc<Gates>> {
+        Some(Arc::clone(&self.gates))
+    }
+
+    fn tend_cubes_below(&self, above: &Above<'_>) -> Vec<u32> {
+        self.run_jobs(above)
     }
 
     fn make(&self, deeds: &[Deed<'_>]) -> (usize, Result<(), FsError>) {
@@ -100,20 +123,31 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         self.faults.judge()?;
         let volume = &mut work.volume;
         let most_blocks = volume.most_changed_blocks();
-        let many = self.disk.change(|tx| {
-            let (mut made, mut changed_blocks) = (0, 0);
-            for deed in deeds {
-                volume.limit_changes(most_blocks - changed_blocks);
-                let done = self.attempt(volume, tx, deed);
-                if !matches!(done, Ok(true)) {
-                    break;
+        let many = || {
+            self.disk.change(|tx| {
+                let (mut made, mut changed_blocks) = (0, 0);
+                for deed in deeds {
+                    volume.limit_changes(most_blocks - changed_blocks);
+                    let done = self.attempt(volume, tx, deed);
+                    if !matches!(done, Ok(true)) {
+                        break;
+                    }
+                    made += 1;
+                    changed_blocks += volume.last_changed_blocks();
                 }
-                made += 1;
-                changed_blocks += volume.last_changed_blocks();
+                volume.limit_changes(most_blocks);
+                Ok(made)
+            })
+        };
+        let many = match catch_unwind(AssertUnwindSafe(many)) {
+            Ok(many) => many,
+            Err(panic) => {
+                // The first one is made alone then, so that a fault of it is that of its cube.
+                self.revive(&mut work, &*panic);
+                work.volume.limit_changes(most_blocks);
+                return Ok(0);
             }
-            volume.limit_changes(most_blocks);
-            Ok(made)
-        });
+        };
         match many {
             Ok((made, _)) => {
                 drop(work);
@@ -145,6 +179,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
             }
             // It stays an orphan, which the next mount deletes.
             Deed::Release(_) if self.is_read_only() => {}
+            Deed::Release(inode) if self.gates.has_failed(self.gates.of_inode(*inode)) => {}
             Deed::Release(inode) => {
                 self.image.forget(*inode);
                 let caller = Caller::system(crate::now());

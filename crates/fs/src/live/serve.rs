@@ -9,6 +9,7 @@ use super::{Live, caller_of, in_one};
 use crate::cubes::{CubeCall, Gates};
 use crate::error::twice;
 use crate::file_system::kept_time;
+use crate::memory::Above;
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, Directory, FsError, Timestamp};
@@ -123,7 +124,7 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     }
 
     fn tend_cubes(&self) -> Vec<u32> {
-        self.run_jobs()
+        self.run_jobs(&Above::NOBODY)
     }
 
     fn release(&self, inode: InodeNr) -> Result<(), FsError> {

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use floe_format::InodeNr;
 
-use super::record::{Record, Stamp};
+use super::record::{Action, Record, Stamp};
 use crate::by_number::ByNumber;
 
 /// Changes that the disk has not got yet.
@@ -296,6 +296,16 @@ impl Log {
         self.of_mnodes.of_mnodes.contains_key(&mnode)
     }
 
+    /// The inodes that changes created.
+    pub(crate) fn born(&self) -> Vec<InodeNr> {
+        let records = self.records.stamps().filter_map(|stamp| self.records.get(stamp));
+        let born = records.filter_map(|record| match &record.action {
+            Action::Create { reserved, .. } => Some(reserved.inode),
+            _ => None,
+        });
+        born.collect()
+    }
+
     /// The stamp of the last change that was ever pushed.
     pub(crate) const fn last(&self) -> Stamp {
         self.last
@@ -319,7 +329,7 @@ mod tests {
     use floe_disk::ops::{Change, Reserved};
     use proptest::prelude::*;
 
-    use super::super::record::{Action, BornKind, OwnedPlace};
+    use super::super::record::{BornKind, OwnedPlace};
     use super::*;
     use crate::Timestamp;
 

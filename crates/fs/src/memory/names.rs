@@ -94,8 +94,9 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let record = record(op, action);
         let inode = reserved.inode;
         let (cost, owner) = (Cost::of(&record), owner_of_new(op, &directory.status.who()));
-        let charged =
-            self.charge_new(owner, &cost).and_then(|()| self.reserve_name(directory, &cost));
+        let charged = self
+            .charge_new(owner, &cost)
+            .and_then(|()| self.reserve_name((place.directory, directory), &cost));
         if let Err(stop) = charged {
             self.own.numbers.put_back(reserved);
             return Err(stop);
@@ -129,7 +130,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let found = Found { inode, kind: Some(new.kind.file_type()) };
         let crowded = locked.inside(&spot).and_then(|inside| names.put(inside, key, found));
         spot.touch(op.time, i32::from(is_directory));
-        self.push(stamp, record);
+        self.push(place.directory, stamp, record);
         locked.end();
         self.note_name(place.directory, crowded);
         self.own.born += 1;
@@ -138,9 +139,13 @@ impl<'s, L: Lower> Attempt<'s, L> {
     }
 
     /// Reserves space for a change that gives a name in a directory.
-    pub(super) fn reserve_name(&mut self, directory: &Mnode, cost: &Cost) -> Result<(), Stop> {
-        self.charge_blocks(directory, cost.directory_blocks(self.fs.lower.block_bytes()))?;
-        self.reserve(cost)
+    pub(super) fn reserve_name(
+        &mut self,
+        (directory, node): (InodeNr, &Mnode),
+        cost: &Cost,
+    ) -> Result<(), Stop> {
+        self.charge_blocks(node, cost.directory_blocks(self.fs.lower.block_bytes()))?;
+        self.reserve(directory, cost)
     }
 
     pub(super) fn note_name(&mut self, directory: InodeNr, crowded: Option<bool>) {
@@ -173,6 +178,8 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let node = self.node(inode)?;
         let fits = |node: &Mnode| (1..MOST_LINKS).contains(&node.status.read().links);
         let fit = !node.is_directory() && node.is_simple() && fits(node);
+        // The disk says why a cube has no names of another.
+        let fit = fit && self.is_one_cube(inode, place.directory);
         if !fit || !is_good_name(place.name) {
             return Err(Stop::Pass);
         }
@@ -181,7 +188,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
             return Err(FsError::Exists.into());
         }
         let record = record(op, Action::Link { inode, place: place.into() });
-        self.reserve_name(directory, &Cost::of(&record))?;
+        self.reserve_name((place.directory, directory), &Cost::of(&record))?;
         let spot = names.spot(place.directory, key).ok_or(FsError::NotFound)?;
         let mut locked = Locked::one(spot);
         let mut held = Held::lock(node);
@@ -203,7 +210,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let crowded = locked.inside(&spot).and_then(|inside| names.put(inside, key, found));
         spot.touch(op.time, 0);
         held.guarded.last = stamp;
-        self.push(stamp, record);
+        self.push(place.directory, stamp, record);
         locked.end();
         drop(held);
         self.note_name(place.directory, crowded);
@@ -213,7 +220,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
     /// What a name leads to that is to be taken away.
     pub(super) fn victim(
         &self,
-        names: &Stripes,
+        (directory, names): (InodeNr, &Stripes),
         (name, key): (&[u8], Key<'_>),
     ) -> Result<(InodeNr, &'s Mnode), Stop> {
         if !is_good_name(name) {
@@ -221,7 +228,8 @@ impl<'s, L: Lower> Attempt<'s, L> {
         }
         let found = names.find(key).ok_or(FsError::NotFound)?;
         let node = self.node(found.inode)?;
-        if !node.is_simple() {
+        // The directory of a cube stays where it is, which the disk says.
+        if !node.is_simple() || !self.is_one_cube(found.inode, directory) {
             return Err(Stop::Pass);
         }
         Ok((found.inode, node))
@@ -231,7 +239,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let (_, names) = self.plain(place.directory)?;
         let key = names.key(place.name);
         loop {
-            let (inode, node) = self.victim(names, (place.name, key))?;
+            let (inode, node) = self.victim((place.directory, names), (place.name, key))?;
             if node.is_directory() {
                 return Err(FsError::IsADirectory.into());
             }
@@ -250,7 +258,11 @@ impl<'s, L: Lower> Attempt<'s, L> {
             names.take(key);
             spot.touch(op.time, 0);
             held.guarded.last = stamp;
-            self.push(stamp, record(op, Action::Unlink { inode, place: place.into() }));
+            self.push(
+                place.directory,
+                stamp,
+                record(op, Action::Unlink { inode, place: place.into() }),
+            );
             locked.end();
             return Ok(Applied { created: None, nameless: gone.then_some(inode) });
         }
@@ -264,7 +276,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let (_, names) = self.plain(place.directory)?;
         let key = names.key(place.name);
         loop {
-            let (inode, node) = self.victim(names, (place.name, key))?;
+            let (inode, node) = self.victim((place.directory, names), (place.name, key))?;
             if !node.is_directory() {
                 return Err(FsError::NotADirectory.into());
             }
@@ -294,7 +306,11 @@ impl<'s, L: Lower> Attempt<'s, L> {
             names.take(key);
             spot.touch(op.time, -1);
             held.guarded.last = stamp;
-            self.push(stamp, record(op, Action::RemoveDirectory { inode, place: place.into() }));
+            self.push(
+                place.directory,
+                stamp,
+                record(op, Action::RemoveDirectory { inode, place: place.into() }),
+            );
             locked.end();
             return Ok(Applied { created: None, nameless: Some(inode) });
         }

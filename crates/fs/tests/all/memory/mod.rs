@@ -5,6 +5,7 @@ mod acts;
 mod beside;
 mod budget;
 mod crash;
+mod cube_queues;
 mod cubes;
 mod device_faults;
 mod limits;
