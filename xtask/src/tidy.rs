@@ -3,6 +3,7 @@
 //! Each rule is a function from a tree of texts to faults, so that a test can show that it fails on
 //! a bad tree (the canaries at the end of `rules.rs`).
 
+mod language;
 mod pages;
 mod rooms;
 mod rules;

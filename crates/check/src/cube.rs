@@ -133,7 +133,7 @@ impl CubeScope {
     }
 
     /// Whether a finding concerns the cube alone: all inodes, groups and blocks that it names belong to the cube. Findings
-    /// about copies of the superblock and of descriptors belong to nobody's cube. What is entangled concerns the cube of the
+    /// about copies of the superblock and of descriptors belong to nobody's cube. Entangled objects concern the cube of the
     /// inode or directory.
     pub fn concerns(&self, problem: &Problem) -> bool {
         if let Problem::CubeEntangledBlocks { cube, .. }
@@ -352,8 +352,7 @@ fn number_of(map: &CubeMap, volume: &Volume<'_>, name: &CubeName) -> Option<u32>
     match name {
         CubeName::Number(number) => Some(*number),
         CubeName::Path(path) => {
-            let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
-            let files = Files::new(volume.device, superblock, geometry, volume.groups.clone());
+            let files = volume.files();
             let node = files.lookup(path, Follow::Last).ok()?;
             let cube = map.of_inode(&volume.geometry, node.number);
             (cube > 0 && node.is_directory()).then_some(cube)

@@ -27,7 +27,7 @@ impl Directories {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        // What a panic of another thread leaves behind is a table of copies, at worst with too small a count.
+        // After a panic of another thread the table still holds copies, at worst with too small a count.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -31,7 +31,7 @@ pub(crate) const TIE_BITS: u32 = 12;
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it names.
+    /// The inode that it names.
     pub inode: InodeNr,
     /// The type that the entry states; `None` where entries have none.
     pub kind: Option<FileType>,

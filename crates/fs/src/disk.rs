@@ -27,7 +27,7 @@ pub enum Disk<D> {
     Direct {
         /// The device.
         device: D,
-        /// What follows from its superblock.
+        /// The geometry that follows from its superblock.
         geometry: Geometry,
     },
 }

@@ -73,7 +73,7 @@ pub enum FsError {
     #[error("not supported: {0}")]
     Unsupported(&'static str),
     /// The file system is not written any more, because an earlier change could not be made as a whole or the
-    /// device failed. What was durable stays; the journal is recovered at the next mount.
+    /// device failed. Durable changes stay; the journal is recovered at the next mount.
     #[error("writing ended after an error: {0}")]
     Ended(String),
     /// The cube failed, and nothing of it is answered until it is repaired.

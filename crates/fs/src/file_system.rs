@@ -124,8 +124,8 @@ impl<S: Store> FileSystem<S> {
         })
     }
 
-    /// What a name in a directory leads to, and its type: all that a path needs. Less than [`FileSystem::look_up`], which
-    /// waits for changes of times and links.
+    /// Looks a name up in a directory: the inode and its type, which suffice for a path. Cheaper than
+    /// [`FileSystem::look_up`], which waits for changes of times and links.
     ///
     /// # Errors
     /// As [`FileSystem::look_up`].
@@ -275,8 +275,9 @@ impl<S: Store> FileSystem<S> {
         Ok(self.store.attributes(directory)?.flags.contains(InodeFlags::CASEFOLD))
     }
 
-    /// Makes a change, as Linux's ext4 would: times are cut to what inodes can tell, and an access list that is empty goes. What is created is held, as by [`FileSystem::look_up_and_hold`]; its attributes come back. The
-    /// caller was judged already.
+    /// Makes a change, as Linux's ext4 would: times are cut to what inodes can tell, and an access list that is empty goes.
+    /// A created inode is held, as by [`FileSystem::look_up_and_hold`]; its attributes come back. The caller was judged
+    /// already.
     ///
     /// # Errors
     /// The change is refused or fails: it is not made then, but a long write may have been made in part.
@@ -351,7 +352,7 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// The device failed; nothing is written any more then.
     pub fn sync(&self) -> Result<(), FsError> {
-        // What has no name any more is an orphan on the disk until nobody holds it.
+        // An inode without a name is an orphan on the disk until nobody holds it.
         self.store.sync()
     }
 

@@ -22,7 +22,7 @@ pub(crate) struct Held {
     nameless: BTreeSet<InodeNr>,
 }
 
-/// What one slot has counted since.
+/// Counts of one slot since then.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     times: ByNumber<InodeNr, i64>,

@@ -52,7 +52,7 @@
 //!     let live = Live::new(&disk, &files, volume, now())?;
 //!     let fs = FileSystem::new(MemFs::new(live, Limits::of_memory(64 << 20)));
 //!
-//!     // Several changes, on behalf of user 1000. What is created is held until `forget`.
+//!     // Several changes, on behalf of user 1000. Created inodes are held until `forget`.
 //!     let op = |kind| Op { uid: 1000, gid: 1000, time: now(), kind };
 //!     let place = |name| Place { directory: InodeNr::ROOT, name };
 //!     let made = fs.apply_all([

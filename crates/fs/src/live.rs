@@ -135,7 +135,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
     /// then.
     ///
     /// # Errors
-    /// As [`Store::apply`]. What is durable by then is recovered at the next mount.
+    /// As [`Store::apply`]. Changes durable by then are recovered at the next mount.
     pub fn finish(self, now: Timestamp) -> Result<(), FsError> {
         if !self.is_read_only() {
             // Tells which cubes have failed before something of them is written.

@@ -1,4 +1,4 @@
-//! What the file system asks of whatever keeps it.
+//! The storage interface below the file system.
 
 use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
@@ -220,7 +220,7 @@ pub trait Store: Send + Sync {
         Err(FsError::Unsupported("cubes"))
     }
 
-    /// Discards free blocks in a range of bytes, whole runs of so many bytes at least; returns how many bytes. What was freed
+    /// Discards free blocks in a range of bytes, whole runs of so many bytes at least; returns how many bytes. Freed space
     /// is durable.
     ///
     /// # Errors

@@ -46,7 +46,7 @@ pub const STATUS: &[u8] = b"floe.status";
 /// An answer to the kernel.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// What was asked for.
+    /// The bytes asked for.
     Bytes(Vec<u8>),
     /// So many bytes at the start of the thread's buffer.
     Buffer(usize),
@@ -199,7 +199,7 @@ impl<S: Store> Adapter<'_, S> {
         Ok(Answer::Buffer(len))
     }
 
-    /// A program reads an inode. What it reads counts more than the time, which may be unwritable.
+    /// A program reads an inode. The read succeeds even if the time cannot be written.
     fn note_access(&self, inode: InodeNr) {
         let (times, of_directories) = self.options.access_times;
         let _ = self.fs.note_access(inode, times, of_directories);
@@ -319,7 +319,7 @@ impl<S: Store> Adapter<'_, S> {
         }
         self.note_access(directory);
         match listed {
-            // What can be read comes first; the next call finds the damage again.
+            // Return the entries read so far; the next call finds the damage again.
             Err(FsError::Damaged { .. } | FsError::Unreadable { .. }) if !reply.is_empty() => {}
             other => other?,
         }

@@ -94,8 +94,8 @@ impl<S: Store> Adapter<'_, S> {
     }
 
     /// Lets the kernel write back what it keeps of a file that replaces another one by rename, so that the name never leads to a
-    /// file without the content that was written before. What was closed is here already. If too many do so at a time for half a
-    /// second, the rename goes on without.
+    /// file without the content that was written before. Content of closed files has arrived already. If too many do so at
+    /// a time for half a second, the rename goes on without.
     pub(crate) fn write_back_what_replaces(
         &self,
         from: &Place<'_>,

@@ -1,4 +1,4 @@
-//! What carries messages between the kernel, or a test, and the dispatcher.
+//! Carriers of messages between the kernel, or a test, and the dispatcher.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,9 +13,9 @@ pub(crate) const MOST_DATA_BYTES: u32 = 1 << 20;
 /// Bytes of the largest request: data, and a page for what stands before them.
 pub(crate) const REQUEST_BYTES: usize = MOST_DATA_BYTES as usize + 4096;
 
-/// What carries messages between the kernel and the threads that serve.
+/// Carries messages between the kernel and the threads that serve.
 pub trait Carrier: Send + Sync {
-    /// What the carrier asks of the kernel, if `threads` are to answer at a time.
+    /// The features that the carrier requests from the kernel for `threads` concurrent threads.
     fn wants(&self, _threads: usize) -> InitFlags {
         InitFlags::empty()
     }

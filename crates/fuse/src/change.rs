@@ -236,7 +236,7 @@ impl<S: Store> Adapter<'_, S> {
         }
     }
 
-    /// What the kernel gets for a change that was made.
+    /// The reply to the kernel for a change that was made.
     fn answer_of(
         &self,
         inode: InodeNr,
@@ -270,7 +270,7 @@ impl<S: Store> Adapter<'_, S> {
         Ok(Answer::Bytes(bytes))
     }
 
-    /// On whose behalf a change is made. What the kernel writes back has no user any more, and comes as root's, who may use
+    /// On whose behalf a change is made. Write-back by the kernel carries no user and arrives as root's, who may use
     /// the last blocks and pass limits: so it counts as the file's owner's.
     fn on_behalf_of(
         &self,
@@ -339,7 +339,7 @@ fn new(kind: NewKind<'_>, mode: u32, umask: u32) -> NewInode<'_> {
     NewInode { kind, permissions: bits(mode), umask: bits(umask) & 0o777 }
 }
 
-/// What mknod makes.
+/// The inode that mknod makes.
 fn new_node(mode: u32, device: u32, umask: u32) -> Result<NewInode<'static>, FsError> {
     let (major, minor) = abi::device_of(device);
     let kind = match FileType::of_mode((mode & 0xffff) as u16) {

@@ -57,7 +57,7 @@ pub enum MountError {
     Refused {
         /// The mount point.
         place: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// `fusermount3` cannot be run.

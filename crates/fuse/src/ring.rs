@@ -110,7 +110,7 @@ impl fmt::Debug for Rings {
     }
 }
 
-/// What the kernel made of the rings.
+/// How the kernel answered the request for rings.
 #[derive(Debug, Default)]
 pub(crate) struct Served {
     rings: AtomicUsize,

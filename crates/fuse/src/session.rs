@@ -21,7 +21,7 @@ use crate::writers::{Writers, WritingBack};
 /// Requests that nobody waits for, at most; the kernel's own default of 12 slows reading ahead.
 const MOST_BACKGROUND: u16 = 64;
 
-/// What the server takes of what the kernel offers. Not taken: what needs a server of another kind
+/// Features that the server takes from the kernel's offer. Not taken: those that need a server of another kind
 /// (passthrough, splice, DAX, submounts), locks, which the kernel keeps by itself, and id-mapped mounts
 /// (`FUSE_ALLOW_IDMAP`), because requests that create nothing then come without a user id, which the reserved
 /// blocks and the list of `trusted` attributes depend on.
@@ -332,7 +332,7 @@ fn send(channel: &mut dyn Channel, unique: u64, answer: &Answer, buffer: &[u8]) 
     channel.send(&head, body)
 }
 
-/// What is taken of the kernel's offer.
+/// Selects from the kernel's offer.
 fn taken(offer: &InitIn, wanted: InitFlags) -> InitFlags {
     let low = u64::from(offer.flags);
     let extended = low & InitFlags::INIT_EXT.bits() != 0;

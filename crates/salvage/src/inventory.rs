@@ -55,7 +55,7 @@ pub struct Object {
     /// Its damage.
     pub faults: Vec<FileFault>,
     /// Bytes of a regular file that are lost and read as zeroes: ranges in the file, sorted, that do
-    /// not adjoin. What follows the last known block of a file without an inode is not among them.
+    /// not adjoin. Blocks after the last known one of a file without an inode are not listed.
     pub missing: Vec<Range<u64>>,
 }
 

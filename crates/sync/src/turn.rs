@@ -1,4 +1,4 @@
-//! Whose turn it is: of threads that all can take work from one place, few do, and whoever is about to wait gives up his turn.
+//! Turns: among threads that can take work from one place, few do, and a thread about to wait gives up its turn.
 //!
 //! A kernel that wakes the thread that has slept longest makes threads of a server take turns, each on a core whose caches have
 //! forgotten the last request. So a thread goes on by itself as long as it need not wait. Code far below, which waits for a

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// floe-fuse --example ceiling`)
     #[arg(long)]
     ceiling: Option<PathBuf>,
-    /// What to mount: tmpfs, ext4, fuse2fs, floe, ceiling, memory (Floe's file system in memory
+    /// The file systems to mount: tmpfs, ext4, fuse2fs, floe, ceiling, memory (Floe's file system in memory
     /// without a disk); floe and the ceilings with options behind a colon (`floe:rw,nodelalloc`)
     #[arg(long, value_delimiter = ' ', default_values = ["ext4", "fuse2fs", "floe", "ceiling"])]
     systems: Vec<String>,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::language;
 use super::pages;
 use super::rooms::rooms;
 use super::tree::{Tree, all_code, code};
@@ -29,6 +30,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("tests", pages::tests),
     ("files", pages::files),
     ("figures", pages::figures),
+    ("sentences", language::sentences),
 ];
 
 /// Permitted violations of a rule, with reasons.
@@ -91,7 +93,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     // Dev-dependencies of all crates, so they may use only those below the checker.
     ("testkit", &["blockdev", "format", "sync"]),
     ("workload", &["testkit", "blockdev", "format", "sync"]),
-    // Tools. What no tool does with the parts of Floe, it does with the program.
+    // Tools. Everything that no tool does with the parts of Floe, it does with the program.
     ("vm", &["workload", "testkit", "check", "format"]),
     ("trials", &["vm", "workload", "testkit", "archive", "check", "format"]),
     // `ageing` fills file systems by the operations of the mount.
@@ -400,7 +402,7 @@ fn arguments<'a>(tree: &'a Tree, name: &str) -> BTreeSet<&'a str> {
     found
 }
 
-/// An accumulator promises that the order of merges is invisible; its laws are property-tested. What it merges is
+/// An accumulator promises that the order of merges is invisible; its laws are property-tested. The merged side is
 /// taken apart with all fields named, so that a forgotten one does not compile.
 fn accumulators(tree: &Tree) -> Vec<String> {
     let tested = arguments(tree, "accumulator_laws");

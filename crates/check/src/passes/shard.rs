@@ -2,8 +2,8 @@
 //! all parts.
 //!
 //! A shard is a range of groups. It judges their inodes; and where sums prove what entries name, the directories among
-//! these and the bitmaps. A shard does not know the inodes of others. What an entry names is taken to be what the entry
-//! says, as it is where one machine checks by sums; only inodes whose facts are kept (the groups of reserved inodes)
+//! these and the bitmaps. A shard does not know the inodes of others. An entry's inode is taken to be of the type that the
+//! entry says, as it is where one machine checks by sums; only inodes whose facts are kept (the groups of reserved inodes)
 //! have to be compared with that in the end, and if one is not what was assumed, the blocks that name any of them are
 //! judged once more.
 

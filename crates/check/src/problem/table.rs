@@ -2025,7 +2025,7 @@ problems! {
     }
         DataRisk Damage ask Quota
         "the superblock names {inode} as the {kind} quota file, but {reason}"
-        means "Whoever writes usage into that \"quota file\", as e2fsck does, writes over what the inode \
+        means "Software that writes usage into that \"quota file\", as e2fsck does, writes over what the inode \
              really holds and removes its name. Newer Linux refuses to mount the file system for writing."
         repair "Name the reserved inode, or look for the real quota file; the inode named is left alone.";
     0x070111 "quota-file-lost" QuotaFileLost { inode: InodeNr }
@@ -2036,7 +2036,7 @@ problems! {
     0x070112 "mmp-block-wrong" MmpBlockWrong { block: BlockNr, expected: BlockNr }
         DataRisk Fatal ask Mmp
         "the superblock names {block} as the block against multiple mounts, which does not look like it"
-        means "Whether another machine uses the file system cannot be found out. Whoever writes a clean \
+        means "Whether another machine uses the file system cannot be found out. Software that writes a clean \
              block there, as e2fsck does, writes over what the block really holds."
         repair "Name the block that a backup superblock knows; if none is known, switch the protection \
              off. The block named is left alone.";
@@ -2130,7 +2130,7 @@ problems! {
     }
         DataRisk Damage ask Superblock
         "superblock field {field} is {stored}; by what lies on the disk it is {expected}"
-        means "Files or metadata are where, by this field, nothing of theirs can be. Whoever believes it, as \
+        means "Files or metadata are where, by this field, nothing of theirs can be. Software that believes it, as \
              e2fsck does without a backup superblock, empties inodes or writes over blocks in use. Everything \
              was looked at with the other value."
         repair "Store the value by which what lies on the disk makes sense.";
@@ -2247,7 +2247,7 @@ problems! {
     0x070310 "cube-orphan-outside" CubeOrphanOutside { cube: u32, inode: InodeNr }
         Metadata Damage ask Inode
         "the list of orphans of cube {cube} names {inode}, which belongs to another cube"
-        means "Who deletes orphans would delete or cut a file of another cube. Mounts leave it alone."
+        means "Software that deletes orphans would delete or cut a file of another cube. Mounts leave it alone."
         repair "Remove the entry.";
     0x070311 "cube-journal-damaged" CubeJournalDamaged {
         cube: u32, inode: InodeNr, reason: &'static str,

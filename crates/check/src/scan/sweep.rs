@@ -8,8 +8,8 @@
 //! that a valid node that nobody leads to (a ghost) proves nothing, and needs no sums of levels to be recognised.
 //!
 //! A lot is swept when its descriptors are read for the first time, as long as there is room: if there is for all of them, the
-//! whole check is one pass over the device. Of the others descriptors and bitmaps are held, and they are swept when the first of
-//! their inodes are read; then the lot swept longest ago is dropped, except for its bitmaps.
+//! whole check is one pass over the device. For the other lots it holds descriptors and bitmaps, and sweeps them when the
+//! first of their inodes are read; then the lot swept longest ago is dropped, except for its bitmaps.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -187,7 +187,7 @@ impl<'d> Sweep<'d> {
         self.expected_bytes
     }
 
-    /// Inodes are read from now on, in the order of groups. What fits the memory is swept to the end.
+    /// Inodes are read from now on, in the order of groups. Lots that fit the memory are swept to the end.
     pub fn begin(&self) {
         self.begun.store(1, Ordering::Release);
         if !self.is_full() {

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use floe_ext4::cubes::{self, Copies};
-use floe_ext4::files::Files;
 use floe_format::native::cube::SubSuperblock;
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::{LotRecord, is_desc_size};
@@ -214,8 +213,7 @@ fn own_files(volume: &Volume<'_>, identity: &Identity) -> (InodeNr, InodeNr) {
     if is_sealed(volume) {
         return named;
     }
-    let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
-    let files = Files::new(volume.device, superblock, geometry, volume.groups.clone());
+    let files = volume.files();
     match cubes::own_inodes(&files, InodeNr(identity.home_inode)) {
         Ok((own, fence)) => (own.unwrap_or_default(), fence.unwrap_or_default()),
         Err(_) => named,
@@ -236,8 +234,7 @@ fn read_copies(
     if file.0 == 0 {
         return Some(BTreeMap::new());
     }
-    let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
-    let files = Files::new(volume.device, superblock, geometry, volume.groups.clone());
+    let files = volume.files();
     let node = files.node(file).ok().filter(|node| node.checksum_ok && node.in_use())?;
     let inode = node.inode();
     let mut read = |block| {

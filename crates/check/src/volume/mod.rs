@@ -10,6 +10,7 @@ use std::io;
 use std::ops::ControlFlow;
 
 use floe_blockdev::ReadBlocks;
+use floe_ext4::files::Files;
 use floe_format::crc::Seed;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::Superblock;
@@ -118,6 +119,12 @@ impl<'d> Volume<'d> {
             cubes: None,
         };
         (volume, found)
+    }
+
+    /// Reads files by path and inode, as programs see them.
+    pub(crate) fn files(&self) -> Files<'d> {
+        let (superblock, geometry) = (self.superblock.clone(), self.geometry.clone());
+        Files::new(self.device, superblock, geometry, self.groups.clone())
     }
 
     /// Whether a block of the file system lies past the end of the device, which is one finding of its own

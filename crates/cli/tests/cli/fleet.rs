@@ -139,7 +139,7 @@ impl Slurm {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Ends the daemon of a node without warning. What runs there goes on.
+    /// Ends the daemon of a node without warning. Its jobs go on.
     fn lose(&mut self, node: &str) {
         // After munged and slurmctld.
         let at = 2 + NODES.iter().position(|name| *name == node).unwrap();

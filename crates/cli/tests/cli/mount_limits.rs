@@ -318,7 +318,7 @@ fn fstrim_gives_the_space_of_deleted_files_back() {
             trim();
         }
         assert!(kept_bytes() + (7 << 20) < before, "{options:?}: {before} and {}", kept_bytes());
-        // What was given back can be used, and what is used is not given back.
+        // Discarded blocks can be used again, and used ones are not discarded.
         fs::write(top.join("new"), &content).unwrap();
         trim();
         ours.unmount();

@@ -1,4 +1,4 @@
-//! What is written, and in which order.
+//! Writes a commit, in the order that makes it durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};

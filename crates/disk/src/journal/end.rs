@@ -172,8 +172,9 @@ impl<D: WriteBlocks> Journal<D> {
     }
 }
 
-/// Sets or clears the bit in all backups of a superblock. What lies in the place of a backup and is none is left alone, and so is
-/// one in a bad block: it lies in a lot of a cube, whose fault must not end the journals of others, and nobody can start from it.
+/// Sets or clears the bit in all backups of a superblock. A block in the place of a backup that is none is left alone, and
+/// so is one in a bad block: it lies in a lot of a cube, whose fault must not end the journals of others, and nobody can
+/// start from it.
 pub(super) fn mark_backups<D: WriteBlocks>(
     device: &D,
     geometry: &Geometry,

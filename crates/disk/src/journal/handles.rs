@@ -33,7 +33,7 @@ impl Table {
     }
 }
 
-/// Whose a block is.
+/// The owner of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
     /// This handle's.

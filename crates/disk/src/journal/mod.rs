@@ -95,7 +95,7 @@ pub struct Journal<D> {
 }
 
 impl<D: WriteBlocks> Journal<D> {
-    /// What follows from the superblock.
+    /// The geometry that follows from the superblock.
     pub const fn geometry(&self) -> &Geometry {
         &self.geometry
     }

@@ -15,7 +15,7 @@ use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
 use super::JournalError;
 
-/// What recovery did.
+/// The result of a recovery.
 #[derive(Debug, Default)]
 pub struct Recovered {
     /// Transactions replayed.
@@ -45,7 +45,7 @@ pub struct RecoveredCube {
     pub failed: Option<String>,
 }
 
-/// Finds the journal of a file system. Of the descriptors it needs those up to the journal's inode.
+/// Finds the journal of a file system. It needs the descriptors up to the journal's inode.
 pub(crate) fn find(
     device: &dyn ReadBlocks,
     superblock: &Superblock,

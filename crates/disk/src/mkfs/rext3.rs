@@ -11,7 +11,7 @@ use super::params::{Params, PlanError};
 use super::space::Space;
 use super::usage::FsType;
 
-/// What only rext3 has.
+/// Parameters that only rext3 has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rext3Params {
     /// Bytes of the region of a whole group; `None`: 1/64 of the group.

@@ -1,8 +1,8 @@
 //! The operations on a [`Volume`](crate::volume::Volume): everything that a file system server asks of the disk.
 //!
 //! Every operation is a method of `Volume` that changes blocks of a transaction ([`Tx`](floe_ext4::tx::Tx)), as a whole or,
-//! where it fails, not at all. Who calls, and when, says a [`Caller`]. Rights (permission bits, sticky directories) are the
-//! caller's to judge; what the inode itself forbids (immutable, append-only, encrypted, fs-verity) is judged here.
+//! where it fails, not at all. A [`Caller`] names the user and the time. Rights (permission bits, sticky directories) are
+//! the caller's to judge; what the inode itself forbids (immutable, append-only, encrypted, fs-verity) is judged here.
 //!
 //! Operations that may change more blocks than a transaction holds are taken in [`Step`]s: the inode is an orphan until the
 //! last one, so that whoever opens the file system after a crash goes on.

@@ -15,7 +15,7 @@ pub(crate) struct SystemZone {
 }
 
 impl SystemZone {
-    /// What the descriptors say. 16 bytes for each run; the tables and bitmaps of a flex group are one.
+    /// The zones that the descriptors name. 16 bytes for each run; the tables and bitmaps of a flex group are one.
     pub(crate) fn of(groups: &Groups) -> Self {
         // Those of a kind are neighbours in a flex group: joined before they are sorted, they are few.
         let mut kinds: [Vec<BlockRun>; 6] = Default::default();

@@ -103,7 +103,7 @@ impl Volume {
         room
     }
 
-    /// What is free in the lots that a cube has now, and the sum of `regions`, which are blocks by lot, of them. 0 stands for the
+    /// Free space in the lots that a cube has now, and the sum of `regions`, which are blocks by lot, of them. 0 stands for the
     /// root cube, which has all lots that no cube has; the blocks that are reserved for the administrator are its.
     pub fn room_in(&self, cube: u32, regions: &[u64]) -> (Room, u64) {
         let kept = |lots: &mut dyn Iterator<Item = u32>| -> u64 {

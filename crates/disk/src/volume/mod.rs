@@ -237,7 +237,7 @@ impl Volume {
         self.fs.space.colocate(if is_flexible { groups } else { 1 });
     }
 
-    /// What follows from the superblock.
+    /// The geometry that follows from the superblock.
     pub fn geometry(&self) -> &Geometry {
         self.fs.geometry()
     }

@@ -216,7 +216,7 @@ fn names_do_not_cross_cubes_and_refusals_change_nothing() {
     }
 }
 
-/// What a crash may leave of a change: all or nothing.
+/// A crash leaves all of a change or nothing.
 fn crash(before: &MemDevice, change: fn(&mut Volume, &mut dyn Tx)) {
     let base = before.to_vec();
     let recorder = Recorder::new(MemDevice::new(base.clone()));

@@ -32,7 +32,7 @@ const LOG_BLOCKS: u32 = 128;
 struct Run {
     before: Vec<u8>,
     trace: Trace,
-    /// What there was after each change, from none on, and how many events had ended when it began.
+    /// The names after each change, from none on, and how many events had ended when it began.
     history: Vec<(usize, Names)>,
     /// By the number of events that had ended: changes that were acknowledged as durable by then.
     acknowledged: Vec<(usize, usize)>,

@@ -277,7 +277,7 @@ pub(crate) fn tree(device: &dyn ReadBlocks) -> Result<Tree> {
 struct Run {
     base: Base,
     trace: Trace,
-    /// What there was after each transaction that changed it, and the number of events that had ended when its act began.
+    /// The tree after each transaction that changed it, and the number of events that had ended when its act began.
     history: Vec<(usize, Tree)>,
     /// By the number of events that had ended: the state that was acknowledged.
     acknowledged: Vec<(usize, usize)>,

@@ -55,7 +55,7 @@ pub(super) fn key<'n>(dir: &Directory, name: &'n [u8]) -> Cow<'n, [u8]> {
     }
 }
 
-/// Sorts entries by name and makes each name unique. Of two entries with one name, the one with the
+/// Sorts entries by name and makes each name unique. If two entries have one name, the one with the
 /// larger inode number comes first and keeps it, as in e2fsck; of two that name the same inode, the
 /// first of the list does.
 pub(super) fn settle<'a>(

@@ -4,6 +4,7 @@ use floe_format::ext::indirect::{DIRECT, IndirectForm, SINGLE};
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use super::mapping::{BuildError, Built, ROOT_BYTES, block_bytes};
+use super::pointers::end_of_reach;
 
 /// A run of data blocks and its place in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,21 +15,10 @@ pub struct MappedRun {
     pub run: BlockRun,
 }
 
-/// The end of the logical blocks that a block map can reach.
-///
-/// # Errors
-/// [`BuildError::BlockSize`].
-pub fn end_of_reach(form: IndirectForm) -> Result<LogicalBlock, BuildError> {
-    block_bytes(form.block_size())?;
-    let per_block = form.pointers_per_block();
-    let places = DIRECT + per_block + per_block.pow(2) + per_block.pow(3);
-    // Logical blocks have 32 bits, and the last number is invalid (`EXT_MAX_BLOCKS`).
-    Ok(LogicalBlock(places.min(u64::from(u32::MAX))))
-}
-
 /// `runs` without empty ones, if a map can store them.
 fn checked(runs: &[MappedRun], form: IndirectForm) -> Result<Vec<MappedRun>, BuildError> {
-    let reach = end_of_reach(form)?;
+    block_bytes(form.block_size())?;
+    let reach = end_of_reach(form);
     let mut end = 0;
     let mut checked = Vec::with_capacity(runs.len());
     for run in runs.iter().filter(|run| run.run.len_blocks > 0) {
@@ -324,7 +314,7 @@ mod tests {
             let mut end = 0;
             for (gap, len, start) in parts {
                 let form = IndirectForm::with_header(1024);
-                if end + gap + len > end_of_reach(form).unwrap().0 {
+                if end + gap + len > end_of_reach(form).0 {
                     break;
                 }
                 runs.push(run(end + gap, start, len));
@@ -394,12 +384,10 @@ mod tests {
     fn what_no_map_can_say_is_refused() {
         let refused = |runs: &[MappedRun]| nodes_needed(runs, PLAIN).unwrap_err();
         let reach = 12 + 256 + 256 * 256 + 256 * 256 * 256;
-        assert_eq!(end_of_reach(PLAIN), Ok(LogicalBlock(reach)));
-        assert_eq!(
-            end_of_reach(IndirectForm::plain(4096)),
-            Ok(LogicalBlock(12 + 1024 + (1 << 20) + (1 << 30)))
-        );
-        assert_eq!(end_of_reach(IndirectForm::plain(65536)), Ok(LogicalBlock(u64::from(u32::MAX))));
+        assert_eq!(end_of_reach(PLAIN), LogicalBlock(reach));
+        let reach_of = |block_size| end_of_reach(IndirectForm::plain(block_size));
+        assert_eq!(reach_of(4096), LogicalBlock(12 + 1024 + (1 << 20) + (1 << 30)));
+        assert_eq!(reach_of(65536), LogicalBlock(u64::from(u32::MAX)));
         assert_eq!(nodes_needed(&[run(reach - 1, 9, 1)], PLAIN), Ok(3));
         let logical = LogicalBlock(reach);
         assert_eq!(refused(&[run(reach - 1, 9, 2)]), BuildError::LogicalOutOfReach { logical });

@@ -258,5 +258,6 @@ fn put(bytes: &mut [u8], index: usize, block: u64) -> Result<(), Refusal> {
 /// The end of the logical blocks that a block map can reach.
 pub fn end_of_reach(form: IndirectForm) -> LogicalBlock {
     let end = form.root_slot(14).map_or(0, |(base, level)| base.0 + form.span_blocks(level));
+    // Logical blocks have 32 bits, and the last number is invalid (`EXT_MAX_BLOCKS`).
     LogicalBlock(end.min(u64::from(u32::MAX)))
 }

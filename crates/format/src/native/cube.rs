@@ -109,7 +109,8 @@ macro_rules! attribute {
 }
 
 attribute! {
-    /// What the journal logs. The numbers 1, 3 and 4 are those of modes that nobody ever wrote (`docs/cubes.md`).
+    /// The kind of blocks that the journal logs. The numbers 1, 3 and 4 are those of modes that nobody ever wrote
+    /// (`docs/cubes.md`).
     JournalMode {
         /// Metadata; data are in their places before.
         #[default]

@@ -41,7 +41,7 @@ pub(crate) struct Name {
     pub(crate) name: u8,
 }
 
-/// What a program learns from a call.
+/// The result of a call as a program sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Outcome {
     Done,

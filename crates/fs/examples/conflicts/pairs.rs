@@ -73,7 +73,7 @@ fn states(depth: usize) -> Vec<(Model, Vec<Call>)> {
     all
 }
 
-/// What distinguishes a pair: the calls, which of their arguments are the same, what names lead to, and the results.
+/// The distinguishing marks of a pair: the calls, which arguments are the same, where names lead, and the results.
 fn signature(state: &Model, calls: [Call; 2], outcomes: [Outcome; 2]) -> String {
     let mut first_seen: HashMap<(char, u8), u8> = HashMap::new();
     let mut order = |kind: char, value: u8| {

@@ -14,7 +14,7 @@ pub struct Settings {
     pub on_error: Option<OnError>,
     /// How it is repaired.
     pub recovery: Option<Recovery>,
-    /// What its journal logs.
+    /// The kind of blocks that its journal logs.
     pub journal_mode: Option<JournalMode>,
     /// How much fsync waits for.
     pub fsync_mode: Option<FsyncMode>,

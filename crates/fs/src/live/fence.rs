@@ -21,7 +21,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         if !self.gates.wants_fence() {
             return Ok(());
         }
-        // What was freed is free for good then.
+        // Freed blocks are free for good after that.
         self.make_durable()?;
         let (caller, owners) = (Caller::system(now), self.work().volume.lot_owners());
         for (lot, cube) in owners.into_iter().filter(|(_, cube)| !self.gates.has_failed(*cube)) {
@@ -54,7 +54,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         if lots.is_empty() {
             return Ok(());
         }
-        // What was freed is free for good then.
+        // Freed blocks are free for good after that.
         self.make_durable()?;
         let lot_groups = self.work().volume.lot_groups();
         // Lots of a cube that has failed stay as they are, for its repair.

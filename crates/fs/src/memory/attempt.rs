@@ -1,4 +1,5 @@
-//! Who makes a change in memory: a thread beside others, or alone, or nobody, so that the disk makes it.
+//! Attempts at a change in memory: by a thread beside others, by one that is alone, or not at all, so that the disk makes
+//! it.
 
 use floe_disk::ops::SetMode;
 use floe_format::InodeNr;
@@ -31,7 +32,7 @@ impl From<FsError> for Stop {
     }
 }
 
-/// What a thread works with that makes a change in memory.
+/// The context of a thread that makes a change in memory.
 pub(super) struct Attempt<'s, L> {
     pub(super) fs: &'s MemFs<L>,
     pub(super) state: &'s State,
@@ -165,7 +166,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         }
     }
 
-    /// What to do about something that is not in memory: a thread that is alone has loaded all that can be read.
+    /// How to go on if something is not in memory: a thread that is alone has loaded all that can be read.
     pub(super) const fn missing(&self) -> Stop {
         if self.alone { Stop::Pass } else { Stop::Alone }
     }

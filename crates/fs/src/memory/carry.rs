@@ -98,7 +98,7 @@ impl<L: Lower> MemFs<L> {
                 at += 1;
                 continue;
             }
-            // What depends on a lost change is found out one by one.
+            // Changes that depend on a lost one are found one by one.
             let end = if losses.is_empty() { self.stretch(&deeds, at) } else { at + 1 };
             let (made, done) = {
                 let _changing = self.changing_below();

@@ -20,7 +20,7 @@ pub(crate) type Below<'b> = &'b dyn Fn(u64, &mut [u8]) -> Result<usize, FsError>
 /// Finds data or a hole of the disk's content.
 pub(crate) type SeekBelow<'b> = &'b dyn Fn(u64, SeekFor) -> Result<u64, FsError>;
 
-/// What memory has of a file's content over what the disk has.
+/// Content of a file in memory, over that on the disk.
 ///
 /// A byte comes from its page; else from the disk, if it lies below the valid bytes of [`Length`]; else it is zero. Bytes of
 /// pages behind the end of the file are zeroes.
@@ -342,7 +342,7 @@ impl Content {
         let (before, valid) = length.get();
         resized.resized |= size_bytes != before;
         if size_bytes >= before {
-            // What lets a file grow will write to it.
+            // A caller that lets a file grow will write to it.
             self.begin();
             length.set(size_bytes, valid);
             return 0;
@@ -366,7 +366,7 @@ impl Content {
         gone
     }
 
-    /// What the disk lacks, in runs of so many bytes and a page at most. It stays readable here.
+    /// Takes bytes that the disk lacks, in runs of at most the given length and a page. They stay readable here.
     pub(crate) fn take_off(
         &self,
         length: &Length,

@@ -21,8 +21,9 @@ const BYTES_PER_RECORD: u64 = 2 * BYTES_PER_INODE + 512;
 
 impl Limits {
     /// Limits under which a file system in memory takes about so many bytes: for inodes and names that are kept, changes that
-    /// wait, content that waits and is copied on its way to the disk, and content that is kept. What the disk below takes for
-    /// its journal and its groups comes on top, and a single directory may have more names than fit while it is in use.
+    /// wait, content that waits and is copied on its way to the disk, and content that is kept. Memory that the disk below
+    /// takes for its journal and its groups comes on top, and a single directory may have more names than fit while it is
+    /// in use.
     ///
     /// Below 1 MiB they are those of 1 MiB.
     pub fn of_memory(bytes: u64) -> Self {

@@ -51,7 +51,7 @@ pub(super) enum Step {
     },
 }
 
-/// What a batch is made of.
+/// The records of a batch.
 #[derive(Default)]
 pub(super) struct Choice {
     pub(super) records: BTreeSet<Stamp>,
@@ -403,7 +403,7 @@ impl<L: Lower> MemFs<L> {
         let is_pressed = || self.state().is_pressed(cube, part, &self.limits);
         while is_pressed() {
             if !self.flush_oldest(&self.turn(cube))? {
-                // What slots have brought back makes the difference, if anything does.
+                // Only space that slots gave back can make a difference.
                 drop(self.state_mut());
                 if !is_pressed() || !self.flush_oldest(&self.turn(cube))? {
                     break;

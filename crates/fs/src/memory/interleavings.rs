@@ -150,7 +150,7 @@ fn nothing_is_created_in_a_directory_that_goes() {
     );
 }
 
-/// Of two directories that each are to move into the other one only one does, and nothing is lost from the tree.
+/// If two directories are each to move into the other, only one does, and nothing is lost from the tree.
 #[test]
 fn directories_never_come_to_lie_below_themselves() {
     shuttle::check_random(

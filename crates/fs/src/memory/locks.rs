@@ -66,7 +66,7 @@ impl<'s> Locked<'s> {
         self.parts().for_each(|part| part.spot.end());
     }
 
-    /// What the lock of a stripe guards.
+    /// The fields that the lock of a stripe guards.
     pub(super) fn inside(&mut self, spot: &Spot<'_>) -> Option<&mut Inside> {
         let found = self.parts().find(|part| part.spot.place == spot.place);
         found.map(|part| &mut *part.inside)

@@ -1,4 +1,4 @@
-//! What the file system in memory asks of the disk below.
+//! The interface to the disk below the file system in memory.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::op::Op;
 use crate::store::{Space, Store};
 use crate::{FsError, NameHash};
 
-/// What the file system in memory must know of the disk.
+/// Facts about the disk for the file system in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     /// How cookies are made.
@@ -26,7 +26,7 @@ pub struct Facts {
     pub cluster_blocks: u32,
     /// Inodes of a group: files are created near their directory.
     pub inodes_per_group: u32,
-    /// What quotas mean for changes.
+    /// How quotas limit changes.
     pub quotas: Quotas,
     /// Why each change must reach the disk at once; `None` if changes may wait.
     pub immediate: Option<&'static str>,
@@ -34,7 +34,7 @@ pub struct Facts {
 
 /// A store that changes may reach late: each as a whole, in an order that the caller chooses.
 pub trait Lower: Store {
-    /// What the file system in memory must know.
+    /// Facts for the file system in memory.
     fn facts(&self) -> Facts;
 
     /// Promises numbers of free inodes, 1 to `most`, near a directory. Nobody else gets them before
@@ -61,7 +61,7 @@ pub trait Lower: Store {
         Ok((u64::MAX, u64::MAX))
     }
 
-    /// What is free in a cube without a lot more, and how many blocks there content never gets, free or not: those of metadata
+    /// Free space of a cube without a lot more, and how many blocks there content never gets, free or not: those of metadata
     /// regions. 0 stands for the root cube, whose share has all lots that no cube has.
     fn room_in(&self, _cube: u32) -> (Space, u64) {
         (self.space(), 0)

@@ -112,7 +112,7 @@ struct Guard {
     name_bytes: AtomicU64,
 }
 
-/// What the lock of an inode guards, beside its attributes.
+/// Fields that the lock of an inode guards, beside its attributes.
 #[derive(Debug)]
 pub(crate) struct Guarded {
     /// The last change but those of names in a directory.

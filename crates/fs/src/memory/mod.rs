@@ -2,8 +2,8 @@
 //!
 //! A change is judged and made in memory, and a [record] of it goes to the [log]. Records reach the disk every few
 //! seconds, when there are too many of them, and when a program asks for it; then the [planner](plan) says which others must
-//! go along. Content of files waits in pages ([content]). What came and went in between never reaches the disk ([absorb]).
-//! No change that was accepted can fail later for lack of space ([room]).
+//! go along. Content of files waits in pages ([content]). Inodes created and removed in between never reach the disk
+//! ([absorb]). No change that was accepted can fail later for lack of space ([room]).
 //!
 //! A change whose effects memory does not know (an access list, a directory that folds case, little space) *passes*: all on
 //! which it depends is flushed, and the disk makes it at once. So does a change that memory would refuse for a rare reason:
@@ -117,11 +117,11 @@ pub struct MemFs<L> {
     moving: Apart<Mutex<Stamp>>,
 }
 
-/// What memory knows.
+/// The state in memory.
 #[derive(Debug)]
 struct State {
     nodes: Table<Mnode>,
-    /// What waits, by cube, and the sum of it.
+    /// Changes that wait, by cube, and the sum of them.
     queues: Arc<ByCube<Queue>>,
     total: Pressure,
     gates: Option<Arc<Gates>>,

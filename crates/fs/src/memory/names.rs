@@ -217,7 +217,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         Ok(Applied::default())
     }
 
-    /// What a name leads to that is to be taken away.
+    /// The inode behind a name that is to be removed.
     pub(super) fn victim(
         &self,
         (directory, names): (InodeNr, &Stripes),

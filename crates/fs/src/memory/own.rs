@@ -1,4 +1,4 @@
-//! What a slot has for itself until it is merged with the others: a log of changes, space and numbers that it may use.
+//! State private to a slot until it is merged with the others: a log of changes, space and numbers that it may use.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ const INODES_PER_LEASE: u64 = 1024;
 /// A slot takes at most this part of what is left.
 const PART_PER_LEASE: u64 = 32;
 
-/// What a slot has for itself.
+/// State private to a slot.
 #[derive(Debug, Default)]
 pub(crate) struct Own {
     pub(crate) number: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Own {
     pub(crate) parts: Parts<OwnPart>,
     /// Numbers that the disk has promised.
     pub(crate) numbers: Numbers,
-    /// What owners may use, where limits count.
+    /// Quota leased to owners, where limits count.
     pub(crate) quota: Leases,
     /// Pages for which memory was taken.
     pub(crate) kept_pages: u64,
@@ -86,11 +86,11 @@ impl<T: Default> Parts<T> {
     }
 }
 
-/// What a slot has logged, by cube, until somebody merges the logs: behind locks of their own, so that whoever does keeps no
-/// reader waiting.
+/// The log of a slot, by cube, until somebody merges the logs: behind locks of their own, so that whoever does keeps no reader
+/// waiting.
 pub(crate) type Logged = Parts<LoggedPart>;
 
-/// What a slot has logged of a cube.
+/// The log of a slot for one cube.
 #[derive(Debug, Default)]
 pub(crate) struct LoggedPart {
     /// Changes, in the order of their stamps.
@@ -130,7 +130,7 @@ impl Pool {
         let blocks = part(free.blocks, BLOCKS_PER_LEASE, blocks);
         let inodes = part(free.inodes, INODES_PER_LEASE, inodes);
         free.blocks = free.blocks.checked_sub(blocks)?;
-        // What a failure takes of the blocks comes back with the next merge.
+        // Blocks taken before a failure come back with the next merge.
         free.inodes = free.inodes.checked_sub(inodes)?;
         Some((blocks, inodes))
     }
@@ -200,7 +200,7 @@ impl Pending {
 }
 
 impl<L: Lower> MemFs<L> {
-    /// What waits for a cube, with all that slots have logged of it. Other threads go on: a change that is logged while this one
+    /// The queue of a cube, with all that slots have logged of it. Other threads go on: a change that is logged while this one
     /// waits for the logs comes next time, and so does whatever depends on it.
     pub(super) fn gather<'s>(&self, state: &'s State, cube: u32) -> MutexGuard<'s, Pending> {
         let mut pending = state.pending(cube);

@@ -114,7 +114,7 @@ impl Page {
     }
 }
 
-/// What a flush must know of a page.
+/// State of a page for a flush.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Dirt {
     /// The disk lacks something of it.
@@ -162,7 +162,7 @@ impl Locked<'_> {
         self.slot.page().filter(|page| !page.is_absent())
     }
 
-    /// Replaces bytes. What was absent becomes `base` first. Returns whether memory was taken for the page.
+    /// Replaces bytes. Absent bytes become `base` first. Returns whether memory was taken for the page.
     pub(crate) fn write(&self, base: Option<&[u8; PAGE]>, within: usize, bytes: &[u8]) -> bool {
         self.set(base, within, bytes, WRITTEN)
     }
@@ -205,7 +205,7 @@ impl Locked<'_> {
     }
 }
 
-/// What writers of some pages share: those whose numbers end alike.
+/// State shared by writers of pages whose numbers end alike.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Cell {

@@ -284,7 +284,7 @@ fn blocks_of(kind: &OpKind<'_>, block_bytes: u32) -> u64 {
     2 * bytes.div_ceil(u64::from(block_bytes)) + BLOCKS_PER_CHANGE
 }
 
-/// What a rename moves, if its directory is in memory.
+/// The inode that a rename moves, if its directory is in memory.
 fn will_move(state: &State, kind: &OpKind<'_>) -> Option<Found> {
     let OpKind::Rename { from, .. } = kind else { return None };
     let names = state.get(from.directory)?.stripes()?;
@@ -327,7 +327,7 @@ fn follow(state: &mut State, kind: &OpKind<'_>, applied: &Applied, moved: Option
                     lose(state, from);
                     gain(state, to, found);
                 }
-                // What changed places may be directories, with other parents now. All was flushed.
+                // Exchanged inodes may be directories, with other parents now. All was flushed.
                 None => {
                     let all: Vec<u32> = state.nodes.iter().map(|(inode, _)| inode).collect();
                     all.into_iter().for_each(|inode| forget_names(state, InodeNr(inode)));
@@ -366,7 +366,7 @@ fn forget_names(state: &mut State, directory: InodeNr) {
     if let Some(node) = state.nodes.get_mut(directory.0) {
         let shown = node.shown();
         state.kept.names = state.kept.names.saturating_sub(node.name_count());
-        // What the stripes had of the attributes stays.
+        // The stripes' share of the attributes stays.
         node.set(&shown);
         node.names.take();
     }

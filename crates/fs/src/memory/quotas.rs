@@ -2,8 +2,8 @@
 //!
 //! The disk counts usage when a change reaches it. An owner whom its quota files do not know gets an entry there at once: the
 //! first creation for him passes. Where limits count, a slot leases a part of what is left to user, group and project, so no
-//! change that waits can pass a limit later. What does not fit in a lease passes, behind all that waits and with all leases
-//! ended: then the disk judges exactly.
+//! change that waits can pass a limit later. A change that does not fit in a lease passes behind all that wait, with all
+//! leases ended: then the disk judges exactly.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,7 +18,7 @@ use super::own::Own;
 use super::room::Cost;
 use crate::{Attributes, FsError};
 
-/// What quotas mean for changes.
+/// How quotas limit changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quotas {
     /// There are none.
@@ -69,7 +69,7 @@ impl Usage {
     }
 }
 
-/// What a slot may let owners use.
+/// Quota that a slot may let owners use.
 pub(crate) type Leases = HashMap<Owner, Usage>;
 
 /// Owners whom the quota files know, and what is leased of the rest of each user, group and project.

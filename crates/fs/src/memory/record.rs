@@ -152,7 +152,7 @@ impl Record {
         .map(|place| (place.directory, (place.name.len() as u64 + 8).next_multiple_of(4)))
     }
 
-    /// What the disk is asked for.
+    /// The operation requested from the disk.
     pub(crate) fn deed(&self) -> Deed<'_> {
         let op = |kind| Op { uid: self.uid, gid: self.gid, time: self.time, kind };
         Deed::Apply(op(match &self.action {

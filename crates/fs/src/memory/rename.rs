@@ -18,7 +18,7 @@ use super::stripes::{Found, Key, Stripes};
 use crate::FsError;
 use crate::op::{Applied, Op, Place};
 
-/// What a rename moves, and what it replaces.
+/// The inode that a rename moves, and the one that it replaces.
 struct Moved<'s> {
     inode: InodeNr,
     node: &'s Mnode,
@@ -107,7 +107,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         }
     }
 
-    /// What a rename replaces, if it may.
+    /// The inode that a rename replaces, if it may.
     fn replaced(
         &self,
         way: &Way<'_, '_>,

@@ -23,7 +23,7 @@ const SLACK_BLOCKS: u64 = 64;
 /// Targets of links below this many bytes lie in the inode.
 const FAST_TARGET_BYTES: usize = 60;
 
-/// What one record may take on the disk.
+/// Space that one record may take on the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
     blocks: u64,

@@ -132,7 +132,7 @@ impl Length {
 /// The attributes of an inode, on cache lines of their own.
 #[derive(Debug)]
 pub(crate) struct Status {
-    /// Who it is, and who may do what.
+    /// Identity and permissions.
     who: Line,
     /// Links, sectors and times.
     when: Line,
@@ -175,7 +175,7 @@ pub(crate) const fn kind_of(code: u8) -> Option<FileType> {
     })
 }
 
-/// What follows from the permissions line: kind, permissions, and which fields there are.
+/// Packs the permissions line: kind, permissions, and which fields there are.
 fn who(of: &Attributes) -> Words {
     let crtime = of.crtime.unwrap_or_default();
     let (major, minor) = of.device.unwrap_or_default();
@@ -252,7 +252,7 @@ impl Status {
         (attributes(&self.who.read(), &when, self.length.size()), also)
     }
 
-    /// Who may do what. Links are 1 if there is a name, or more; times and sizes are not filled in.
+    /// The permissions. Links are 1 if there is a name, or more; times and sizes are not filled in.
     pub(crate) fn who(&self) -> Attributes {
         let who = self.who.read();
         let has_name = halves(who[1]).0 >> 26 & 1;

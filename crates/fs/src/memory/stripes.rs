@@ -117,7 +117,7 @@ pub(crate) struct Stripe {
     time: AtomicU64,
     /// How many subdirectories came.
     subdirectories: AtomicU32,
-    /// Names, those that lead nowhere among them. Who has the lock changes it.
+    /// Names, those that lead nowhere among them. Only the holder of the lock changes it.
     chained: AtomicU32,
     chains: Chains,
 }
@@ -145,7 +145,7 @@ impl Chains {
     }
 }
 
-/// What the lock of a stripe guards.
+/// Fields that the lock of a stripe guards.
 #[derive(Debug, Default)]
 pub(crate) struct Inside {
     /// The last change.

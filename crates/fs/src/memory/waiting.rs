@@ -1,5 +1,5 @@
-//! What waits for the disk, for each cube apart, once what slots have logged is merged. Whoever flushes has its lock; calls that
-//! change or read something need it only where they are alone.
+//! Queues of changes that wait for the disk, one for each cube, once the logs of slots are merged. Whoever flushes has its lock;
+//! calls that change or read something need it only where they are alone.
 
 use std::collections::BTreeSet;
 
@@ -50,7 +50,7 @@ pub(crate) struct Pressure {
     content_bytes: AtomicU64,
     /// How much keeps inodes in memory; some more than once.
     pinned: AtomicU64,
-    /// Of all cubes: those with something that waits.
+    /// Cubes with something that waits, in the sum of all.
     busy: AtomicU64,
 }
 
@@ -167,7 +167,7 @@ fn count_name_bytes(state: &State, record: &Record, sign: i64) {
 }
 
 impl State {
-    /// What waits for a cube. Logs of slots are not merged here.
+    /// The queue of a cube. Logs of slots are not merged here.
     pub(crate) fn pending(&self, cube: u32) -> MutexGuard<'_, Pending> {
         // A panic in a change ends all changes.
         self.queues.of(cube).pending.lock().unwrap_or_else(PoisonError::into_inner)

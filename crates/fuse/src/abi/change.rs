@@ -36,7 +36,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// What kind of write it is (`FUSE_WRITE_*`).
+    /// The kind of a write (`FUSE_WRITE_*`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct WriteFlags: u32 {
         /// The kernel writes back what it kept: nobody knows any more who wrote it.
@@ -89,7 +89,7 @@ pub enum Change<'a> {
     },
     /// A further name.
     Link {
-        /// What gets the name.
+        /// The inode that gets the name.
         node: u64,
         /// The name.
         name: &'a [u8],
@@ -120,7 +120,7 @@ pub enum Change<'a> {
         offset_bytes: u64,
         /// The bytes.
         bytes: &'a [u8],
-        /// What kind of write it is.
+        /// The kind of the write.
         flags: WriteFlags,
     },
     /// An attribute is set.

@@ -37,7 +37,7 @@ layout! {
 }
 
 layout! {
-    /// What the kernel offers (`fuse_init_in`).
+    /// The kernel's offer (`fuse_init_in`).
     pub struct InitIn[64] little {
         /// Major version.
         0x00 major: u32,
@@ -53,7 +53,7 @@ layout! {
 }
 
 layout! {
-    /// What the server takes (`fuse_init_out`).
+    /// The server's choice (`fuse_init_out`).
     pub struct InitOut[64] little {
         /// Major version.
         0x00 major: u32,

@@ -32,7 +32,7 @@ pub const MINOR: u32 = 45;
 pub const OLDEST_MINOR: u32 = 31;
 
 bitflags! {
-    /// What kernel and server can do, negotiated by `FUSE_INIT` (`FUSE_*`); the upper half travels as `flags2`.
+    /// Features that kernel and server negotiate by `FUSE_INIT` (`FUSE_*`); the upper half travels as `flags2`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct InitFlags: u64 {
         /// Several reads of one file at a time.

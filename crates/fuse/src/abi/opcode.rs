@@ -3,7 +3,7 @@
 /// Declares requests by number, with whether they change the file system.
 macro_rules! opcodes {
     ($($(#[$meta:meta])* $number:literal $name:ident $($changes:ident)?,)*) => {
-        /// What the kernel asks for (`enum fuse_opcode`).
+        /// Operations that the kernel requests (`enum fuse_opcode`).
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u32)]
         pub enum Opcode {

@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn devices_are_packed_as_the_kernel_does() {
-        // Of 259:65537, as `stat` shows it through Linux's own mount.
+        // 259:65537, as `stat` shows it through Linux's own mount.
         assert_eq!(device(Some((259, 65537))), 0x1001_0301);
         assert_eq!(device_of(0x1001_0301), (259, 65537));
         assert_eq!(device(None), 0);

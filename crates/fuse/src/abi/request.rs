@@ -14,11 +14,11 @@ const GETATTR_FH: u32 = 1;
 pub struct Request<'a> {
     /// Which request, about which inode, on whose behalf.
     pub header: InHeader,
-    /// What is asked for.
+    /// The requested operation.
     pub operation: Operation<'a>,
 }
 
-/// What is asked for, and its arguments.
+/// The requested operation and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
     /// The first request.
@@ -183,7 +183,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What follows the header.
+/// The bytes after the header.
 #[derive(Clone, Copy)]
 struct Arguments<'a>(&'a [u8]);
 

@@ -102,7 +102,7 @@ impl Session<'_> {
     }
 
     /// Selects the owners to delete when there is no space for copies, until the rest fits: in each
-    /// round as many as the space certainly missing requires. Of a group with an owner that found
+    /// round as many as the space certainly missing requires. From a group with an owner that found
     /// no space, it takes the owner that the evidence convicts, else the one with the most shared
     /// blocks. Owners that the file system itself needs are spared as long as there are others.
     fn who_goes(&mut self, examination: &Examination<'_>) -> BTreeSet<InodeNr> {

@@ -223,7 +223,7 @@ fn found(image: &Image, lists: usize) -> (Vec<bool>, Vec<bool>) {
     (of('f'), of('d'))
 }
 
-/// What the kernel does with a list.
+/// The kernel's treatment of a list.
 #[derive(PartialEq, Eq)]
 struct Seen {
     /// Access to the file that has it.

@@ -43,7 +43,7 @@ fn one_wrong_byte_of_an_attribute_block_is_put_right() {
     if tool::missing() {
         return;
     }
-    // Of a header of 32 bytes: magic, count of users, count of blocks. Of the first attribute:
+    // The header of 32 bytes: magic, count of users, count of blocks. The first attribute:
     // length and index of its name, offset and size of its value, a letter. The last is of a value.
     let bytes = [0, 4, 8, 32, 33, 34, 36, 40, 44, 48, 1020];
     for profile in [Profile::Ext4K1, Profile::Quota] {

@@ -73,7 +73,7 @@ impl Subject<'_> {
         Ok(Said { exit: said.exit, text: said.text })
     }
 
-    /// What a check says, but for lines about the cost.
+    /// The output of a check without the lines about its cost.
     fn say(&self, options: &[OsString]) -> Result<Said> {
         let said = self.run(options)?;
         let costs = |line: &&str| line.contains(" read in ") || line.contains(" thread");
@@ -134,7 +134,7 @@ fn difference(floe: &Path, image: &Image) -> Result<Option<String>> {
         for (kind, of_round) in [("shard", count), ("refine", REFINERS), ("refine", REFINERS)] {
             let how = format!("{count} shards, {} parts, then --{kind}", parts.len());
             if let Some(refused) = subject.round(kind, of_round, folder, &mut parts)? {
-                // What cannot be checked by one cannot be by many, for the same reason.
+                // A device that one machine cannot check cannot be checked by many, for the same reason.
                 if refused != alone[1] {
                     return Ok(Some(told(&how, &alone[1], &refused)));
                 }

@@ -5,7 +5,7 @@
 //! 0x020050-0x020052, 0x020055, 0x07030E.
 //! Does not verify: type bytes, duplicates, characters of names (`checks/directory/dirents.rs`).
 
-use floe_ext4::files::{Files, Follow};
+use floe_ext4::files::Follow;
 use floe_ext4::inode_table::inode_offset;
 use floe_format::InodeNr;
 use floe_format::ext::crypt::MIN_NAME_LEN;
@@ -213,8 +213,7 @@ fn is_reservation(cx: &DirCx<'_>, dir: InodeNr, entry: &DirEntry<'_>) -> bool {
     if lot.is_none() || lot != home {
         return false;
     }
-    let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
-    let files = Files::new(volume.device, superblock, geometry, volume.groups.clone());
+    let files = volume.files();
     let path = [b"/", HOME_NAME, b"/", ROOT_CUBE_NAME].concat();
     files.lookup(&path, Follow::NotLast).is_ok_and(|folder| folder.number == dir)
 }

@@ -18,8 +18,7 @@ use crate::volume::cubes::CubeMap;
 /// Checks all cubes, or one.
 pub(super) fn check(volume: &Volume<'_>, only: Option<u32>, found: &mut Findings) {
     let Some(cubes) = &volume.cubes else { return };
-    let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
-    let files = Files::new(volume.device, superblock, geometry, volume.groups.clone());
+    let files = volume.files();
     journals(volume, only, found);
     let owned = cubes.numbers();
     let Some(all) = cubes.copies() else {
@@ -52,7 +51,8 @@ pub(super) fn check(volume: &Volume<'_>, only: Option<u32>, found: &mut Findings
     }
 }
 
-/// Reports journals that cannot be used, and damaged lists of orphans behind others. What is damaged in a log that can shows when it is replayed.
+/// Reports journals that cannot be used, and damaged lists of orphans behind others. Damage inside a usable log shows when
+/// it is replayed.
 fn journals(volume: &Volume<'_>, only: Option<u32>, found: &mut Findings) {
     let all = find_cubes(volume.device, &volume.superblock, &volume.geometry, &volume.groups);
     let is_wanted = |cube| only.is_none_or(|only| only == cube);

@@ -33,7 +33,7 @@ pub struct OwnFiles {
 impl OwnFiles {
     /// Looks the names up. `None` if one of the directories is damaged, so that a missing name proves nothing.
     pub fn of(volume: &Volume<'_>) -> Option<Self> {
-        let files = files(volume);
+        let files = volume.files();
         let mut own = Self { home: None, cube: None, super_file: None, by_lot: BTreeMap::new() };
         let root = names(&files, InodeNr::ROOT)?;
         own.home = directory(&files, &root, HOME_NAME)?;
@@ -50,11 +50,6 @@ impl OwnFiles {
         }
         Some(own)
     }
-}
-
-fn files<'d>(volume: &Volume<'d>) -> Files<'d> {
-    let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
-    Files::new(volume.device, superblock, geometry, volume.groups.clone())
 }
 
 type Names = BTreeMap<Vec<u8>, InodeNr>;
@@ -82,7 +77,7 @@ pub(super) fn check(
     records: &[LotRecord],
     found: &mut Findings,
 ) {
-    let files = files(volume);
+    let files = volume.files();
     let per_lot = volume.geometry.block_size / volume.geometry.desc_size;
     let is_sealed = is_sealed(volume);
     for record in records.iter().filter(|record| record.region_blocks > 0) {

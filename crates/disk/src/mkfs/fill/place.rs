@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use floe_ext4::make::quota_file::{self, Limits, Usage};
 use floe_ext4::map::block_map::{self, MappedRun};
 use floe_ext4::map::extent_tree::{self, NodeForm};
+use floe_ext4::map::pointers::end_of_reach;
 use floe_format::ext::inode::FileType;
 use floe_format::ext::quota::QuotaKind;
 use floe_format::features::Incompat;
@@ -125,7 +126,7 @@ impl TreePlan<'_> {
             let node = self.tree.node(self.order[at]);
             let runs = data_runs(node, u64::from(self.plan.geometry.block_size), ratio);
             let size_blocks = node.size().div_ceil(u64::from(self.plan.geometry.block_size));
-            if size_blocks > self.most_blocks()? {
+            if size_blocks > self.most_blocks() {
                 return Err(self.refuse(self.order[at], "it is too large for this file system"));
             }
             if !runs.is_empty() {
@@ -135,11 +136,11 @@ impl TreePlan<'_> {
         Ok(())
     }
 
-    fn most_blocks(&self) -> Result<u64, PlanError> {
+    fn most_blocks(&self) -> u64 {
         if self.plan.params.incompat(Incompat::EXTENTS) {
-            return Ok(MOST_EXTENT_BLOCKS);
+            return MOST_EXTENT_BLOCKS;
         }
-        Ok(block_map::end_of_reach(self.plan.geometry.indirect())?.0)
+        end_of_reach(self.plan.geometry.indirect()).0
     }
 
     /// Allocates blocks behind the cursor, and advances it.

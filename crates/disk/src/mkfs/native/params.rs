@@ -19,7 +19,7 @@ const LEAST_GROUP_BLOCKS: u32 = 256;
 /// The part of a lot that its region takes by default.
 const REGION_SHARE: u32 = 64;
 
-/// What only native file systems have.
+/// Parameters that only native file systems have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NativeParams {
     /// Blocks of a lot's metadata region; `None`: 1/64 of the lot.

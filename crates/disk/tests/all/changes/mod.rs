@@ -24,7 +24,7 @@ pub(crate) const CREDITS: u32 = 60;
 /// The file system, and what its root directory should hold beside what it held before.
 pub(crate) struct Changes {
     fs: FileSystem,
-    /// What each change reserves.
+    /// Credits that each change reserves.
     pub(crate) credits: u32,
     /// Names in the root directory; directories have no content.
     pub(crate) model: BTreeMap<String, Option<Vec<u8>>>,

@@ -1,4 +1,4 @@
-//! What the model does to the content of files.
+//! The model's changes to the content of files.
 
 use floe_disk::ops::{OpError, RangeMode, Step};
 use floe_format::InodeNr;

@@ -178,7 +178,7 @@ fn groups_with_a_damaged_bitmap_are_passed_over() {
     });
     let (group, _) = made.geometry.place_of(new.unwrap()).unwrap();
     assert_ne!(group.0, 0);
-    // What is freed there stays marked as used, and no orphan is left.
+    // Blocks freed there stay marked as used, and no orphan is left.
     run(&made.device, |volume, tx| {
         let step = volume.truncate(tx, &made.device, &CALLER, made.file, 0)?;
         assert_eq!(step, Step::Done);

@@ -278,7 +278,7 @@ fn cutting_an_open_file_without_a_name_keeps_it() {
     judge(&open.leave(), "cut without a name");
 }
 
-/// What a transaction freed is not handed out before the caller says that it is durable (R7).
+/// Blocks that a transaction freed are not handed out before the caller says that it is durable (R7).
 #[test]
 fn freed_space_waits_until_it_is_durable() {
     if tool::missing() {

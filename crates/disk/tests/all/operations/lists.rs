@@ -177,7 +177,7 @@ fn directories_hand_down_group_project_and_flags() {
         assert_eq!((inode.gid(), inode.extra.projid), (77, 5), "{name}");
         assert_eq!(inode.base.mode & 0o7777, mode, "{name}");
     }
-    // What belongs to another project stays out.
+    // Inodes of another project stay out.
     let (volume, tx) = (&mut ours.volume, &mut ours.tx);
     let link = volume.link(tx, &CALLER, other, top, b"x");
     assert!(matches!(link, Err(OpError::CrossProject)));

@@ -16,7 +16,7 @@ use floe_blockdev::MemDevice;
 use floe_testkit::{Image, Profile, build, kernel, oracle, tool, tree};
 use model::Model;
 
-/// What is on the device, as an image file.
+/// The content of the device as an image file.
 fn image_of(device: &MemDevice) -> Image {
     let image = Image::empty(0).unwrap();
     std::fs::write(image.path(), device.to_vec()).unwrap();

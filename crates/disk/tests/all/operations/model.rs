@@ -11,7 +11,7 @@ use floe_format::ext::inode::{FileType, Timestamp};
 use floe_testkit::tree::{Tree, digest};
 use floe_testkit::{Profile, Rng};
 
-/// What the model knows of an inode.
+/// The model of an inode.
 #[derive(Clone, Debug)]
 pub(crate) struct Object {
     pub(crate) kind: FileType,

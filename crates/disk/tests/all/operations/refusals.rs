@@ -100,7 +100,7 @@ fn operations_that_cannot_be_done_change_nothing() {
         volume.write(&mut tx, &device, &CALLER, long, u64::MAX - 5, b"x"),
         Err(OpError::TooLarge)
     ));
-    // What the inode forbids: immutable files, and encrypted directories, for which there is no key.
+    // Changes that the inode forbids: immutable files, and encrypted directories, for which there is no key.
     let set = |inode, flag, volume: &mut Volume, tx: &mut DirectTx<'_, MemDevice>| {
         let mut edited = volume.inode(tx, inode).unwrap();
         edited.set_flags(flag, true);

@@ -148,7 +148,7 @@ pub(crate) fn first_byte(device: &dyn ReadBlocks, block: BlockNr, block_size: u6
     byte[0]
 }
 
-/// What recovery makes of a device as it is.
+/// A copy of the device as it is, after recovery.
 pub(crate) fn recovered(device: &Recorder<MemDevice>) -> MemDevice {
     let copy = MemDevice::new(device.base_bytes());
     recover(&copy).unwrap();

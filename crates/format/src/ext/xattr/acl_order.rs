@@ -79,7 +79,7 @@ fn limited(entries: &[AclEntry]) -> Vec<AclEntry> {
     kept
 }
 
-/// What all entries of one kind permit; `None` without one.
+/// The permissions that all entries of one kind grant; `None` without one.
 fn all_of(entries: &[AclEntry], who: AclWho) -> Option<u16> {
     let permissions = entries.iter().filter(|entry| entry.who == who);
     permissions.map(|entry| entry.permissions & 7).reduce(|all, one| all & one)

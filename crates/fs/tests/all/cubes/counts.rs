@@ -1,4 +1,4 @@
-//! What a cube costs: the requests of the device for the same calls in a cube and in a plain directory.
+//! The cost of a cube: requests to the device for the same calls in a cube and in a plain directory.
 
 use floe_blockdev::{Event, MemDevice, Recorder};
 use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};

@@ -1,4 +1,4 @@
-//! What journal modes and fsync modes of a cube promise, over crash states: power fails at every request, and in the middle of one.
+//! Promises of a cube's journal and fsync modes, over crash states: power fails at every request, and in the middle of one.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ fn prepared(policies: Policies) -> MemDevice {
     device
 }
 
-/// What a program does to it before the power fails: the requests that the device gets, and how many were those of the mount.
+/// Records a program's changes before the power fails: the device's requests, and how many were the mount's.
 fn recorded(base: &MemDevice) -> (Trace, usize) {
     let device = Recorder::new(MemDevice::new(base.to_vec()));
     let (disk, volume) = Disk::open(&device).unwrap();

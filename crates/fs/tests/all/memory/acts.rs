@@ -1,4 +1,4 @@
-//! What a program does, by paths, on any store; and what it sees.
+//! Calls of a program, by paths, on any store; and its view.
 
 use std::collections::BTreeMap;
 

@@ -43,7 +43,7 @@ fn acts(program: u8, seed: u8, len: usize) -> Vec<Act> {
     story(seed, len).iter().map(moved).collect()
 }
 
-/// What a program sees of its own files.
+/// A program's view of its own files.
 fn own(program: u8, all: BTreeMap<String, Seen>) -> BTreeMap<String, Seen> {
     let is_own = |path: &str| {
         let name = path.strip_prefix("/shared/").and_then(|rest| rest.chars().nth(1));

@@ -45,7 +45,7 @@ fn within(act: &Act, one: &str, other: &str) -> Act {
     }
 }
 
-/// What programs see, without the directories of zones, whose owners and times differ.
+/// The tree that programs see, without the directories of zones, whose owners and times differ.
 fn seen<S: Store>(store: &S) -> BTreeMap<String, Seen> {
     let mut all = tree(store);
     for zone in ["", "/a", "/b", "/c"] {

@@ -12,7 +12,7 @@ use floe_testkit::{Image, build, oracle};
 
 pub(crate) const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 5 };
 
-/// What kind of file system is empty at the start.
+/// The kind of file system, empty at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
     /// 3 MiB with blocks of 1 KiB and the smallest journal.

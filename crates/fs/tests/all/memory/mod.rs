@@ -118,7 +118,7 @@ proptest! {
         let model = NullDisk::new(100, 1000);
         let device = MemDevice::new(live::base().to_vec());
         let known = |mut all: std::collections::BTreeMap<_, _>| {
-            // Whose owner and times mke2fs chose.
+            // mke2fs chose its owner and times.
             all.remove("");
             all
         };
@@ -203,7 +203,7 @@ fn any_calls_survive_any_crash_with_quotas_and_regions() {
     }
 }
 
-/// What waits over quotas and regions is counted and lies where it belongs, which e2fsck and Floe's check judge.
+/// Waiting changes over quotas and regions are counted and placed rightly, as e2fsck and Floe's check judge.
 #[test]
 fn changes_wait_over_quotas_and_regions() {
     if tool::missing() {
@@ -230,7 +230,7 @@ fn changes_wait_over_quotas_and_regions() {
         let mut again =
             live::mounted(&device, Limits::default(), |memory| Ok(tree(memory))).unwrap();
         let mut wanted = tree(&model);
-        // Who owns the root mkfs chose, and native images have a directory of their own.
+        // mkfs chose the root's owner, and native images have a directory of their own.
         again.remove("");
         wanted.remove("");
         again.retain(|path, _| !path.starts_with("/.cubes"));
@@ -247,7 +247,7 @@ fn many_calls_survive_any_crash() {
     assert!(states > 20_000);
 }
 
-/// What was accepted can be written, and hardly anything is refused that fits.
+/// Accepted content can be written, and hardly anything is refused that fits.
 #[test]
 fn a_full_disk_says_so_at_the_call() {
     if tool::missing() {

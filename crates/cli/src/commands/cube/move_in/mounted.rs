@@ -257,7 +257,7 @@ impl Tree for Mounted<'_> {
     /// `syncfs` does not reach the server, so each is made durable by itself: all but the first cost little.
     fn sync(&self) -> Result<()> {
         for at in self.changed.take() {
-            // What was removed since needs nothing.
+            // A file removed since then needs nothing.
             if let Some(file) = unless_missing(File::open(path(&at)))? {
                 file.sync_all()?;
             }
