@@ -54,6 +54,7 @@ pub(crate) const TOOLS: [Tool; 3] = [
             "screenshots",
             "shards",
             "simulate-schedule",
+            "tenants",
             "tuned",
         ],
     },

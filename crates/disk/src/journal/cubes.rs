@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use floe_blockdev::WriteBlocks;
-use floe_ext4::fs::FileSystem;
-use floe_ext4::journal::{CubeJournal, find_cubes};
+use floe_ext4::fs::read_superblock;
+use floe_ext4::journal::{CubeJournal, find_cube};
 use floe_format::features::Features;
 use floe_sync::Arc;
 
@@ -161,7 +161,7 @@ impl<D: WriteBlocks> Journal<D> {
             }
             let lane = match to {
                 0 => Some(0),
-                inode => match self.lane_of_inode(inode) {
+                inode => match self.lane_of_inode(inode, lot) {
                     Ok(lane) => lane,
                     Err(_) => {
                         unread.insert(lot);
@@ -186,8 +186,8 @@ impl<D: WriteBlocks> Journal<D> {
         }
     }
 
-    /// The log with this inode, opened if it is new; `None` if it cannot be used.
-    fn lane_of_inode(&self, inode: u32) -> Result<Option<usize>, JournalError> {
+    /// The log with this inode, which the record of a lot names, opened if it is new; `None` if it cannot be used.
+    fn lane_of_inode(&self, inode: u32, lot: u32) -> Result<Option<usize>, JournalError> {
         let known = |shared: &Shared| {
             let own = |lane: &Lane| lane.inode == inode && !lane.gone;
             shared.lanes.iter().position(own)
@@ -196,9 +196,9 @@ impl<D: WriteBlocks> Journal<D> {
             return Ok(Some(lane));
         }
         // All of it is home by now.
-        let fs = FileSystem::open(&self.device).map_err(JournalError::FileSystem)?;
-        let groups = fs.space.groups.descs();
-        let found = find_cubes(&self.device, &fs.superblock, fs.geometry(), groups).whole();
+        let (superblock, geometry) =
+            read_superblock(&self.device).map_err(JournalError::FileSystem)?;
+        let found = find_cube(&self.device, &superblock, &geometry, lot).whole();
         let found = found.map_err(JournalError::io("looking for the journal of a cube"))?;
         if found.unusable.iter().any(|own| own.inode.0 == inode && own.is_unread) {
             return Err(JournalError::Unsupported("that of a cube cannot be read"));

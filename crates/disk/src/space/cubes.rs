@@ -186,10 +186,15 @@ impl Pool {
             *counts.entry(self.cube_of_group(group)).or_default() += 1;
         }
         counts.into_iter().all(|(cube, count)| {
-            let own = self.cubes.journals.get(&cube);
-            let most = own.map_or(usize::MAX, |(_, blocks)| *blocks as usize / SHARE_OF_JOURNAL);
+            let most = self.share_of_journal(cube);
             count <= if twice { most / 2 } else { most }
         })
+    }
+
+    /// Blocks that a change may take of the journal of a cube.
+    pub(crate) fn share_of_journal(&self, cube: u32) -> usize {
+        let own = self.cubes.journals.get(&cube);
+        own.map_or(usize::MAX, |(_, blocks)| *blocks as usize / SHARE_OF_JOURNAL)
     }
 
     /// Writes the journal of a cube into the records of its lots.

@@ -63,6 +63,12 @@ impl Pool {
         self.groups_mut().mark_inode(tx, inode, true, is_directory).map(drop)
     }
 
+    /// Keeps the promises of numbers, and all that is freed and not durable, of a pool that is read anew.
+    pub(crate) fn take_over(&mut self, before: &mut Self) {
+        self.reserved_inodes = std::mem::take(&mut before.reserved_inodes);
+        self.held = std::mem::take(&mut before.held);
+    }
+
     /// Ends the promise of a number.
     pub(crate) fn end_reservation(&mut self, inode: InodeNr) {
         self.reserved_inodes.remove(&inode);

@@ -142,6 +142,11 @@ impl Volume {
         (room, regions.iter().sum::<u64>().saturating_sub(kept(&mut owned())))
     }
 
+    /// Blocks that a change of a cube may take of its own journal; without one there is no limit.
+    pub fn share_of_journal(&self, cube: u32) -> usize {
+        self.fs.space.share_of_journal(cube)
+    }
+
     /// Whether a cube that is full may take free lots. It may until this is called.
     pub fn let_grow(&mut self, may: bool) {
         self.fs.space.let_grow(may);
@@ -159,6 +164,7 @@ impl Volume {
         let mut new = Self::of(device, fs).map_err(|_| OpError::Stopped)?;
         (new.was_clean, new.enforced) = (self.was_clean, std::mem::take(&mut self.enforced));
         new.let_grow(self.fs.space.may_grow());
+        new.fs.space.take_over(&mut self.fs.space);
         new.op(tx, &Caller::system(Timestamp::default()), |op| op.read_orphans())?;
         *self = new;
         Ok(())

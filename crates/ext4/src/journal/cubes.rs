@@ -133,44 +133,108 @@ pub fn find_cubes(
         return found;
     }
     let noting = Noting::new(device);
-    let lot_groups = 1u32.checked_shl(u32::from(sb.log_groups_per_flex)).unwrap_or(0);
+    let lot_groups = lot_groups_of(sb);
     let lots =
         geo.group_count.checked_div(lot_groups).map_or(0, |_| geo.group_count.div_ceil(lot_groups));
     let mut named: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
     for lot in 0..lots {
-        let (block, at) = desc_place(GroupNr(lot * lot_groups), geo);
-        let bytes = read_block(&noting, geo, block).unwrap_or_default();
-        let record = bytes.get(at..at + geo.desc_size as usize).and_then(LotRecord::of);
-        let record = record.filter(|record| record.lot == lot && record.journal_inode > 0);
-        if let Some(record) = record {
+        if let Some(record) = record_of(&noting, geo, lot, lot_groups) {
             named.entry((record.cube, record.journal_inode)).or_default().push(lot);
         }
     }
     found.unread = noting.judge().err();
-    for ((cube, inode), lots) in named {
-        let inode = InodeNr(inode);
+    for (named, lots) in named {
+        found.look(&noting, (sb, geo, groups), named, lots);
+    }
+    found
+}
+
+/// The same for the one journal that the record of a lot names: by that record and the one of the journal's own lot, because
+/// those of all lots take long to read where there are many cubes.
+pub fn find_cube(
+    device: &dyn ReadBlocks,
+    sb: &Superblock,
+    geo: &Geometry,
+    lot: u32,
+) -> CubeJournals {
+    let mut found = CubeJournals::default();
+    let (noting, lot_groups) = (Noting::new(device), lot_groups_of(sb));
+    if Identity::of(sb).is_none() || lot_groups == 0 {
+        return found;
+    }
+    let record = record_of(&noting, geo, lot, lot_groups);
+    if let Some(LotRecord { cube, journal_inode, .. }) = record {
+        let (place, mut lots) = (geo.place_of(InodeNr(journal_inode)), vec![lot]);
+        // No other group is looked at.
+        let mut groups = vec![GroupDesc::of(&[0; 64]); geo.group_count as usize];
+        if let Some((group, _)) = place {
+            let home = group.0 / lot_groups;
+            let own = record_of(&noting, geo, home, lot_groups);
+            let is_own = |own: &LotRecord| own.cube == cube && own.journal_inode == journal_inode;
+            if home != lot && own.is_some_and(|own| is_own(&own)) {
+                lots.push(home);
+            }
+            let (block, at) = desc_place(group, geo);
+            let bytes = read_block(&noting, geo, block).unwrap_or_default();
+            let raw = bytes.get(at..at + geo.desc_size as usize);
+            if let (Some(raw), Some(desc)) = (raw, groups.get_mut(group.0 as usize)) {
+                *desc = GroupDesc::of(raw);
+            }
+        }
+        found.look(&noting, (sb, geo, &groups), (cube, journal_inode), lots);
+    }
+    found.unread = noting.judge().err();
+    found
+}
+
+/// Groups of a lot.
+fn lot_groups_of(sb: &Superblock) -> u32 {
+    1u32.checked_shl(u32::from(sb.log_groups_per_flex)).unwrap_or(0)
+}
+
+/// The record of a lot that names a journal.
+fn record_of(
+    device: &dyn ReadBlocks,
+    geo: &Geometry,
+    lot: u32,
+    lot_groups: u32,
+) -> Option<LotRecord> {
+    let (block, at) = desc_place(GroupNr(lot.saturating_mul(lot_groups)), geo);
+    let bytes = read_block(device, geo, block).unwrap_or_default();
+    let record = bytes.get(at..at + geo.desc_size as usize).and_then(LotRecord::of);
+    record.filter(|record| record.lot == lot && record.journal_inode > 0)
+}
+
+impl CubeJournals {
+    /// Judges a journal that records of these lots name, by cube and inode.
+    fn look(
+        &mut self,
+        device: &Noting<&dyn ReadBlocks>,
+        (sb, geo, groups): (&Superblock, &Geometry, &[GroupDesc]),
+        (cube, inode): (u32, u32),
+        lots: Vec<u32>,
+    ) {
+        let (inode, lot_groups) = (InodeNr(inode), lot_groups_of(sb));
         let inside = |run: BlockRun| lies_in(geo, run, &lots, lot_groups);
         let home = geo.place_of(inode).map(|(group, _)| group.0 / lot_groups);
         if !home.is_some_and(|lot| lots.contains(&lot)) {
             let why = "its inode lies outside of its cube";
             let (file, is_unread) = (None, false);
-            found.unusable.push(Unusable { cube, inode, lots, why, file, is_unread });
-            continue;
+            self.unusable.push(Unusable { cube, inode, lots, why, file, is_unread });
+            return;
         }
-        match judge(&noting, sb, geo, groups, inode, &inside) {
+        match judge(device, sb, geo, groups, inode, &inside) {
             Ok((journal, CubeFile { orphan_block, seed, .. })) => {
                 let seed = geo.features.metadata_csum().then_some(seed);
-                let own =
-                    CubeJournal { cube, inode, lots, lot_groups, orphan_block, seed, journal };
-                found.usable.push(own);
+                let own = CubeJournal { cube, inode, lots, lot_groups, orphan_block, seed, journal };
+                self.usable.push(own);
             }
             Err((why, file)) => {
-                let is_unread = noting.judge().is_err();
-                found.unusable.push(Unusable { cube, inode, lots, why, file, is_unread });
+                let is_unread = device.judge().is_err();
+                self.unusable.push(Unusable { cube, inode, lots, why, file, is_unread });
             }
         }
     }
-    found
 }
 
 /// Whether a run of blocks lies in one of these lots.

@@ -22,7 +22,7 @@ mod recover;
 mod seen;
 
 pub use cubes::{
-    CubeFile, CubeJournal, CubeJournals, Cut, Unusable, cut_off, find_cubes, orphans_in,
+    CubeFile, CubeJournal, CubeJournals, Cut, Unusable, cut_off, find_cube, find_cubes, orphans_in,
     replay_sound,
 };
 pub use event::{

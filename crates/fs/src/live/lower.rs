@@ -122,7 +122,10 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         }
         self.faults.judge()?;
         let volume = &mut work.volume;
-        let most_blocks = volume.most_changed_blocks();
+        let usual_blocks = volume.most_changed_blocks();
+        // All are changes of one cube; together they may take no more of its own journal than one may.
+        let cube = deeds.first().map_or(0, |deed| self.gates.of_inode(home_of(deed)));
+        let most_blocks = usual_blocks.min(volume.share_of_journal(cube));
         let many = || {
             self.disk.change(|tx| {
                 let (mut made, mut changed_blocks) = (0, 0);
@@ -135,7 +138,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                     made += 1;
                     changed_blocks += volume.last_changed_blocks();
                 }
-                volume.limit_changes(most_blocks);
+                volume.limit_changes(usual_blocks);
                 Ok(made)
             })
         };
@@ -144,7 +147,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
             Err(panic) => {
                 // The first one is made alone then, so that a fault of it is that of its cube.
                 self.revive(&mut work, &*panic);
-                work.volume.limit_changes(most_blocks);
+                work.volume.limit_changes(usual_blocks);
                 return Ok(0);
             }
         };
@@ -223,5 +226,13 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                 })
             }
         }
+    }
+}
+
+/// The inode in whose cube a change is made.
+const fn home_of(deed: &Deed<'_>) -> InodeNr {
+    match deed {
+        Deed::Apply(op) | Deed::Create(op, _) => op.kind.home(),
+        Deed::Release(inode) => *inode,
     }
 }

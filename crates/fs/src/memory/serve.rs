@@ -320,7 +320,12 @@ impl<L: Lower> Store for MemFs<L> {
             state.forget(cube);
             state.pending(cube).room.note(self.lower.room_in(cube));
         };
-        let settle = |cube| self.flush_all_of(cube, true);
+        let settle = |cube| {
+            self.flush_all_of(cube, true)?;
+            // A repair may use numbers that nobody took.
+            self.state_mut().give_back(&self.lower);
+            Ok(())
+        };
         self.lower.tend_cubes_below(&Above { settle: &settle, forget: &forget })
     }
 }

@@ -190,6 +190,26 @@ fn an_fsync_writes_nothing_of_another_cube() {
     .unwrap();
 }
 
+/// Many changes that wait take as many transactions of a small journal of a cube as they need.
+#[test]
+fn changes_of_many_blocks_fit_the_journal_of_their_cube() {
+    let device = MemDevice::new(with_cubes().to_vec());
+    let wanted = mounted(&device, Limits::default(), |memory| {
+        for at in 0..25 {
+            run(memory, at, &Act::Mkdir(format!("a/dir{at}")))?;
+            run(memory, at, &Act::Create(format!("a/dir{at}/file")))?;
+            run(memory, at, &Act::Write(format!("a/dir{at}/file"), 0, 9000))?;
+        }
+        ensure!(memory.waiting_records() >= 20, "{} wait", memory.waiting_records());
+        memory.sync()?;
+        Ok(seen(memory))
+    })
+    .unwrap();
+    judge_cubes(&device, false).unwrap();
+    let again = mounted(&device, Limits::default(), |memory| Ok(seen(memory))).unwrap();
+    same(&again, &wanted).unwrap();
+}
+
 /// Two cubes and the root fill the disk by turns: what was accepted is there, whoever took the last lot.
 #[test]
 fn cubes_that_fill_the_disk_lose_nothing_that_was_accepted() {
