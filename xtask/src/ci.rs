@@ -119,9 +119,13 @@ fn deny() -> Result<()> {
         return Ok(());
     }
     // cargo-deny reads the crates of all targets; a build fetches only those of this one.
-    step("fetch", &["fetch", "--quiet", "--locked"])?;
-    let quiet = ["deny", "--offline", "--log-level", "error"];
-    step("deny", &[&quiet[..], &["check", "licenses", "bans", "sources"]].concat())
+    for (name, manifest) in [("deny", "Cargo.toml"), ("deny, fuzz", "fuzz/Cargo.toml")] {
+        step("fetch", &["fetch", "--quiet", "--locked", "--manifest-path", manifest])?;
+        let quiet = ["deny", "--offline", "--log-level", "error", "--config", "deny.toml"];
+        let of = ["--manifest-path", manifest, "check", "licenses", "bans", "sources"];
+        step(name, &[&quiet[..], &of].concat())?;
+    }
+    Ok(())
 }
 
 /// Short differential runs of checks and repairs with the programs just built, in this folder.

@@ -84,7 +84,7 @@ impl<S: Store> FileSystem<S> {
         let (held, slots) = alone.parts();
         let mut unused = held.settle(slots);
         // A link gave it a name, or it is damaged, and stays where it is.
-        unused.retain(|inode| !self.store.attributes(*inode).is_ok_and(|found| found.links > 0));
+        unused.retain(|inode| !self.store.permissions(*inode).is_ok_and(|found| found.links > 0));
         if unused.is_empty() {
             return Ok(());
         }

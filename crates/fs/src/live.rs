@@ -269,7 +269,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             read?.map(drop).map_err(|error| format!("{error:?}"))
         });
         // Its spans of freeings begin anew.
-        work.durable = durable::Waiting::default();
+        work.durable = work.durable.begin_anew();
         if let Err(why) = read {
             work.ended = Some(format!("{what}; {why}"));
             self.faults.end_writing();

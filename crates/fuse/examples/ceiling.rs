@@ -16,7 +16,7 @@ use floe_fs::{
     SeekFor, Space, Store, Timestamp, now,
 };
 use floe_fuse::mount::{MountOptions, MountPoint, mount};
-use floe_fuse::{ServeOptions, Transport, serve};
+use floe_fuse::{ServeOptions, Synchronous, Transport, serve};
 use floe_sync::atomic::{AtomicU32, Ordering};
 use floe_sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -58,6 +58,7 @@ fn serve_on<S: Store>(
         no_devices: false,
         no_exec: false,
         no_atime: true,
+        synchronous: Synchronous::default(),
         judged: true,
         transport,
     };

@@ -16,6 +16,7 @@ use crate::errno::{errno, is_fault};
 use crate::flags::{VISIBLE_FLAGS, extended_flags, flags_asked, with_extended_flags};
 use crate::metrics::{METRICS, Metrics, Now};
 use crate::options::ServeOptions;
+use crate::times::Times;
 use crate::writers::{Writers, WritingBack, writes};
 
 /// Bytes of an answer at most; the kernel never asks for more than was agreed.
@@ -65,6 +66,7 @@ pub(crate) struct Adapter<'s, S> {
     pub(crate) began_read_only: bool,
     pub(crate) metrics: &'s Metrics,
     pub(crate) writers: &'s Writers,
+    pub(crate) times: &'s Times,
     /// The kernel keeps what is written.
     pub(crate) writeback: bool,
     pub(crate) carrier: &'s dyn Carrier,
@@ -150,8 +152,8 @@ impl<S: Store> Adapter<'_, S> {
                 self.ioctl(inode, (header.uid, header.gid), request, data)?
             }
             Operation::Release { directory, flags } => {
-                if !directory {
-                    self.writers.close(inode, flags);
+                if !directory && self.writers.close(inode, flags) {
+                    self.settle_times(inode);
                 }
                 Answer::Bytes(Vec::new())
             }
@@ -236,6 +238,7 @@ impl<S: Store> Adapter<'_, S> {
     fn forget(&self, all: &[(u64, u64)]) -> Result<Answer, FsError> {
         for &(node, count) in all {
             if let Some(inode) = abi::inode_of(node) {
+                self.settle_times(inode);
                 self.fs.forget(inode, count)?;
             }
         }

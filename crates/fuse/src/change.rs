@@ -45,7 +45,11 @@ impl<S: Store> Adapter<'_, S> {
             return cubes::change(self.fs, inode, by, name, value)
                 .map(|()| Answer::Bytes(Vec::new()));
         }
-        self.change_object(inode, by, change, buffer)
+        self.note_times(inode, change);
+        let answer = self.change_object(inode, by, change, buffer)?;
+        self.learn_times(inode, change);
+        self.make_durable(inode, change)?;
+        Ok(answer)
     }
 
     /// A change of what the file system stores.
@@ -127,6 +131,32 @@ impl<S: Store> Adapter<'_, S> {
         }
         let new = applied?;
         self.answer_of(inode, change, new.as_ref())
+    }
+
+    /// Makes a change durable before it is answered, if that was asked for. The kernel does so by itself for what is written.
+    fn make_durable(&self, inode: InodeNr, change: &Change<'_>) -> Result<(), FsError> {
+        let asked = self.options.synchronous;
+        let (is_due, inode) = match *change {
+            Change::Mknod { .. }
+            | Change::Mkdir { .. }
+            | Change::Symlink { .. }
+            | Change::Create { name: Some(_), .. }
+            | Change::Link { .. }
+            | Change::Unlink { .. }
+            // Both directories go together.
+            | Change::Rename { .. } => (asked.names || asked.data, inode),
+            Change::Copy { to, .. } => {
+                (asked.data, abi::inode_of(to).ok_or(FsError::NotFound)?)
+            }
+            Change::Setattr(_)
+            | Change::Setxattr { .. }
+            | Change::Removexattr { .. }
+            | Change::Fallocate { .. } => (asked.data, inode),
+            Change::Create { name: None, .. } | Change::Write { .. } | Change::Unserved(_) => {
+                (false, inode)
+            }
+        };
+        if is_due { self.fs.sync_inode(inode, None) } else { Ok(()) }
     }
 
     /// The answer to a write that was made in part; `None` if the error is the answer.
@@ -282,6 +312,14 @@ impl<S: Store> Adapter<'_, S> {
             Change::Write { flags, .. } if flags.contains(WriteFlags::CACHE) => {
                 let file = self.fs.attributes(inode)?;
                 Ok((file.uid, file.gid))
+            }
+            Change::Mknod { .. }
+            | Change::Mkdir { .. }
+            | Change::Symlink { .. }
+            | Change::Create { .. }
+                if self.options.group_of_directory =>
+            {
+                Ok((by.0, self.fs.attributes(inode)?.gid))
             }
             _ => Ok(by),
         }

@@ -20,11 +20,13 @@ mod options;
 #[cfg(feature = "io-uring")]
 mod ring;
 mod session;
+mod times;
+mod told;
 mod writers;
 
 pub use adapter::STATUS;
 pub use carrier::{Carrier, Channel, MemoryCarrier};
 pub use device::{DevFuse, Transport};
 pub use metrics::{METRICS, prometheus};
-pub use options::ServeOptions;
+pub use options::{ServeOptions, Synchronous};
 pub use session::serve;

@@ -18,6 +18,7 @@ use rustix::net::{
 use rustix::process::{getgid, getuid};
 
 use crate::device::{DevFuse, Transport};
+use crate::options::Synchronous;
 
 /// How the kernel mounts.
 #[derive(Clone, Debug)]
@@ -38,6 +39,8 @@ pub struct MountOptions {
     pub no_exec: bool,
     /// Reading changes no access times.
     pub no_atime: bool,
+    /// The kernel makes writes durable.
+    pub synchronous: Synchronous,
     /// The kernel judges who may do what.
     pub judged: bool,
     /// How requests come.
@@ -145,6 +148,8 @@ fn mount_as_root(place: &Path, options: &MountOptions) -> Result<DevFuse, MountE
         (options.no_devices, MountFlags::NODEV),
         (options.no_exec, MountFlags::NOEXEC),
         (options.no_atime, MountFlags::NOATIME),
+        (options.synchronous.data, MountFlags::SYNCHRONOUS),
+        (options.synchronous.names, MountFlags::DIRSYNC),
     ] {
         flags.set(flag, wanted);
     }
@@ -192,6 +197,8 @@ fn helper_options(options: &MountOptions) -> OsString {
     add(options.allow_other, "allow_other");
     add(options.no_exec, "noexec");
     add(options.no_atime, "noatime");
+    add(options.synchronous.data, "sync");
+    add(options.synchronous.names, "dirsync");
     add(true, &format!("subtype={}", options.subtype));
     let mut name = b"fsname=".to_vec();
     for &byte in options.fsname.as_bytes() {
@@ -263,10 +270,11 @@ mod tests {
             no_devices: true,
             no_exec: false,
             no_atime: false,
+            synchronous: Synchronous { names: true, data: false },
             judged: true,
             transport: Transport::Auto,
         };
         let text = helper_options(&options);
-        assert_eq!(text, "default_permissions,ro,subtype=floe,fsname=/a\\,b\\\\c");
+        assert_eq!(text, "default_permissions,ro,dirsync,subtype=floe,fsname=/a\\,b\\\\c");
     }
 }

@@ -9,6 +9,20 @@ const LEAST_THREADS: usize = 4;
 /// As Linux's `commit=`.
 const COMMIT_EVERY: Duration = Duration::from_secs(5);
 
+/// Which changes are durable when their call returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Synchronous {
+    /// Those of names (`dirsync`).
+    pub names: bool,
+    /// Those of content and attributes (`sync`). The kernel sees to what it keeps of files.
+    pub data: bool,
+}
+
+impl Synchronous {
+    /// All changes.
+    pub const ALL: Self = Self { names: true, data: true };
+}
+
 /// How a file system is served.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeOptions {
@@ -27,6 +41,13 @@ pub struct ServeOptions {
     pub open_fast: bool,
     /// When reading changes the time of the last access, and whether it does for directories.
     pub access_times: (AccessTimes, bool),
+    /// Changes are durable when their call returns.
+    pub synchronous: Synchronous,
+    /// New files get the group of their directory, as with BSD.
+    pub group_of_directory: bool,
+    /// The mount may be mounted again with mapped ids (Linux 6.12). Nobody is root to the server then: not for the blocks that
+    /// are reserved for root, nor for calls that the kernel does not judge. The kernel must judge permissions.
+    pub mapped_ids: bool,
 }
 
 impl Default for ServeOptions {
@@ -41,6 +62,9 @@ impl Default for ServeOptions {
             writeback: true,
             open_fast: false,
             access_times: (AccessTimes::Never, true),
+            synchronous: Synchronous::default(),
+            group_of_directory: false,
+            mapped_ids: false,
         }
     }
 }

@@ -16,15 +16,16 @@ use crate::adapter::{Adapter, Answer};
 use crate::carrier::{Carrier, Channel, MOST_DATA_BYTES};
 use crate::metrics::Metrics;
 use crate::options::ServeOptions;
+use crate::times::Times;
 use crate::writers::{Writers, WritingBack};
 
 /// Requests that nobody waits for, at most; the kernel's own default of 12 slows reading ahead.
 const MOST_BACKGROUND: u16 = 64;
 
 /// Features that the server takes from the kernel's offer. Not taken: those that need a server of another kind
-/// (passthrough, splice, DAX, submounts), locks, which the kernel keeps by itself, and id-mapped mounts
+/// (passthrough, splice, DAX, submounts), locks, which the kernel keeps by itself, and, unless asked for, id-mapped mounts
 /// (`FUSE_ALLOW_IDMAP`), because requests that create nothing then come without a user id, which the reserved
-/// blocks and the list of `trusted` attributes depend on.
+/// blocks, trimming and the list of `trusted` attributes depend on.
 const TAKEN: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::EXPORT_SUPPORT)
     .union(InitFlags::BIG_WRITES)
@@ -62,11 +63,15 @@ pub fn serve<C: Carrier, S: Store>(
     let writeback = options.writeback && !began_read_only && options.threads > 1;
     let mut wanted = TAKEN | carrier.wants(options.threads);
     wanted.set(InitFlags::WRITEBACK_CACHE, writeback);
+    wanted.set(InitFlags::ALLOW_IDMAP, options.mapped_ids);
     let Some(taken) = negotiate(&mut *carrier.control(), wanted)? else { return Ok(()) };
     let writeback = taken.contains(InitFlags::WRITEBACK_CACHE);
+    if options.mapped_ids && !taken.contains(InitFlags::ALLOW_IDMAP) {
+        log("ids cannot be mapped: that takes Linux 6.12");
+    }
     writers.unknown = options.open_fast;
     let (metrics, writers) = (&metrics, &writers);
-    let writing_back = WritingBack::default();
+    let (writing_back, times) = (WritingBack::default(), Times::default());
     let adapter = Adapter {
         fs,
         options,
@@ -74,6 +79,7 @@ pub fn serve<C: Carrier, S: Store>(
         began_read_only,
         metrics,
         writers,
+        times: &times,
         writeback,
         carrier,
         writing_back: &writing_back,
@@ -82,7 +88,7 @@ pub fn serve<C: Carrier, S: Store>(
     let server = Server { adapter, log, over: AtomicBool::new(false), turns: Arc::clone(&turns) };
     ready();
     let over = Over::default();
-    thread::scope(|scope| {
+    let served = thread::scope(|scope| {
         // Also if this thread panics, because the scope waits for all others.
         let _telling = Telling(&over);
         let mut channels = carrier.channels(taken, options.threads.max(1)).into_iter();
@@ -119,7 +125,9 @@ pub fn serve<C: Carrier, S: Store>(
             result = result.and(ended);
         }
         result
-    })
+    });
+    server.adapter.settle_all_times();
+    served
 }
 
 /// Time after which the file system may do what waits without being durable yet.

@@ -43,19 +43,21 @@ impl Writers {
         }
     }
 
-    /// One that was opened with these flags is gone.
-    pub(crate) fn close(&self, inode: InodeNr, flags: u32) {
-        if writes(flags) {
-            let mut counts = self.counts();
-            if let Some(count) = counts.get_mut(&inode) {
-                *count -= 1;
-                if *count == 0 {
-                    counts.remove(&inode);
-                    drop(counts);
-                    self.failures().of_files.remove(&inode);
-                }
-            }
+    /// One that was opened with these flags is gone; `true` if it was the last.
+    pub(crate) fn close(&self, inode: InodeNr, flags: u32) -> bool {
+        if !writes(flags) {
+            return false;
         }
+        let mut counts = self.counts();
+        let Some(count) = counts.get_mut(&inode) else { return false };
+        *count -= 1;
+        let is_last = *count == 0;
+        if is_last {
+            counts.remove(&inode);
+            drop(counts);
+            self.failures().of_files.remove(&inode);
+        }
+        is_last
     }
 
     fn failures(&self) -> MutexGuard<'_, Failures> {
@@ -105,17 +107,15 @@ mod tests {
             writers.open(file, flags);
         }
         assert!(writers.has(file) && !writers.has(InodeNr(13)));
-        writers.close(file, read);
-        writers.close(file, write);
+        assert!(!writers.close(file, read) && !writers.close(file, write));
         assert!(writers.has(file));
-        writers.close(file, both);
-        assert!(!writers.has(file));
+        assert!(writers.close(file, both) && !writers.has(file));
         writers.fail(file, Errno::NOSPC);
         assert_eq!(writers.take_untold(), [file]);
         assert_eq!(writers.take_failure(file), Some(Errno::NOSPC));
         assert_eq!((writers.take_failure(file), writers.take_untold().len()), (None, 0));
         // Was never opened.
-        writers.close(file, both);
+        assert!(!writers.close(file, both));
         assert!(!writers.has(file));
     }
 }

@@ -359,7 +359,7 @@ impl<'s> Session<'s> {
         if wanted.is_empty() {
             // This step needs the types of all inodes.
             let asks_for_all = self.optional.steps.contains(&Step::ToExtents);
-            if asks_for_all && !examination.volume.scope.is_all() {
+            if asks_for_all && !examination.volume.mode.scope.is_all() {
                 return Err(self.lacks_evidence(examination));
             }
             wanted = self.extras(examination).into_iter().map(|edit| (edit, None)).collect();

@@ -293,8 +293,6 @@ const WIDE: Exceptions = &[
     ("crates/check/src/checks/context/directory.rs: DirCx", "references only, made in one place"),
     ("crates/check/src/estimate/memory/load.rs: Load", RECORD),
     ("crates/check/src/passes/pipeline.rs: Scan", TO_BE_SPLIT),
-    ("crates/check/src/passes/rescan.rs: Earlier", TO_BE_SPLIT),
-    ("crates/check/src/volume/mod.rs: Volume", TO_BE_SPLIT),
     ("crates/cli/src/commands/check.rs: Args", COMMAND_LINE),
     ("crates/cli/src/commands/mkfs.rs: Args", COMMAND_LINE),
     ("crates/cli/src/commands/mount/options.rs: Options", COMMAND_LINE),

@@ -98,9 +98,9 @@ fn run_in_legs(
     session: &mut Session<'_>,
 ) -> Result<InodeEvidence, CheckError> {
     let (plain, mut begun) = (PlainInodes::of(volume), session.inodes());
-    if let Some(tables) = &volume.tables {
+    if let Some(tables) = &volume.mode.tables {
         // As where parts were read, even if none is left.
-        begun.evidence.claims.sum_up(tables, &volume.claim_scope);
+        begun.evidence.claims.sum_up(tables, &volume.mode.claim_scope);
     }
     let parts = table_parts(volume);
     let rest = parts.get(begun.done..).unwrap_or(&[]);
@@ -138,8 +138,8 @@ pub(crate) fn scan_part(
     let index = part.index(&volume.geometry);
     evidence.buffers.read_ahead = std::mem::take(&mut evidence.buffers.met_trees);
     evidence.claims.begin_part(index, part_count(&volume.geometry));
-    if let Some(tables) = &volume.tables {
-        evidence.claims.sum_up(tables, &volume.claim_scope);
+    if let Some(tables) = &volume.mode.tables {
+        evidence.claims.sum_up(tables, &volume.mode.claim_scope);
     }
     let first = volume.geometry.inode_at(part.group, part.first);
     slots::for_each(volume, part, plain, ahead, evidence, |evidence, at, raw, context| {
@@ -171,10 +171,10 @@ pub(crate) fn scan_part(
         }
     });
     plain_inodes::claim_pending(volume, evidence);
-    if let (true, Some(tables)) = (any, &volume.tables) {
+    if let (true, Some(tables)) = (any, &volume.mode.tables) {
         evidence.sums.note_inodes(tables, part.group, part.first, &rows.facts, &rows.links);
     }
-    if any && volume.scope.contains(part.group) {
+    if any && volume.mode.scope.contains(part.group) {
         let (facts, links) = (Column::pack(&rows.facts), Column::pack(&rows.links));
         let chunk = Arc::new(FactsChunk { facts, links });
         if let Some(published) = published {

@@ -54,7 +54,7 @@ pub struct Overlapped {
 /// entries no block is plain; checkpoints go from pass to pass.
 pub fn wanted(volume: &Volume<'_>, options: &CheckOptions<'_>) -> bool {
     let any_plain =
-        volume.shortcuts && volume.has_incompat(floe_format::features::Incompat::FILETYPE);
+        volume.mode.shortcuts && volume.has_incompat(floe_format::features::Incompat::FILETYPE);
     let in_legs = options.checkpoints.keeper.is_some();
     options.threads > 1 && options.tuning.schedule != Policy::Data && any_plain && !in_legs
 }
@@ -102,7 +102,7 @@ pub fn run(
     options: &CheckOptions<'_>,
     share: Option<&CoreShare<'_>>,
 ) -> Overlapped {
-    let published = PublishedFacts::new(&volume.geometry, &volume.scope);
+    let published = PublishedFacts::new(&volume.geometry, &volume.mode.scope);
     let nothing = Empty::default();
     let cx = nothing.cx(volume);
     let plain = PlainInodes::of(volume);

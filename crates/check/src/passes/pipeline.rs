@@ -137,8 +137,8 @@ pub fn examine<'d>(
 /// `since`, where they are certain to be the same ([`Examination::rescanned_parts`]).
 ///
 /// Keeps all evidence, because a repair needs it. If the memory budget has no room for that
-/// (`Plan::for_repair`), it uses fingerprints, and [`Volume::scope`] and [`Volume::claim_scope`] name the
-/// groups whose evidence was kept.
+/// (`Plan::for_repair`), it uses fingerprints, and the scopes of [`crate::volume::CheckMode`] name the groups whose
+/// evidence was kept.
 ///
 /// # Errors
 /// As [`check`].
@@ -295,11 +295,11 @@ fn learn(volume: &mut Volume<'_>, orphans: Vec<InodeNr>, options: &CheckOptions<
 
 /// Tells the volume how the check is made.
 fn choose(volume: &mut Volume<'_>, plan: &Plan, load: &Load, options: &CheckOptions<'_>) {
-    volume.links = plan.way.links;
-    volume.keeps_whole_groups = load.edits;
-    volume.shortcuts = options.tuning.shortcuts;
-    volume.sums_together = options.tuning.accounting != Accounting::Exact && !load.edits;
-    volume.check_encoding = options.check_encoding;
+    volume.mode.links = plan.way.links;
+    volume.mode.keeps_whole_groups = load.edits;
+    volume.mode.shortcuts = options.tuning.shortcuts;
+    volume.mode.sums_together = options.tuning.accounting != Accounting::Exact && !load.edits;
+    volume.mode.check_encoding = options.check_encoding;
 }
 
 /// Tools and settings that the passes share.
@@ -336,9 +336,9 @@ impl Setting<'_, '_, '_> {
 /// Sets up fingerprints, if they are used, and chooses the groups whose evidence is kept all the same.
 pub(super) fn begin_sums(volume: &mut Volume<'_>, setting: &Setting<'_, '_, '_>) {
     if setting.budget.plan.way.sums {
-        volume.tables = Some(Tables::new(&volume.geometry, setting.key));
-        volume.scope = of_reserved(volume);
-        volume.claim_scope = volume.scope.clone();
+        volume.mode.tables = Some(Tables::new(&volume.geometry, setting.key));
+        volume.mode.scope = of_reserved(volume);
+        volume.mode.claim_scope = volume.mode.scope.clone();
     }
 }
 
@@ -399,7 +399,7 @@ impl Scan {
             found: self.found.0,
             superblock: volume.superblock.clone(),
             geometry: volume.geometry.clone(),
-            used_backup: volume.used_backup,
+            used_backup: volume.doubts.used_backup,
             totals,
             clusters_used: self.clusters_used,
             journal,
@@ -447,9 +447,9 @@ pub(super) fn scan_inodes(
     let overlaps = overlaps(volume, setting.clock.options, setting.budget);
     let of_shards = scan.merged.as_mut().map(|merged| std::mem::take(&mut merged.inodes));
     let of_shards = of_shards.map(|mut inodes| {
-        if let Some(tables) = &volume.tables {
+        if let Some(tables) = &volume.mode.tables {
             // As where parts were read.
-            inodes.claims.sum_up(tables, &volume.claim_scope);
+            inodes.claims.sum_up(tables, &volume.mode.claim_scope);
         }
         (inodes, None)
     });
@@ -495,5 +495,5 @@ pub(super) fn check_layout(volume: &mut Volume<'_>, found: &mut Findings) {
     checks::group::lots::check(volume, found);
     checks::superblock::backups::check(volume, found);
     checks::system_files::resize_inode::check(volume, found);
-    volume.bad_table_blocks = checks::system_files::bad_blocks::check(volume, found);
+    volume.doubts.bad_table_blocks = checks::system_files::bad_blocks::check(volume, found);
 }

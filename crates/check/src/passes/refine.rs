@@ -56,13 +56,13 @@ impl Suspects {
     /// The groups that the fingerprints do not prove, without those whose evidence is kept anyway.
     pub fn of(sums: &PartialSums, volume: &Volume<'_>) -> Self {
         let (mut clusters, mut inodes) = (sums.suspect_clusters(), sums.suspect_inodes());
-        if volume.keeps_whole_groups {
+        if volume.mode.keeps_whole_groups {
             let of_inodes = inodes.clone();
             inodes.extend(&clusters);
             clusters.extend(of_inodes);
         }
-        clusters.retain(|group| !volume.claim_scope.contains(*group));
-        inodes.retain(|group| !volume.scope.contains(*group));
+        clusters.retain(|group| !volume.mode.claim_scope.contains(*group));
+        inodes.retain(|group| !volume.mode.scope.contains(*group));
         Self { clusters, inodes }
     }
 
@@ -160,7 +160,7 @@ pub fn prove(
     budget: &Budget,
     pool: &Pool,
 ) -> Result<Option<u32>, CheckError> {
-    if volume.tables.is_none() {
+    if volume.mode.tables.is_none() {
         return Ok(None);
     }
     sums.merge(std::mem::take(&mut refined.bitmaps.sums));
@@ -190,7 +190,8 @@ fn run(
         look(volume, batch, known, parts, std::mem::take(&mut closer), pool);
         if at + 1 < batches.len() {
             claims.forget(&clusters_of(&volume.geometry, &batch.clusters));
-            volume.claim_scope = volume.claim_scope.without(batch.clusters.iter().copied());
+            volume.mode.claim_scope =
+                volume.mode.claim_scope.without(batch.clusters.iter().copied());
         }
     }
     let uses = &known.inodes.attributes.block_uses;
@@ -279,8 +280,8 @@ fn learn(
 ) {
     let count = volume.geometry.group_count;
     let wider = |scope: &Scope, with: &BTreeSet<GroupNr>| scope.with(with.iter().copied(), count);
-    let scope = wider(&volume.scope, &suspects.inodes);
-    let claim_scope = wider(&volume.claim_scope, &suspects.clusters);
+    let scope = wider(&volume.mode.scope, &suspects.inodes);
+    let claim_scope = wider(&volume.mode.claim_scope, &suspects.clusters);
     let again = match learned {
         Some(learned) => {
             keep_only(volume, suspects);
@@ -296,7 +297,7 @@ fn learn(
     learned.merge(again.claims);
     learned.claim_metadata(&volume.metadata, volume.sums());
     claims.merge(learned);
-    (volume.scope, volume.claim_scope) = (scope, claim_scope);
+    (volume.mode.scope, volume.mode.claim_scope) = (scope, claim_scope);
 }
 
 /// The parts of inode tables that concern suspected groups.
@@ -330,8 +331,8 @@ pub(super) fn read_inodes(
 /// twice.
 fn keep_only(volume: &mut Volume<'_>, suspects: &Suspects) {
     let count = volume.geometry.group_count;
-    volume.scope = Scope::of(suspects.inodes.iter().copied(), count);
-    volume.claim_scope = Scope::of(suspects.clusters.iter().copied(), count);
+    volume.mode.scope = Scope::of(suspects.inodes.iter().copied(), count);
+    volume.mode.claim_scope = Scope::of(suspects.clusters.iter().copied(), count);
 }
 
 /// The clusters of some groups.

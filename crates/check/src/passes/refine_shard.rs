@@ -94,7 +94,7 @@ fn begin(
         return Err(PartRefusal::NothingLeft.into());
     }
     // The merge reports faults of the layout.
-    volume.bad_table_blocks = bad_blocks::check(volume, &mut Findings::default());
+    volume.doubts.bad_table_blocks = bad_blocks::check(volume, &mut Findings::default());
     begin_sums(volume, setting);
     Ok(())
 }

@@ -229,7 +229,7 @@ fn run_directories(
     scan.index = DirIndex::made_by(setting.pool, &scan.inodes.dirs.infos);
     let early = take(&mut scan.early);
     let session = setting.session.as_deref_mut();
-    scan.entries = match scan.merged.as_mut().filter(|_| volume.tables.is_some()) {
+    scan.entries = match scan.merged.as_mut().filter(|_| volume.mode.tables.is_some()) {
         Some(merged) => {
             let (found, left) = (take(&mut merged.directories), take(&mut merged.left_inline));
             shard::complete_directories(&scan.cx(volume), found, &left, setting.pool)

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use floe_exec::{Accumulator, Pool, take_back};
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::Superblock;
-use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
+use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
 
 use crate::checks::context::inode::{Buffers, InodeEvidence};
 use crate::evidence::attributes::{AttributeEvidence, BlockUse, LongSymlink};
@@ -31,7 +31,7 @@ use crate::passes::inodes;
 use crate::passes::pipeline::Examination;
 use crate::problem::{Findings, Problem};
 use crate::scan::inode_tables::{self, TablePart};
-use crate::volume::Volume;
+use crate::volume::{Doubts, Volume};
 
 /// Findings of inodes that are kept; with more of them, everything is looked at again.
 const MOST_FINDINGS: usize = 1 << 15;
@@ -49,8 +49,8 @@ impl Kept {
     /// The evidence of a pass that just ended. `None`: it is too large, or inodes depend on each
     /// other.
     pub(crate) fn of(volume: &Volume<'_>, inodes: &InodeEvidence) -> Option<Self> {
-        let separate = volume.scope.is_all()
-            && volume.tables.is_none()
+        let separate = volume.mode.scope.is_all()
+            && volume.mode.tables.is_none()
             && inodes.policies.is_empty()
             && inodes.attributes.ea_references.is_empty();
         (separate && inodes.found.0.len() <= MOST_FINDINGS).then(|| {
@@ -160,9 +160,7 @@ pub struct Earlier {
     superblock: Superblock,
     groups: Vec<GroupDesc>,
     orphans: Vec<InodeNr>,
-    bad_table_blocks: Vec<BlockNr>,
-    distrusted: Vec<GroupNr>,
-    used_backup: Option<BlockNr>,
+    doubts: Doubts,
     facts: InodeFacts,
     claims: Claims,
     dirs: Dirs,
@@ -201,9 +199,7 @@ impl Earlier {
             superblock: volume.superblock,
             groups: volume.groups,
             orphans: volume.orphans,
-            bad_table_blocks: volume.bad_table_blocks,
-            distrusted: volume.distrusted,
-            used_backup: volume.used_backup,
+            doubts: volume.doubts,
             facts,
             claims,
             dirs,
@@ -276,9 +272,7 @@ impl Earlier {
         rules(&self.superblock) == rules(&volume.superblock)
             && self.groups.iter().map(place).eq(volume.groups.iter().map(place))
             && self.orphans == volume.orphans
-            && self.bad_table_blocks == volume.bad_table_blocks
-            && self.distrusted == volume.distrusted
-            && self.used_backup == volume.used_backup
+            && self.doubts == volume.doubts
     }
 
     /// Whether every block that was changed was read for inodes of the parts alone, or for none.

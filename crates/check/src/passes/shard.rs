@@ -133,8 +133,8 @@ fn parts_of(volume: &Volume<'_>, groups: &Range<u32>) -> Vec<TablePart> {
 /// Whether the bitmaps of a group are judged by its shard: where nothing has to be known of others. To be asked
 /// before any group is looked at closely.
 pub(super) fn has_bitmaps_of(volume: &Volume<'_>, group: GroupNr) -> bool {
-    let kept = volume.scope.contains(group) || volume.claim_scope.contains(group);
-    volume.tables.is_some() && !kept
+    let kept = volume.mode.scope.contains(group) || volume.mode.claim_scope.contains(group);
+    volume.mode.tables.is_some() && !kept
 }
 
 fn begin(
@@ -143,7 +143,7 @@ fn begin(
     scan: &mut Scan,
 ) -> Result<(), CheckError> {
     // The merge reports faults of the layout.
-    volume.bad_table_blocks = bad_blocks::check(volume, &mut Findings::default());
+    volume.doubts.bad_table_blocks = bad_blocks::check(volume, &mut Findings::default());
     begin_sums(volume, setting);
     scan.merged = Some(PartEvidence::default());
     Ok(())
@@ -169,7 +169,7 @@ fn judge_directories(
     setting: &mut Setting<'_, '_, '_>,
     scan: &mut Scan,
 ) -> Result<(), CheckError> {
-    if volume.tables.is_none() {
+    if volume.mode.tables.is_none() {
         return Ok(());
     }
     let (index, facts) = (DirIndex::by_inode(), InodeFacts::default());
@@ -222,7 +222,7 @@ fn judge_bitmaps(
 ) -> Result<(), CheckError> {
     let mut merged = scan.merged.take().unwrap_or_default();
     merged.inodes = take(&mut scan.inodes);
-    if volume.tables.is_some() {
+    if volume.mode.tables.is_some() {
         // The counts stay: whoever looks closer at a group needs them, too.
         let dirs = merged.inodes.sums.clone().take_dirs(&volume.geometry);
         let groups = setting.groups(volume);
@@ -264,7 +264,7 @@ fn judge_again(cx: &DirCx<'_>, all: &mut DirEvidence, left_inline: &[InodeNr], p
     let volume = cx.volume;
     let groups: BTreeSet<GroupNr> = (0..volume.geometry.group_count)
         .map(GroupNr)
-        .filter(|group| volume.scope.contains(*group))
+        .filter(|group| volume.mode.scope.contains(*group))
         .collect();
     let mut runs = refine::naming(cx, all, &groups);
     runs.retain(|run| !needs_all(run));

@@ -94,9 +94,15 @@ impl Decoder<'_> {
             for (column, last) in columns.iter_mut().zip(&mut last) {
                 self.column(column, count, last)?;
             }
-            let cells: [&[u64]; N] = columns.each_ref().map(|column| &column[..count]);
+            let columns: [&[u64]; N] = columns.each_ref().map(|column| &column[..count]);
+            rows.reserve(count);
             for at in 0..count {
-                rows.push(row(cells.map(|column| column[at])).ok_or(Fault::Damaged)?);
+                // `array::map` costs three times the instructions of this loop, which the compiler unrolls.
+                let mut cells = [0; N];
+                for (cell, column) in cells.iter_mut().zip(columns) {
+                    *cell = column[at];
+                }
+                rows.push(row(cells).ok_or(Fault::Damaged)?);
             }
             left -= count as u64;
         }

@@ -72,11 +72,6 @@ impl Lot {
         Some(Self { home, descriptors, groups: all, superblocks, region, region_used })
     }
 
-    /// Whether an inode table of the lot, as far as it is used, holds a block.
-    pub fn has_inodes_at(&self, block: BlockNr) -> bool {
-        self.groups.iter().any(|(.., table)| table.contains(block))
-    }
-
     /// The descriptor block and the bitmaps, which are kept longer than the rest.
     pub fn small(&self) -> impl Iterator<Item = BlockNr> + '_ {
         let bitmaps = self.groups.iter().flat_map(|(blocks, inodes, _)| [*blocks, *inodes]);

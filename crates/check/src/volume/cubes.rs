@@ -64,7 +64,8 @@ impl CubeMap {
         }
         let lot_groups = geometry.block_size / geometry.desc_size;
         let (super_file, fence) = own_files(volume, &identity);
-        let coupled = volume.used_backup.is_some() || Identity::is_coupled(&volume.superblock);
+        let coupled =
+            volume.doubts.used_backup.is_some() || Identity::is_coupled(&volume.superblock);
         let mut map = Self { lot_groups, super_file, fence, coupled, ..Self::default() };
         let mut bytes = Vec::new();
         for lot in 0..geometry.desc_blocks {
@@ -202,7 +203,7 @@ fn record_of(volume: &Volume<'_>, lot: u32, lot_groups: u32, bytes: &[u8]) -> Op
     let raws = bytes.chunks_exact(volume.geometry.desc_size as usize);
     groups
         .zip(raws)
-        .filter(|(group, _)| !volume.distrusted.contains(group))
+        .filter(|(group, _)| !volume.doubts.distrusted.contains(group))
         .filter_map(|(_, raw)| LotRecord::of(raw))
         .find(|record| record.lot == lot)
 }
@@ -222,7 +223,7 @@ fn own_files(volume: &Volume<'_>, identity: &Identity) -> (InodeNr, InodeNr) {
 
 /// Whether the primary superblock is in use, and nobody has written since Floe sealed it.
 pub(crate) fn is_sealed(volume: &Volume<'_>) -> bool {
-    volume.used_backup.is_none() && Identity::is_sealed(&volume.superblock)
+    volume.doubts.used_backup.is_none() && Identity::is_sealed(&volume.superblock)
 }
 
 /// Both copies of sub-superblocks; `None` if the map of their file is damaged.

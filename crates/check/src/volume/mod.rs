@@ -52,12 +52,31 @@ pub struct Volume<'d> {
     pub orphans: Vec<floe_format::InodeNr>,
     /// Seconds since 1970 that count as now.
     pub now_seconds: i64,
+    /// Parts that are not trusted.
+    pub doubts: Doubts,
+    /// How this check works and accounts.
+    pub mode: CheckMode,
+    /// Compares names with what inodes say, until the directories were read; `None` but in native file systems that are
+    /// read as a whole.
+    pub backpointers: Option<Backpointers>,
+    /// The cubes of a native file system that has some.
+    pub cubes: Option<Arc<CubeMap>>,
+}
+
+/// Parts of a file system that are not trusted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Doubts {
     /// The block of the superblock in use, if it is a backup.
     pub used_backup: Option<BlockNr>,
     /// Blocks of inode tables that are listed as bad: what is in them counts as unreadable; sorted.
     pub bad_table_blocks: Vec<BlockNr>,
     /// Groups whose descriptors fail their checksums; sorted.
     pub distrusted: Vec<GroupNr>,
+}
+
+/// How a check works: its shortcuts, and the groups that it accounts for object by object or by sums.
+#[derive(Default)]
+pub struct CheckMode {
     /// See [`crate::Tuning::shortcuts`].
     pub shortcuts: bool,
     /// Checksums of inodes are looked at many at a time, unless all is to be exact, as for repairs (`docs/fingerprint.md`).
@@ -75,11 +94,6 @@ pub struct Volume<'d> {
     pub links: LinkStructure,
     /// The random numbers of the sums, where there are sums.
     pub tables: Option<Arc<Tables>>,
-    /// Compares names with what inodes say, until the directories were read; `None` but in native file systems that are
-    /// read as a whole.
-    pub backpointers: Option<Backpointers>,
-    /// The cubes of a native file system that has some.
-    pub cubes: Option<Arc<CubeMap>>,
 }
 
 /// Whether a block lies past the end of a device of so many bytes, at least in part.
@@ -104,17 +118,8 @@ impl<'d> Volume<'d> {
             metadata: layout.clusters,
             orphans: Vec::new(),
             now_seconds,
-            used_backup,
-            bad_table_blocks: Vec::new(),
-            distrusted,
-            shortcuts: true,
-            sums_together: true,
-            check_encoding: false,
-            scope: Scope::default(),
-            claim_scope: Scope::default(),
-            keeps_whole_groups: false,
-            links: LinkStructure::default(),
-            tables: None,
+            doubts: Doubts { used_backup, bad_table_blocks: Vec::new(), distrusted },
+            mode: CheckMode { shortcuts: true, sums_together: true, ..CheckMode::default() },
             backpointers: None,
             cubes: None,
         };
@@ -140,7 +145,7 @@ impl<'d> Volume<'d> {
 
     /// The tables of the sums and the groups of which claims are kept all the same, where there are sums.
     pub fn sums(&self) -> Option<(&Arc<Tables>, &Scope)> {
-        self.tables.as_ref().map(|tables| (tables, &self.claim_scope))
+        self.mode.tables.as_ref().map(|tables| (tables, &self.mode.claim_scope))
     }
 
     /// The feature words.
@@ -247,7 +252,7 @@ impl<'d> Volume<'d> {
     }
 
     fn believes_uninit(&self, group: GroupNr) -> bool {
-        self.features().group_desc_csum() && self.distrusted.binary_search(&group).is_err()
+        self.features().group_desc_csum() && self.doubts.distrusted.binary_search(&group).is_err()
     }
 
     /// Reads one block into the first `block_size` bytes of `into`, which is resized to hold it.
@@ -313,8 +318,11 @@ impl<'d> Volume<'d> {
     /// Whether what is found out of an inode is kept: not where sums prove it.
     #[inline]
     pub fn keeps(&self, inode: floe_format::InodeNr) -> bool {
-        self.scope.is_all()
-            || self.geometry.place_of(inode).is_none_or(|(group, _)| self.scope.contains(group))
+        self.mode.scope.is_all()
+            || self
+                .geometry
+                .place_of(inode)
+                .is_none_or(|(group, _)| self.mode.scope.contains(group))
     }
 
     /// Whether recovery will delete or truncate an inode.

@@ -62,7 +62,7 @@ fn each_run_draws_its_own_key() {
         let options = CheckOptions { tuning, ..Default::default() };
         let opened = open(&image, options.superblock).unwrap();
         let examination = examine(&image, opened, Findings::default(), &options).unwrap();
-        examination.volume.tables.clone().unwrap()
+        examination.volume.mode.tables.clone().unwrap()
     };
     assert!(CheckOptions::default().tuning.key.is_none());
     let (one, other) = (tables(None), tables(None));

@@ -689,6 +689,115 @@ fn times_of_access_reach_the_disk() {
     }
 }
 
+/// The kernel keeps the times of files that are written, and tells the server nothing where a write falls into the tick of the
+/// creation; the content comes later. The disk has what programs saw.
+#[test]
+fn times_of_what_was_written_stay_when_the_kernel_forgets_them() {
+    if !can_mount() {
+        return;
+    }
+    for options in ["rw", "nodelalloc", "nowriteback_cache", "open=fast"] {
+        let image = Image::empty(16 << 20).unwrap();
+        build::mke2fs(image.path(), &["-q", "-t", "ext4"]).unwrap();
+        let ours = Ours::new(image.path(), &["-o", options]);
+        let names: Vec<String> = (0..12).map(|number| format!("file {number}")).collect();
+        for (number, name) in names.iter().enumerate() {
+            let path = ours.path().join(name);
+            let file = File::create(&path).unwrap();
+            match number % 3 {
+                0 => fallocate(&file, FallocateFlags::empty(), 0, 9000).unwrap(),
+                _ => file.write_all_at(&[7; 5000], 0).unwrap(),
+            }
+            // A tick or more.
+            std::thread::sleep(Duration::from_millis(12));
+            if number % 3 == 2 {
+                file.sync_all().unwrap();
+                file.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+            }
+        }
+        let shown = |top: &Path| -> Vec<_> {
+            let times = |name: &String| {
+                let meta = fs::metadata(top.join(name)).unwrap();
+                ((meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec()))
+            };
+            names.iter().map(times).collect()
+        };
+        let before = shown(ours.path());
+        ours.unmount();
+        let ours = Ours::new(image.path(), &["-o", "ro"]);
+        assert_eq!(shown(ours.path()), before, "{options}");
+        ours.unmount();
+        assert!(oracle::e2fsck(&image).unwrap().clean(), "{options}");
+    }
+}
+
+/// Mounts a mount again with ids from 0 on as 100000 and so on, says who owns a file there, and makes another one.
+const MAP_IDS: &str = "
+import ctypes, os, subprocess, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *args):
+    got = libc.syscall(number, *args)
+    if got < 0:
+        sys.exit(f'refused: {ctypes.get_errno()}')
+    return got
+top, place = sys.argv[1:]
+user = subprocess.Popen(['unshare', '-U', 'sleep', '60'])
+while os.readlink(f'/proc/{user.pid}/ns/user') == os.readlink('/proc/self/ns/user'):
+    time.sleep(0.01)
+for kind in ('uid', 'gid'):
+    open(f'/proc/{user.pid}/{kind}_map', 'w').write('0 100000 1000')
+space = os.open(f'/proc/{user.pid}/ns/user', os.O_RDONLY)
+user.kill()
+tree = call(428, -100, top.encode(), 1 | os.O_CLOEXEC)
+call(442, tree, b'', 0x1000, (ctypes.c_uint64 * 4)(0x100000, 0, 0, space), 32)
+call(429, tree, b'', -100, place.encode(), 4)
+print(os.stat(place + '/kept').st_uid, flush=True)
+os.setegid(100006), os.seteuid(100005)
+open(place + '/folder/new', 'w').write('content')
+os.seteuid(0)
+os.chown(place + '/folder/new', 100007, 100008)
+os.chdir('/')
+libc.umount2(place.encode(), 2)
+";
+
+#[test]
+fn ids_are_mapped_where_that_was_asked_for() {
+    if !can_mount() {
+        return;
+    }
+    let version = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = version.split('.').filter_map(|part| part.parse::<u32>().ok());
+    let is_new = (numbers.next(), numbers.next()) >= (Some(6), Some(12));
+    let there = |tool| Path::new(&tool::locate(tool)).exists();
+    if !is_new || !there("python3") || !there("unshare") {
+        eprintln!("skipped: mapping ids takes Linux 6.12, python3 and unshare");
+        return;
+    }
+    for (options, maps) in [("idmap", true), ("rw", false)] {
+        let image = Image::empty(16 << 20).unwrap();
+        build::mke2fs(image.path(), &["-q", "-t", "ext4"]).unwrap();
+        let ours = Ours::new(image.path(), &["-o", options]);
+        fs::write(ours.path().join("kept"), b"content").unwrap();
+        let folder = ours.path().join("folder");
+        fs::create_dir(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        let place = tool::scratch("floe-mapped-").unwrap();
+        let mut python = Command::new("python3");
+        let out = python.args(["-c", MAP_IDS]).args([ours.path(), place.path()]).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.success(), maps, "{options}: {said}");
+        if maps {
+            assert_eq!(String::from_utf8_lossy(&out.stdout).trim(), "100000");
+            let meta = folder.join("new").metadata().unwrap();
+            assert_eq!((meta.uid(), meta.gid(), meta.len()), (7, 8, 7));
+        } else {
+            assert!(said.contains("refused: 22"), "{said}");
+        }
+        ours.unmount();
+        assert!(oracle::e2fsck(&image).unwrap().clean(), "{options}");
+    }
+}
+
 /// Where there is no file system, nothing is said of how it would be mounted.
 #[test]
 fn something_that_is_no_file_system_is_refused_in_one_message() {

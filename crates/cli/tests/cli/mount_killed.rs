@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -172,6 +172,43 @@ fn whatever_a_program_made_durable_survives_the_server() {
             let bytes = content("mapped");
             assert_eq!((&bytes[..5], &bytes[8190..8194]), (&b"first"[..], &b"over"[..]));
         }
+        assert!(oracle::e2fsck(&image).unwrap().clean(), "{options}");
+    }
+}
+
+/// With `-o sync` every change is durable when its call returns, with `dirsync` every change of names; without either, what
+/// nobody made durable may be lost, or this test would show nothing.
+#[test]
+fn changes_of_synchronous_mounts_survive_the_server() {
+    if !can_mount() {
+        return;
+    }
+    for (options, names, data) in
+        [("sync", true, true), ("dirsync", true, false), ("commit=600", false, false)]
+    {
+        let Some(image) = image("ext4") else { return };
+        let ours = Ours::new(image.path(), &["-o", options]);
+        let folder = ours.path().join("kept");
+        fs::create_dir(&folder).unwrap();
+        let file = File::create(folder.join("first")).unwrap();
+        file.write_all_at(b"content", 0).unwrap();
+        file.set_permissions(fs::Permissions::from_mode(0o640)).unwrap();
+        fs::rename(folder.join("first"), folder.join("second")).unwrap();
+        fs::write(folder.join("gone"), b"").unwrap();
+        fs::remove_file(folder.join("gone")).unwrap();
+        kill(&ours);
+        drop(file);
+        ours.unmount();
+        let again = Ours::new(image.path(), &[]);
+        let seen = fs::read_dir(again.path().join("kept")).map(|all| all.count());
+        assert_eq!(seen.ok(), names.then_some(1), "{options}");
+        if names {
+            let second = again.path().join("kept/second");
+            let mode = second.metadata().unwrap().permissions().mode() & 0o777;
+            assert_eq!(fs::read(&second).unwrap() == b"content", data, "{options}");
+            assert!(!data || mode == 0o640, "{options}: {mode:o}");
+        }
+        again.unmount();
         assert!(oracle::e2fsck(&image).unwrap().clean(), "{options}");
     }
 }

@@ -285,6 +285,40 @@ fn a_disk_can_be_filled_to_the_last_block() {
     }
 }
 
+/// With `-o discard` that takes nobody who asks for it.
+#[test]
+fn what_is_deleted_is_discarded_by_itself() {
+    if !can_mount() {
+        return;
+    }
+    let image = made(48 << 20, &["-m", "0"]);
+    let kept_bytes = || image.path().metadata().unwrap().blocks() * 512;
+    let ours = Ours::new(image.path(), &["-o", "discard,commit=1"]);
+    let top = ours.path();
+    let content: Vec<u8> = (0..1u32 << 20).flat_map(|at| at.to_le_bytes()).collect();
+    for name in ["kept", "gone", "cut"] {
+        fs::write(top.join(name), &content).unwrap();
+        File::open(top.join(name)).unwrap().sync_all().unwrap();
+    }
+    let before = kept_bytes();
+    fs::remove_file(top.join("gone")).unwrap();
+    File::options().write(true).open(top.join("cut")).unwrap().set_len(4097).unwrap();
+    // A file goes once the kernel has forgotten it, and its blocks once that is durable.
+    for _ in 0..100 {
+        if kept_bytes() + (7 << 20) < before {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert!(kept_bytes() + (7 << 20) < before, "{before} and {}", kept_bytes());
+    ours.unmount();
+    assert!(oracle::e2fsck(&image).unwrap().clean());
+    let ours = Ours::new(image.path(), &["-o", "ro"]);
+    assert!(fs::read(ours.path().join("kept")).unwrap() == content);
+    assert!(fs::read(ours.path().join("cut")).unwrap() == content[..4097]);
+    ours.unmount();
+}
+
 /// The image file is as small again as it was before the files came, and what is used stays.
 #[test]
 fn fstrim_gives_the_space_of_deleted_files_back() {

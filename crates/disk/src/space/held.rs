@@ -46,6 +46,12 @@ impl Held {
         }
     }
 
+    /// The runs of blocks that were freed up to the end of an epoch, in the order in which they were.
+    pub(super) fn blocks_until(&self, epoch: Epoch) -> impl Iterator<Item = Range<u64>> {
+        let until = self.blocks_in_order.iter().take_while(move |(held, _)| *held <= epoch);
+        until.filter_map(|(_, start)| Some(*start..*self.blocks.get(start)?))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.inodes.is_empty()
     }

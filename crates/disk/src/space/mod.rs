@@ -108,6 +108,11 @@ impl Pool {
         self.regions.full.clear();
     }
 
+    /// Runs of blocks that wait for [`Pool::durable`] with an epoch: nobody uses them.
+    pub(crate) fn freed_until(&self, epoch: Epoch) -> impl Iterator<Item = Range<u64>> {
+        self.held.blocks_until(epoch)
+    }
+
     /// Whether anything waits for [`Pool::durable`].
     pub fn holds_back(&self) -> bool {
         !self.held.is_empty()

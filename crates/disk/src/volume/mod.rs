@@ -284,6 +284,11 @@ impl Volume {
         self.fs.space.end_epoch()
     }
 
+    /// Runs of blocks that transactions up to an epoch freed, before [`Volume::durable`] says so: nobody uses them.
+    pub fn freed_until(&self, epoch: Epoch) -> impl Iterator<Item = std::ops::Range<u64>> {
+        self.fs.space.freed_until(epoch)
+    }
+
     /// The transactions up to an epoch are durable: what they freed may be used again. Without a journal that is so once they
     /// are written.
     pub fn durable(&mut self, epoch: Epoch) {

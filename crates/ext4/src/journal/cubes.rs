@@ -226,7 +226,8 @@ impl CubeJournals {
         match judge(device, sb, geo, groups, inode, &inside) {
             Ok((journal, CubeFile { orphan_block, seed, .. })) => {
                 let seed = geo.features.metadata_csum().then_some(seed);
-                let own = CubeJournal { cube, inode, lots, lot_groups, orphan_block, seed, journal };
+                let own =
+                    CubeJournal { cube, inode, lots, lot_groups, orphan_block, seed, journal };
                 self.usable.push(own);
             }
             Err((why, file)) => {

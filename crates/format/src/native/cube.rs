@@ -242,8 +242,6 @@ pub struct OwnJournal {
 
 /// Fewest blocks of a cube's journal.
 pub const FEWEST_JOURNAL_BLOCKS: u32 = 64;
-/// Blocks of a cube's journal unless another number is asked for.
-pub const JOURNAL_BLOCKS: u32 = 1024;
 
 /// Name in `/.cubes` of the journal of a cube.
 pub fn journal_name(cube: u32) -> Vec<u8> {

@@ -3,9 +3,7 @@
 use anyhow::Result;
 use floe_blockdev::{MemDevice, Modelled};
 use floe_format::InodeNr;
-use floe_fs::{
-    Caller, FileSystem, FsError, Live, MemFs, NewInode, Op, OpKind, Place,
-};
+use floe_fs::{Caller, FileSystem, FsError, Live, MemFs, NewInode, Op, OpKind, Place};
 use floe_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::time;

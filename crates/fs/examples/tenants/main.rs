@@ -117,7 +117,9 @@ fn main() -> Result<()> {
     ensure!(seconds > 0 && rounds > 0, "at least one second and one round");
     let flush = Duration::from_millis(flush_ms);
     let model = Model { flush, bytes_per_second: 500_000_000, ..Model::ssd() };
-    println!("a flush takes {flush_ms} ms, a write 20 us and 500 MB/s; {rounds} rounds of {seconds} s");
+    println!(
+        "a flush takes {flush_ms} ms, a write 20 us and 500 MB/s; {rounds} rounds of {seconds} s"
+    );
     let mut all: Vec<Vec<Rates>> = CASES.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
         for (case, rates) in CASES.iter().zip(&mut all) {

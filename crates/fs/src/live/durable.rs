@@ -1,6 +1,7 @@
 //! Durability: whose journals a call waits for, and when freed space may be used again.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 
 use floe_blockdev::WriteBlocks;
 use floe_disk::journal::{Finished, Journal, JournalError};
@@ -17,11 +18,39 @@ use crate::disk::Disk;
 pub(super) struct Waiting {
     /// Spans of freeings, oldest first, each with all that was finished when it ended.
     freed: VecDeque<(Epoch, Finished)>,
+    /// Blocks that were freed are given back to the device before they are used again.
+    discards: bool,
     /// Cubes whose journal has ended, of which a program was told that changes are lost.
     told: BTreeSet<u32>,
 }
 
+/// Gives the blocks that durable transactions freed back to the device; `false` if it takes none. Nobody uses them before the
+/// caller says that they are free.
+fn discard<D: WriteBlocks>(volume: &Volume, journal: &Journal<D>, epoch: Epoch) -> bool {
+    let block_bytes = u64::from(volume.geometry().block_size);
+    let mut runs: Vec<Range<u64>> = volume.freed_until(epoch).collect();
+    runs.sort_unstable_by_key(|run| run.start);
+    runs.dedup_by(|next, run| {
+        let joins = next.start == run.end;
+        if joins {
+            run.end = next.end;
+        }
+        joins
+    });
+    // An error costs nothing but the room: blocks of a cube that has failed are left alone, and a device that fails is met by
+    // the next write.
+    runs.into_iter().all(|run| {
+        let (start, len) = (run.start * block_bytes, (run.end - run.start) * block_bytes);
+        !matches!(journal.discard_free(start, len), Ok(false))
+    })
+}
+
 impl Waiting {
+    /// The same for a volume that was read anew.
+    pub(super) fn begin_anew(&self) -> Self {
+        Self { discards: self.discards, ..Self::default() }
+    }
+
     /// Ends a span of freeings. Several journals become durable apart from each other, so all of them must have what was
     /// finished until now.
     fn end_epoch<D: WriteBlocks>(&mut self, volume: &mut Volume, journal: &Journal<D>) {
@@ -37,6 +66,9 @@ impl Waiting {
         while let Some((epoch, finished)) = self.freed.front()
             && journal.has_settled(finished)
         {
+            if self.discards {
+                self.discards = discard(volume, journal, *epoch);
+            }
             volume.durable(*epoch);
             self.freed.pop_front();
         }
@@ -44,6 +76,14 @@ impl Waiting {
 }
 
 impl<D: WriteBlocks> Live<'_, '_, D> {
+    /// Whether blocks that are freed are given back to the device once that is durable, before they are used again; without a
+    /// journal they are not. A device that takes none is not asked again.
+    #[must_use]
+    pub fn discard_freed(self, discards: bool) -> Self {
+        self.work().durable.discards = discards;
+        self
+    }
+
     /// Makes all durable. Cubes whose journal has ended fail, and the others go on.
     pub(super) fn make_durable(&self) -> Result<(), FsError> {
         self.faults.judge()?;

@@ -1,19 +1,17 @@
 //! Absorption: what came and went between two flushes never reaches the disk.
 
-use std::collections::BTreeSet;
-
 use floe_format::InodeNr;
 
 use super::log::Log;
-use super::record::{Action, Record, Stamp};
+use super::record::{Action, Record};
 
-/// Takes all changes of an inode out of the log that is gone for good, if its creation is among them; returns them, or
-/// nothing if one of them must reach the disk.
+/// Takes all changes of an inode out of the log that is gone for good, if its creation is among them, and calls `each` for
+/// them; `false` if one of them must reach the disk.
 ///
 /// All halves go together: each change that is taken out concerns the inode and directories that it had a name in, and no
 /// other file. A rename stays that replaced another file, or that noted the directories above a new place; so does a directory
 /// that has changes of its own in the log.
-pub(crate) fn absorb(log: &mut Log, inode: InodeNr) -> Vec<Record> {
+pub(crate) fn absorb(log: &mut Log, inode: InodeNr, each: impl FnMut(&Record)) -> bool {
     let own = |action: &Action| match action {
         Action::Create { reserved, .. } => reserved.inode == inode,
         Action::Link { inode: of, .. }
@@ -26,36 +24,46 @@ pub(crate) fn absorb(log: &mut Log, inode: InodeNr) -> Vec<Record> {
         }
         Action::Rename { .. } | Action::Release { .. } => false,
     };
-    let mut stamps: Vec<Stamp> = Vec::new();
-    for (stamp, record) in log.records_of(inode) {
-        let is_birth = matches!(record.action, Action::Create { .. });
-        if stamps.is_empty() && !is_birth || !own(&record.action) {
-            return Vec::new();
-        }
-        stamps.push(stamp);
+    let is_birth = |action: &Action| matches!(action, Action::Create { .. });
+    let mut records = log.records_of(inode).map(|(_, record)| &record.action);
+    let born = records.next().is_some_and(|first| is_birth(first) && own(first));
+    let goes = born && records.all(own);
+    drop(records);
+    if goes {
+        log.remove_all_of(inode, each);
     }
-    stamps.into_iter().filter_map(|stamp| log.remove(stamp)).collect()
+    goes
 }
 
-/// The directories that absorbed changes gave a name to or took one from: their times changed all the same.
-pub(crate) fn directories(absorbed: &[Record], inode: InodeNr) -> BTreeSet<InodeNr> {
-    let mut all = BTreeSet::new();
-    for record in absorbed {
-        record.each_mnode(|mnode| {
-            all.insert(mnode);
-        });
-    }
-    all.remove(&inode);
-    all
+/// The directories that an absorbed change gave a name to or took one from: their times changed all the same.
+pub(crate) fn directories(absorbed: &Record, inode: InodeNr, mut each: impl FnMut(InodeNr)) {
+    absorbed.each_mnode(|mnode| {
+        if mnode != inode {
+            each(mnode);
+        }
+    });
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use floe_disk::ops::Reserved;
 
     use super::super::record::{BornKind, OwnedPlace, OwnedWay};
     use super::*;
     use crate::Timestamp;
+
+    /// The absorbed changes, and the directories whose times changed.
+    fn absorbed(log: &mut Log, inode: InodeNr) -> (usize, BTreeSet<InodeNr>) {
+        let (mut count, mut touched) = (0, BTreeSet::new());
+        let done = absorb(log, inode, |record| {
+            count += 1;
+            directories(record, inode, |directory| touched.extend([directory]));
+        });
+        assert_eq!(done, count > 0);
+        (count, touched)
+    }
 
     fn record(action: Action) -> Record {
         Record { uid: 0, gid: 0, time: Timestamp::default(), action }
@@ -84,9 +92,7 @@ mod tests {
         log.push(record(Action::Link { inode, place: place(12) }));
         log.push(record(Action::Unlink { inode, place: place(11) }));
         log.push(record(Action::Unlink { inode, place: place(12) }));
-        let gone = absorb(&mut log, inode);
-        assert_eq!(gone.len(), 4);
-        assert_eq!(directories(&gone, inode), [InodeNr(11), InodeNr(12)].into());
+        assert_eq!(absorbed(&mut log, inode), (4, [InodeNr(11), InodeNr(12)].into()));
         assert_eq!(log.len(), 1);
         assert!(!log.concerns(inode) && !log.concerns(InodeNr(12)));
     }
@@ -96,13 +102,13 @@ mod tests {
         let mut log = Log::default();
         let inode = InodeNr(20);
         log.push(record(Action::Unlink { inode, place: place(11) }));
-        assert!(absorb(&mut log, inode).is_empty(), "its name is on the disk");
+        assert!(absorbed(&mut log, inode).1.is_empty(), "its name is on the disk");
         log.push(create(11, 21));
         let (moved, replaced, ancestors) = (InodeNr(21), Some(InodeNr(5)), Box::default());
         let way = Box::new(OwnedWay { from: place(11), to: place(12) });
         log.push(record(Action::Rename { moved, replaced, way, ancestors }));
         log.push(record(Action::Unlink { inode: moved, place: place(12) }));
-        assert!(absorb(&mut log, moved).is_empty(), "the file that it replaced must go");
+        assert!(absorbed(&mut log, moved).1.is_empty(), "the file that it replaced must go");
         assert_eq!(log.len(), 4);
     }
 
@@ -121,16 +127,15 @@ mod tests {
         log.push(create(11, 20));
         log.push(rename(20, 11, 12, &[]));
         log.push(record(Action::Unlink { inode, place: place(12) }));
-        let gone = absorb(&mut log, inode);
-        assert_eq!((gone.len(), log.len()), (3, 0));
-        assert_eq!(directories(&gone, inode), [InodeNr(11), InodeNr(12)].into());
+        assert_eq!(absorbed(&mut log, inode), (3, [InodeNr(11), InodeNr(12)].into()));
+        assert_eq!(log.len(), 0);
         // A directory that was moved below others, or that another was moved through.
         log.push(create(11, 20));
         log.push(rename(20, 11, 12, &[13]));
-        assert!(absorb(&mut log, inode).is_empty());
+        assert!(absorbed(&mut log, inode).1.is_empty());
         log.push(create(11, 21));
         log.push(rename(22, 11, 12, &[21]));
-        assert!(absorb(&mut log, InodeNr(21)).is_empty());
+        assert!(absorbed(&mut log, InodeNr(21)).1.is_empty());
     }
 
     #[test]
@@ -138,6 +143,6 @@ mod tests {
         let mut log = Log::default();
         log.push(create(2, 20));
         log.push(create(20, 21));
-        assert!(absorb(&mut log, InodeNr(20)).is_empty());
+        assert!(absorbed(&mut log, InodeNr(20)).1.is_empty());
     }
 }

@@ -181,9 +181,7 @@ impl<L: Lower> Attempt<'_, L> {
         let none = &mut Locked::default();
         let stamp = stamp(self, none, std::slice::from_ref(&held), None);
         extended.set(name, value);
-        let mut status = node.status.read();
-        status.ctime = op.time;
-        node.status.write(&status);
+        node.status.change(|status| status.ctime = op.time);
         held.guarded.last = stamp;
         self.push(inode, stamp, record);
         Ok(Applied::default())

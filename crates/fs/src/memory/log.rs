@@ -33,7 +33,7 @@ struct Records {
     len: usize,
 }
 
-/// Neighbouring changes; `None` stands for one that was taken out. At least half of them are there.
+/// Neighbouring changes; `None` stands for one that was taken out. At least a quarter of them are there.
 #[derive(Debug)]
 struct Chunk {
     records: Vec<(Stamp, Option<Record>)>,
@@ -57,6 +57,10 @@ impl Chunk {
 impl Records {
     /// The chunk that has a stamp, or would.
     fn chunk(&self, stamp: Stamp) -> usize {
+        // Most are new ones, behind all others.
+        if self.lasts.back().is_none_or(|last| *last < stamp) {
+            return self.lasts.len();
+        }
         self.lasts.partition_point(|last| *last < stamp)
     }
 
@@ -123,7 +127,7 @@ impl Records {
             self.lasts.remove(at);
             return;
         }
-        if 2 * chunk.there < chunk.records.len() {
+        if 4 * chunk.there < chunk.records.len() {
             chunk.records.retain(|(_, record)| record.is_some());
             chunk.records.shrink_to_fit();
         }
@@ -133,6 +137,15 @@ impl Records {
     fn get(&self, stamp: Stamp) -> Option<&Record> {
         let chunk = self.chunks.get(self.chunk(stamp))?;
         chunk.records[chunk.place(stamp).ok()?].1.as_ref()
+    }
+
+    /// Whether a change is there, for stamps that ascend: `cursor`, 0 at first, is the chunk of the one before.
+    fn has_behind(&self, cursor: &mut usize, stamp: Stamp) -> bool {
+        if self.lasts.get(*cursor).is_some_and(|last| *last < stamp) {
+            *cursor = self.chunk(stamp);
+        }
+        let Some(chunk) = self.chunks.get(*cursor) else { return false };
+        chunk.place(stamp).is_ok_and(|place| chunk.records[place].1.is_some())
     }
 
     fn stamps(&self) -> impl Iterator<Item = Stamp> {
@@ -172,7 +185,8 @@ struct Index {
     unused: Vec<usize>,
 }
 
-/// Stamps, perhaps with some of changes that were taken out: fewer than half, because a list is long where a directory is busy.
+/// Stamps, perhaps with some of changes that were taken out: at most as many as are left, because a list is long where a
+/// directory is busy.
 #[derive(Debug, Default)]
 struct List {
     stamps: VecDeque<Stamp>,
@@ -189,15 +203,12 @@ impl List {
         self.there += 1;
     }
 
-    /// A change was taken out of the log.
+    /// A change was taken out of the log. Its stamp stays until there are many such: to look for it would take longer.
     fn remove(&mut self, records: &Records) {
         self.there -= 1;
-        let is_gone = |stamp: &Stamp| records.get(*stamp).is_none();
-        while self.stamps.front().is_some_and(is_gone) {
-            self.stamps.pop_front();
-        }
         if 2 * self.there < self.stamps.len() || self.there == 1 {
-            self.stamps.retain(|stamp| !is_gone(stamp));
+            let mut cursor = 0;
+            self.stamps.retain(|stamp| records.has_behind(&mut cursor, *stamp));
         }
     }
 }
@@ -228,9 +239,7 @@ impl Index {
         let Some(word) = self.of_mnodes.get_mut(&mnode) else { return };
         let Some(at) = word.list() else {
             self.of_mnodes.remove(&mnode);
-            if self.of_mnodes.is_empty() {
-                *self = Self::default();
-            }
+            self.end_if_empty();
             return;
         };
         let list = &mut self.lists[at];
@@ -241,6 +250,21 @@ impl Index {
             *list = List::default();
             self.unused.push(at);
         }
+    }
+
+    fn end_if_empty(&mut self) {
+        if self.of_mnodes.is_empty() {
+            *self = Self::default();
+        }
+    }
+
+    /// The stamps of the changes that concern an mnode, which is forgotten here; those of changes that were taken out perhaps
+    /// among them.
+    fn forget(&mut self, mnode: InodeNr) -> VecDeque<Stamp> {
+        let Some(word) = self.of_mnodes.remove(&mnode) else { return VecDeque::new() };
+        let Some(at) = word.list() else { return [Stamp(word.get())].into() };
+        self.unused.push(at);
+        std::mem::take(&mut self.lists[at]).stamps
     }
 
     /// Stamps, those of changes that were taken out perhaps among them.
@@ -272,6 +296,20 @@ impl Log {
         let record = self.records.remove(stamp)?;
         record.each_mnode(|mnode| self.of_mnodes.remove(mnode, &self.records));
         Some(record)
+    }
+
+    /// Takes all changes out that concern an mnode, in their order.
+    pub(crate) fn remove_all_of(&mut self, mnode: InodeNr, mut each: impl FnMut(&Record)) {
+        for stamp in self.of_mnodes.forget(mnode) {
+            let Some(record) = self.records.remove(stamp) else { continue };
+            record.each_mnode(|other| {
+                if other != mnode {
+                    self.of_mnodes.remove(other, &self.records);
+                }
+            });
+            each(&record);
+        }
+        self.of_mnodes.end_if_empty();
     }
 
     pub(crate) fn get(&self, stamp: Stamp) -> Option<&Record> {
@@ -353,6 +391,8 @@ mod tests {
             // No stamp is used twice.
             let mut used = BTreeSet::new();
             for (call, at, one, other) in calls {
+                // A change concerns an mnode once.
+                let other = if other == one { 8 } else { other };
                 let mnodes = if call == 4 { [one, one] } else { [one, other] };
                 match call {
                     0 | 1 => prop_assert_eq!(log.remove(Stamp(at)).is_some(), map.remove(&at).is_some()),
@@ -371,7 +411,7 @@ mod tests {
             }
             let all: Vec<u64> = log.oldest(Stamp(250), 50).into_iter().map(|stamp| stamp.0).collect();
             prop_assert_eq!(all, map.range(..=250).take(50).map(|(at, _)| *at).collect::<Vec<u64>>());
-            for mnode in 0..8 {
+            for mnode in 0..9 {
                 let got: Vec<u64> = log.of_mnode(InodeNr(mnode)).map(|stamp| stamp.0).collect();
                 let wanted = map.iter().filter(|(_, mnodes)| mnodes.contains(&mnode));
                 prop_assert_eq!(&got, &wanted.map(|(at, _)| *at).collect::<Vec<u64>>());

@@ -22,6 +22,7 @@ mod absorb;
 mod apart;
 mod attempt;
 mod carry;
+mod chains;
 mod change;
 mod content;
 mod ends;

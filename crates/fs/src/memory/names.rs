@@ -13,7 +13,7 @@ use super::mnode::{Mnode, NAMES_PER_DIRECTORY, SETGID};
 use super::quotas::{Owner, Quotas};
 use super::record::{Action, BornKind, Record, Stamp};
 use super::room::Cost;
-use super::stripes::{Found, Key, Stripes};
+use super::stripes::{Found, Key, Seen, Stripes};
 use crate::op::{Applied, Op, Place};
 use crate::{Attributes, FsError, Timestamp};
 
@@ -43,11 +43,9 @@ pub(super) fn stamp<L: Lower>(
 
 /// An inode loses a name; a directory loses all. Returns whether it has none.
 pub(super) fn lose_name(node: &Mnode, time: Timestamp) -> bool {
-    let mut status = node.status.read();
-    status.links = if node.is_directory() { 0 } else { status.links.saturating_sub(1) };
-    status.ctime = time;
-    node.status.write(&status);
-    status.links == 0
+    let all = node.is_directory();
+    let fewer = |links: u32| if all { 0 } else { links.saturating_sub(1) };
+    node.status.count_links(fewer, time) == 0
 }
 
 /// The owner of something new in a directory.
@@ -89,10 +87,9 @@ impl<'s, L: Lower> Attempt<'s, L> {
             let near = (place.directory, is_directory);
             numbers.take(&self.fs.lower, group, near, reading).map_err(|_| Stop::Pass)?
         };
-        let (permissions, umask) = (new.permissions, new.umask);
+        let (permissions, umask, inode) = (new.permissions, new.umask, reserved.inode);
         let action = Action::Create { place: place.into(), kind, permissions, umask, reserved };
         let record = record(op, action);
-        let inode = reserved.inode;
         let (cost, owner) = (Cost::of(&record), owner_of_new(op, &directory.status.who()));
         let charged = self
             .charge_new(owner, &cost)
@@ -108,8 +105,8 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let mut locked = Locked::one(spot);
         // As they are now: a change of them locks all stripes.
         let parent = directory.status.who();
-        let gone = parent.links == 0;
-        if gone || names.find(key).is_some() {
+        let (gone, room) = (parent.links == 0, spot.room(key));
+        if gone || room.is_some_and(|room| room.leads()) {
             self.own.numbers.put_back(reserved);
             let error = if gone { FsError::NotFound } else { FsError::Exists };
             return Err(error.into());
@@ -122,13 +119,13 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let facts = &self.fs.facts;
         let node = Mnode::born(op, new, &parent, reserved, facts, block_bytes, stamp);
         // A number that memory still knows was freed on the disk a moment ago.
-        if !names.has_cookie(key) || !self.state.nodes.insert(inode.0, node) {
+        let Some(room) = room.filter(|_| self.state.nodes.insert(inode.0, node)) else {
             self.own.numbers.put_back(reserved);
             return Err(Stop::Pass);
-        }
+        };
         locked.begin(stamp);
         let found = Found { inode, kind: Some(new.kind.file_type()) };
-        let crowded = locked.inside(&spot).and_then(|inside| names.put(inside, key, found));
+        let crowded = locked.inside(&spot).map(|inside| spot.put(inside, room, key, found));
         spot.touch(op.time, i32::from(is_directory));
         self.push(place.directory, stamp, record);
         locked.end();
@@ -159,7 +156,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
     pub(super) fn may_count(&self, directory: &Mnode, names: &Stripes) -> Result<(), Stop> {
         // Threads beside each other see the links of the last merge, and add at most so many as a log has changes.
         let few = 2..MOST_LINKS / 2;
-        let fits = few.contains(&directory.status.read().links)
+        let fits = few.contains(&directory.status.links())
             || self.alone && (2..MOST_LINKS).contains(&directory.shown().links);
         match names.counted && fits {
             true => Ok(()),
@@ -176,9 +173,9 @@ impl<'s, L: Lower> Attempt<'s, L> {
     ) -> Result<Applied, Stop> {
         let (directory, names) = self.plain(place.directory)?;
         let node = self.node(inode)?;
-        let fits = |node: &Mnode| (1..MOST_LINKS).contains(&node.status.read().links);
-        let fit = !node.is_directory() && node.is_simple() && fits(node);
+        let fits = |node: &Mnode| (1..MOST_LINKS).contains(&node.status.links());
         // The disk says why a cube has no names of another.
+        let fit = !node.is_directory() && node.is_simple();
         let fit = fit && self.is_one_cube(inode, place.directory);
         if !fit || !is_good_name(place.name) {
             return Err(Stop::Pass);
@@ -186,6 +183,10 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let key = names.key(place.name);
         if names.find(key).is_some() {
             return Err(FsError::Exists.into());
+        }
+        // Later, because other calls change the number.
+        if !fits(node) {
+            return Err(Stop::Pass);
         }
         let record = record(op, Action::Link { inode, place: place.into() });
         self.reserve_name((place.directory, directory), &Cost::of(&record))?;
@@ -195,19 +196,16 @@ impl<'s, L: Lower> Attempt<'s, L> {
         if directory.status.is_gone() {
             return Err(FsError::NotFound.into());
         }
-        if names.find(key).is_some() {
+        let room = spot.room(key);
+        if room.is_some_and(|room| room.leads()) {
             return Err(FsError::Exists.into());
         }
-        if !fits(node) || !names.has_cookie(key) {
-            return Err(Stop::Pass);
-        }
+        let room = room.filter(|_| fits(node)).ok_or(Stop::Pass)?;
         let stamp = stamp(self, &mut locked, std::slice::from_ref(&held), None);
         locked.begin(stamp);
-        let mut status = node.status.read();
-        (status.links, status.ctime) = (status.links + 1, op.time);
-        node.status.write(&status);
-        let found = Found { inode, kind: Some(status.kind) };
-        let crowded = locked.inside(&spot).and_then(|inside| names.put(inside, key, found));
+        node.status.count_links(|links| links + 1, op.time);
+        let found = Found { inode, kind: Some(node.kind) };
+        let crowded = locked.inside(&spot).map(|inside| spot.put(inside, room, key, found));
         spot.touch(op.time, 0);
         held.guarded.last = stamp;
         self.push(place.directory, stamp, record);
@@ -220,33 +218,34 @@ impl<'s, L: Lower> Attempt<'s, L> {
     /// The inode behind a name that is to be removed.
     pub(super) fn victim(
         &self,
-        (directory, names): (InodeNr, &Stripes),
+        (directory, names): (InodeNr, &'s Stripes),
         (name, key): (&[u8], Key<'_>),
-    ) -> Result<(InodeNr, &'s Mnode), Stop> {
+    ) -> Result<(Seen<'s>, &'s Mnode), Stop> {
         if !is_good_name(name) {
             return Err(Stop::Pass);
         }
-        let found = names.find(key).ok_or(FsError::NotFound)?;
-        let node = self.node(found.inode)?;
+        let seen = names.see(key).ok_or(FsError::NotFound)?;
+        let node = self.node(seen.found.inode)?;
         // The directory of a cube stays where it is, which the disk says.
-        if !node.is_simple() || !self.is_one_cube(found.inode, directory) {
+        if !node.is_simple() || !self.is_one_cube(seen.found.inode, directory) {
             return Err(Stop::Pass);
         }
-        Ok((found.inode, node))
+        Ok((seen, node))
     }
 
     pub(super) fn unlink(&mut self, op: &Op<'_>, place: &Place<'_>) -> Result<Applied, Stop> {
         let (_, names) = self.plain(place.directory)?;
         let key = names.key(place.name);
         loop {
-            let (inode, node) = self.victim((place.directory, names), (place.name, key))?;
+            let (seen, node) = self.victim((place.directory, names), (place.name, key))?;
+            let inode = seen.found.inode;
             if node.is_directory() {
                 return Err(FsError::IsADirectory.into());
             }
             let spot = names.spot(place.directory, key).ok_or(FsError::NotFound)?;
             let mut locked = Locked::one(spot);
             let mut held = Held::lock(node);
-            if names.find(key).map(|found| found.inode) != Some(inode) {
+            if !seen.is_still() {
                 continue;
             }
             if node.status.is_gone() {
@@ -255,7 +254,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
             let stamp = stamp(self, &mut locked, std::slice::from_ref(&held), None);
             locked.begin(stamp);
             let gone = lose_name(node, op.time);
-            names.take(key);
+            locked.inside(&spot).into_iter().for_each(|inside| seen.lead(inside, None));
             spot.touch(op.time, 0);
             held.guarded.last = stamp;
             self.push(
@@ -276,7 +275,8 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let (_, names) = self.plain(place.directory)?;
         let key = names.key(place.name);
         loop {
-            let (inode, node) = self.victim((place.directory, names), (place.name, key))?;
+            let (seen, node) = self.victim((place.directory, names), (place.name, key))?;
+            let inode = seen.found.inode;
             if !node.is_directory() {
                 return Err(FsError::NotADirectory.into());
             }
@@ -295,15 +295,18 @@ impl<'s, L: Lower> Attempt<'s, L> {
                 false => Locked::all(inner.spots(inode).chain([spot]).collect()),
             };
             let mut held = Held::lock(node);
-            let same = names.find(key).map(|found| found.inode) == Some(inode);
-            if !same || !inner.is_empty() || node.status.is_gone() || bare && !inner.seal() {
+            if !seen.is_still()
+                || !inner.is_empty()
+                || node.status.is_gone()
+                || bare && !inner.seal()
+            {
                 continue;
             }
             let held_now = std::slice::from_ref(&held);
             let stamp = stamp(self, &mut locked, held_now, Some(inner.born));
             locked.begin(stamp);
             lose_name(node, op.time);
-            names.take(key);
+            locked.inside(&spot).into_iter().for_each(|inside| seen.lead(inside, None));
             spot.touch(op.time, -1);
             held.guarded.last = stamp;
             self.push(

@@ -7,7 +7,6 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::InodeFlags;
 use floe_sync::OnceLock;
 
-use super::absorb::{absorb, directories};
 use super::content::Content;
 use super::losses::Losses;
 use super::lower::Lower;
@@ -210,30 +209,26 @@ impl<L: Lower> MemFs<L> {
             return done;
         }
         state.judge()?;
-        let cube = self.cube_of(inode);
+        let (mut pages, mut kept, mut free) = (0, 0, false);
         if let Some(node) = state.nodes.get_mut(inode.0) {
-            let pages = node.content.counted_pages();
-            let kept = node.content.kept_pages();
-            node.content = Content::new(node.disk_bytes());
-            state.kept.pages = state.kept.pages.saturating_sub(kept);
-            state.pending(cube).note_content(state, inode, -pages.cast_signed());
+            if node.content.has_begun() || node.is_dirty() {
+                (pages, kept) = (node.content.counted_pages(), node.content.kept_pages());
+                node.content = Content::new(node.disk_bytes());
+            }
+            free = node.is_unborn() && !node.is_in_flight();
         }
-        let free = state.get(inode).is_some_and(|node| node.is_unborn() && !node.is_in_flight());
-        let mut pending = state.pending(cube);
-        let absorbed = if free { absorb(&mut pending.log, inode) } else { Vec::new() };
-        if absorbed.is_empty() {
-            let action = Action::Release { inode };
-            let record = Record { uid: 0, gid: 0, time: now(), action };
-            pending.take(state, &record);
-            pending.log.push(record);
+        state.kept.pages = state.kept.pages.saturating_sub(kept);
+        let mut pending = state.pending(self.cube_of(inode));
+        pending.forget_content(inode, pages);
+        if free && pending.absorb(state, inode) {
+            drop(pending);
+            state.drop_node(inode);
             return Ok(());
         }
-        absorbed.iter().for_each(|record| pending.release(state, record));
-        pending.unsettled.extend(directories(&absorbed, inode));
-        pending.unsettled.remove(&inode);
-        pending.returned.push(inode);
-        drop(pending);
-        state.drop_node(inode);
+        let action = Action::Release { inode };
+        let record = Record { uid: 0, gid: 0, time: now(), action };
+        pending.take(state, &record);
+        pending.log.push(record);
         Ok(())
     }
 
@@ -245,9 +240,7 @@ impl<L: Lower> MemFs<L> {
             state.judge()?;
             let Some(node) = state.get(inode) else { return Ok(()) };
             let guarded = node.lock();
-            let mut status = node.status.read();
-            status.atime = time;
-            node.status.write(&status);
+            node.status.change(|status| status.atime = time);
             drop(guarded);
             state.pending(state.cube_of(inode)).unsettled.insert(inode);
             return Ok(());
@@ -346,8 +339,10 @@ fn gain(state: &mut State, place: &Place<'_>, found: Found) {
     let stripes = state.get(place.directory).and_then(Mnode::stripes);
     let put = stripes.and_then(|names| {
         let key = names.key(place.name);
-        let mut inside = names.spot(place.directory, key)?.lock();
-        names.put(&mut inside, key, found)
+        let spot = names.spot(place.directory, key)?;
+        let mut inside = spot.lock();
+        let room = spot.room(key)?;
+        Some(spot.put(&mut inside, room, key, found))
     });
     match put {
         Some(_) => state.kept.names += 1,

@@ -14,15 +14,17 @@ use super::mnode::Mnode;
 use super::names::{is_good_name, lose_name, record, stamp};
 use super::record::{Action, OwnedWay, Record, Stamp};
 use super::room::Cost;
-use super::stripes::{Found, Key, Stripes};
+use super::stripes::{Found, Key, Seen, Stripes};
 use crate::FsError;
 use crate::op::{Applied, Op, Place};
 
 /// The inode that a rename moves, and the one that it replaces.
 struct Moved<'s> {
+    seen: Seen<'s>,
     inode: InodeNr,
     node: &'s Mnode,
-    replaced: Option<(InodeNr, &'s Mnode)>,
+    /// The name that leads to it, and what it is.
+    replaced: Option<(Seen<'s>, &'s Mnode)>,
     /// The directories above the new place of a directory that gets another parent.
     ancestors: Box<[InodeNr]>,
     /// The lock of those who give a directory another parent.
@@ -37,7 +39,7 @@ impl Moved<'_> {
     fn record(&self, op: &Op<'_>, way: &Way<'_, '_>) -> Record {
         let action = Action::Rename {
             moved: self.inode,
-            replaced: self.replaced.map(|(inode, _)| inode),
+            replaced: self.replaced.map(|(seen, _)| seen.found.inode),
             way: Box::new(OwnedWay { from: way.from.into(), to: way.to.into() }),
             ancestors: self.ancestors.clone(),
         };
@@ -54,15 +56,6 @@ struct Way<'a, 's> {
     to_names: &'s Stripes,
     from_key: Key<'a>,
     to_key: Key<'a>,
-}
-
-impl Way<'_, '_> {
-    /// Whether the names are still as they were looked up.
-    fn leads_to(&self, moved: &Moved<'_>) -> bool {
-        let leads = |names: &Stripes, key| names.find(key).map(|found| found.inode);
-        leads(self.from_names, self.from_key) == Some(moved.inode)
-            && leads(self.to_names, self.to_key) == moved.replaced.map(|(inode, _)| inode)
-    }
 }
 
 impl<'s, L: Lower> Attempt<'s, L> {
@@ -83,7 +76,8 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let (from_key, to_key) = (from_names.key(from.name), to_names.key(to.name));
         let way = Way { from, to, from_names, to_names, from_key, to_key };
         loop {
-            let (inode, node) = self.victim((from.directory, from_names), (from.name, from_key))?;
+            let (seen, node) = self.victim((from.directory, from_names), (from.name, from_key))?;
+            let inode = seen.found.inode;
             let target = to_names.find(to_key);
             if target.is_some() && mode == RenameMode::NoReplace {
                 return Err(FsError::Exists.into());
@@ -93,6 +87,14 @@ impl<'s, L: Lower> Attempt<'s, L> {
                 return Ok(Applied::default());
             }
             let moves = node.is_directory() && from.directory != to.directory;
+            if moves
+                && let Ok((_, onto)) = self.victim((to.directory, to_names), (to.name, to_key))
+                && !onto.is_directory()
+            {
+                // Refused without the lock, but for another reason if it would come to lie below itself.
+                self.above((inode, node), &way)?;
+                return Err(FsError::NotADirectory.into());
+            }
             let moving = moves.then(|| self.fs.moving());
             // Into itself is another error than onto something else.
             let ancestors = if moves { self.above((inode, node), &way)? } else { Vec::new() };
@@ -100,7 +102,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
                 Some(_) => Some(self.replaced(&way, node.is_directory())?),
                 None => None,
             };
-            let moved = Moved { inode, node, replaced, ancestors: ancestors.into(), moving };
+            let moved = Moved { seen, inode, node, replaced, ancestors: ancestors.into(), moving };
             if let Some(applied) = self.move_name(op, &way, moved)? {
                 return Ok(applied);
             }
@@ -110,16 +112,18 @@ impl<'s, L: Lower> Attempt<'s, L> {
     /// The inode that a rename replaces, if it may.
     fn replaced(
         &self,
-        way: &Way<'_, '_>,
+        way: &Way<'_, 's>,
         by_directory: bool,
-    ) -> Result<(InodeNr, &'s Mnode), Stop> {
-        let (inode, node) =
+    ) -> Result<(Seen<'s>, &'s Mnode), Stop> {
+        let (seen, node) =
             self.victim((way.to.directory, way.to_names), (way.to.name, way.to_key))?;
         match (by_directory, node.is_directory()) {
             (true, false) => Err(FsError::NotADirectory.into()),
             (false, true) => Err(FsError::IsADirectory.into()),
-            (true, true) if !self.plain(inode)?.1.is_empty() => Err(FsError::NotEmpty.into()),
-            _ => Ok((inode, node)),
+            (true, true) if !self.plain(seen.found.inode)?.1.is_empty() => {
+                Err(FsError::NotEmpty.into())
+            }
+            _ => Ok((seen, node)),
         }
     }
 
@@ -170,7 +174,8 @@ impl<'s, L: Lower> Attempt<'s, L> {
         self.reserve_name((to.directory, self.node(to.directory)?), &Cost::of(&record))?;
         let source = from_names.spot(from.directory, from_key).ok_or(FsError::NotFound)?;
         let target = to_names.spot(to.directory, to_key).ok_or(FsError::NotFound)?;
-        let inner = replaced.and_then(|(inode, node)| Some((inode, node.stripes()?)));
+        let replaced_node = replaced.map(|(seen, node)| (seen.found.inode, node));
+        let inner = replaced_node.and_then(|(inode, node)| Some((inode, node.stripes()?)));
         // Nobody creates anything in a directory that is replaced: its stripes are locked, or it gets none.
         let bare = inner.filter(|(_, inner)| inner.is_bare());
         let mut locked = match inner {
@@ -181,14 +186,18 @@ impl<'s, L: Lower> Attempt<'s, L> {
         };
         // A file that moves keeps its number of names, and those of its changes that count them need no order with this one.
         let itself = is_directory.then_some((inode, node));
-        let mut held = hold(itself.into_iter().chain(replaced).collect());
-        if !way.leads_to(&moved) || inner.is_some_and(|(_, inner)| !inner.is_empty()) {
+        let mut held = hold(itself.into_iter().chain(replaced_node).collect());
+        let room = target.room(to_key);
+        let same = match replaced {
+            Some((seen, _)) => seen.is_still(),
+            None => !room.is_some_and(|room| room.leads()),
+        };
+        let still = same && moved.seen.is_still();
+        if !still || inner.is_some_and(|(_, inner)| !inner.is_empty()) {
             return Ok(None);
         }
         let alive = !node.status.is_gone() && held.iter().all(|held| !held.node.status.is_gone());
-        if !alive || replaced.is_none() && !to_names.has_cookie(to_key) {
-            return Err(Stop::Pass);
-        }
+        let Some(room) = room.filter(|_| alive) else { return Err(Stop::Pass) };
         if self.node(to.directory)?.status.is_gone() {
             return Err(FsError::NotFound.into());
         }
@@ -203,8 +212,9 @@ impl<'s, L: Lower> Attempt<'s, L> {
         }
         locked.begin(stamp);
         let found = Found { inode, kind: Some(node.kind) };
-        let crowded = locked.inside(&target).and_then(|inside| to_names.put(inside, to_key, found));
-        from_names.take(from_key);
+        let inside = locked.inside(&target);
+        let crowded = inside.map(|inside| target.put(inside, room, to_key, found));
+        locked.inside(&source).into_iter().for_each(|inside| moved.seen.lead(inside, None));
         let (fewer, more) = (i32::from(is_directory), i32::from(replaced.is_none()));
         source.touch(op.time, -fewer);
         target.touch(op.time, fewer * more);
@@ -212,7 +222,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
             stripes.set_parent(to.directory);
         }
         node.note_move(op.time);
-        let gone = replaced.filter(|(_, node)| lose_name(node, op.time));
+        let gone = replaced_node.filter(|(_, node)| lose_name(node, op.time));
         held.iter_mut().for_each(|held| held.guarded.last = stamp);
         self.push(to.directory, stamp, record);
         locked.end();

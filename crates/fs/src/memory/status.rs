@@ -89,6 +89,13 @@ impl Line {
         }
     }
 
+    /// Replaces some.
+    fn replace(&self, words: &[(usize, u64)]) {
+        self.version.begin();
+        words.iter().for_each(|(at, word)| self.words[*at].store(*word, Ordering::Relaxed));
+        self.version.end();
+    }
+
     /// Replaces them. Only one thread does at a time, so it may look first: what stays the same is not written.
     fn write(&self, words: Words) {
         if self.load() != words {
@@ -175,13 +182,16 @@ pub(crate) const fn kind_of(code: u8) -> Option<FileType> {
     })
 }
 
+/// The bit of the kind by which a name is known to be there.
+const HAS_NAME: u32 = 1 << 26;
+
 /// Packs the permissions line: kind, permissions, and which fields there are.
 fn who(of: &Attributes) -> Words {
     let crtime = of.crtime.unwrap_or_default();
     let (major, minor) = of.device.unwrap_or_default();
     let has = u32::from(of.crtime.is_some())
         | u32::from(of.device.is_some()) << 1
-        | u32::from(of.links > 0) << 2;
+        | if of.links > 0 { HAS_NAME >> 24 } else { 0 };
     let kind = u32::from(code_of(Some(of.kind))) | u32::from(of.permissions) << 8 | has << 24;
     [
         pair(of.inode.0, of.generation),
@@ -255,13 +265,40 @@ impl Status {
     /// The permissions. Links are 1 if there is a name, or more; times and sizes are not filled in.
     pub(crate) fn who(&self) -> Attributes {
         let who = self.who.read();
-        let has_name = halves(who[1]).0 >> 26 & 1;
+        let has_name = u32::from(halves(who[1]).0 & HAS_NAME != 0);
         attributes(&who, &[pair(has_name, 0), 0, 0, 0, 0, 0, 0], 0)
+    }
+
+    /// The number of links. Does not look at the size, which other calls change.
+    pub(crate) fn links(&self) -> u32 {
+        halves(self.when.words[0].load(Ordering::Acquire)).0
+    }
+
+    /// Changes the number of links and with it the time of the last change; returns the number. The caller holds the lock of
+    /// the inode, or is alone.
+    pub(crate) fn count_links(&self, count: impl FnOnce(u32) -> u32, ctime: Timestamp) -> u32 {
+        let load = |at: usize| self.when.words[at].load(Ordering::Relaxed);
+        let ((before, atime), (mtime, _)) = (halves(load(0)), halves(load(5)));
+        let links = count(before);
+        if (links > 0) != (before > 0) {
+            let kind = self.who.words[1].load(Ordering::Relaxed) ^ u64::from(HAS_NAME);
+            self.who.replace(&[(1, kind)]);
+        }
+        let (seconds, nanoseconds) = (ctime.seconds.cast_unsigned(), ctime.nanoseconds);
+        self.when.replace(&[(0, pair(links, atime)), (4, seconds), (5, pair(mtime, nanoseconds))]);
+        links
+    }
+
+    /// Changes all but the size, which is neither looked at nor filled in. The caller holds the lock of the inode, or is alone.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Attributes)) {
+        let mut all = attributes(&self.who.load(), &self.when.load(), 0);
+        change(&mut all);
+        self.write(&all);
     }
 
     /// Whether it has no name any more.
     pub(crate) fn is_gone(&self) -> bool {
-        self.who().links == 0
+        halves(self.who.words[1].load(Ordering::Acquire)).0 & HAS_NAME == 0
     }
 
     /// Replaces all but the size. The caller holds the lock of the inode, or is alone.
@@ -310,7 +347,17 @@ mod tests {
         let other = Attributes { crtime: None, device: None, kind: FileType::Fifo, ..one };
         status.write(&other);
         assert_eq!(status.read(), other);
-        assert_eq!(status.who().links, 1);
+        assert_eq!((status.who().links, status.links()), (1, 65_000));
+        status.change(|all| all.atime = time(9));
+        assert_eq!(status.read(), Attributes { atime: time(9), ..other });
+        assert_eq!(status.count_links(|links| links - 65_000, time(10)), 0);
+        assert_eq!(
+            status.read(),
+            Attributes { atime: time(9), links: 0, ctime: time(10), ..other }
+        );
+        assert!(status.is_gone() && status.who().links == 0);
+        assert_eq!(status.count_links(|links| links + 2, time(11)), 2);
+        assert!(!status.is_gone() && status.who().links == 1);
         let gone = Attributes { links: 0, ..other };
         status.write_with(&gone, || ());
         status.length.set(5, 6);

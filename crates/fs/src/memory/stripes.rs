@@ -14,10 +14,12 @@ use floe_format::InodeNr;
 use floe_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use floe_sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::chains::{Chain, Chains, Name, Room};
+pub(crate) use super::chains::{Found, Inside, Seen};
 use super::pages::{pack, unpack};
 use super::record::Stamp;
 use super::short::Short;
-use super::status::{Version, code_of, kind_of};
+use super::status::Version;
 use crate::directory::{AFTER_DOT_DOT, Entry, NameHash, TIE_BITS};
 use crate::{Directory, Timestamp};
 
@@ -76,6 +78,33 @@ impl<'s> Spot<'s> {
         self.names.born
     }
 
+    /// Where a name may be put; `None` if all its cookies are taken. The caller has the lock.
+    pub(crate) fn room(&self, key: Key<'_>) -> Option<Room<'s>> {
+        self.stripe.room(key)
+    }
+
+    /// Lets a name lead to an inode. Returns whether its chain is long now.
+    pub(crate) fn put(
+        &self,
+        _locked: &mut Inside,
+        room: Room<'_>,
+        key: Key<'_>,
+        found: Found,
+    ) -> bool {
+        let stripe = self.stripe;
+        match room {
+            Room::Known { name, leads } => {
+                name.target.store(found.word(), Ordering::Release);
+                if leads {
+                    return false;
+                }
+            }
+            Room::Behind { end, cookie } => append(stripe, end, cookie, key.name.into(), found),
+        }
+        let chained = stripe.chained.load(Ordering::Relaxed) as usize;
+        chained > MOST_IN_CHAIN * stripe.chains.all().len()
+    }
+
     /// Lets readers of the stripe wait until [`Spot::end`]. The caller has locked it, here and below.
     pub(crate) fn begin(&self) {
         self.stripe.version.begin();
@@ -99,14 +128,6 @@ impl<'s> Spot<'s> {
     }
 }
 
-/// Where a name may be put.
-enum Room<'s> {
-    /// It leads somewhere, or it did with the cookie that is free.
-    Known { name: &'s Name, leads: bool },
-    /// Behind the last one of its chain.
-    Behind { end: &'s Chain, cookie: u64 },
-}
-
 /// One stripe, on a cache line of its own.
 #[derive(Debug)]
 #[repr(align(64))]
@@ -120,83 +141,6 @@ pub(crate) struct Stripe {
     /// Names, those that lead nowhere among them. Only the holder of the lock changes it.
     chained: AtomicU32,
     chains: Chains,
-}
-
-/// Chains of names, a power of two. A small directory takes no further memory for them.
-#[derive(Debug)]
-enum Chains {
-    One(Chain),
-    Many(Box<[Chain]>),
-}
-
-impl Chains {
-    fn new(count: usize) -> Self {
-        match count {
-            0 | 1 => Self::One(OnceLock::new()),
-            _ => Self::Many((0..count).map(|_| OnceLock::new()).collect()),
-        }
-    }
-
-    const fn all(&self) -> &[Chain] {
-        match self {
-            Self::One(chain) => std::slice::from_ref(chain),
-            Self::Many(chains) => chains,
-        }
-    }
-}
-
-/// Fields that the lock of a stripe guards.
-#[derive(Debug, Default)]
-pub(crate) struct Inside {
-    /// The last change.
-    pub(crate) last: Stamp,
-}
-
-type Chain = OnceLock<Box<Name>>;
-
-#[derive(Debug)]
-struct Name {
-    cookie: u64,
-    name: Short,
-    /// The inode, and the code of its type above; 0 if it leads nowhere.
-    target: AtomicU64,
-    next: Chain,
-}
-
-impl Name {
-    /// Its cookie, itself, and where it leads to; `None` if that is nowhere.
-    fn seen(&self) -> Option<(u64, &[u8], Found)> {
-        let found = Found::of(self.target.load(Ordering::Acquire))?;
-        Some((self.cookie, &self.name, found))
-    }
-}
-
-impl Drop for Name {
-    fn drop(&mut self) {
-        // One by one: a long chain would take a long stack.
-        let mut next = self.next.take();
-        while let Some(mut name) = next {
-            next = name.next.take();
-        }
-    }
-}
-
-/// A name that was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
-    pub(crate) inode: InodeNr,
-    pub(crate) kind: Option<floe_format::ext::inode::FileType>,
-}
-
-impl Found {
-    fn word(self) -> u64 {
-        u64::from(self.inode.0) | u64::from(code_of(self.kind)) << 32
-    }
-
-    fn of(word: u64) -> Option<Self> {
-        let kind = kind_of((word >> 32) as u8);
-        (word != 0).then_some(Self { inode: InodeNr(word as u32), kind })
-    }
 }
 
 /// The first bits of the hash in a cookie, which has 63.
@@ -358,10 +302,16 @@ impl Stripes {
 
     /// Where a name leads to.
     pub(crate) fn find(&self, key: Key<'_>) -> Option<Found> {
+        self.see(key).map(|seen| seen.found)
+    }
+
+    /// The same, to find out later whether it leads there still.
+    pub(crate) fn see(&self, key: Key<'_>) -> Option<Seen<'_>> {
         let stripe = self.some().get(key.stripe())?;
         stripe.version.read(|| {
             let name = Self::probe(stripe, key)?;
-            Found::of(name.target.load(Ordering::Acquire))
+            let found = Found::of(name.target.load(Ordering::Acquire))?;
+            Some(Seen { name, found })
         })
     }
 
@@ -422,28 +372,6 @@ impl Stripes {
         }
     }
 
-    /// Whether there is a cookie for a name.
-    pub(crate) fn has_cookie(&self, key: Key<'_>) -> bool {
-        self.some().get(key.stripe()).is_none_or(|stripe| stripe.room(key).is_some())
-    }
-
-    /// Lets a name lead to an inode; `None` if there is no cookie for it. Returns whether its chain is long now.
-    /// The caller has its stripe's lock.
-    pub(crate) fn put(&self, _locked: &mut Inside, key: Key<'_>, found: Found) -> Option<bool> {
-        let stripe = self.some().get(key.stripe())?;
-        match stripe.room(key)? {
-            Room::Known { name, leads } => {
-                name.target.store(found.word(), Ordering::Release);
-                if leads {
-                    return Some(false);
-                }
-            }
-            Room::Behind { end, cookie } => append(stripe, end, cookie, key.name.into(), found),
-        }
-        let chained = stripe.chained.load(Ordering::Relaxed) as usize;
-        Some(chained > MOST_IN_CHAIN * stripe.chains.all().len())
-    }
-
     /// Lets a name lead nowhere.
     pub(crate) fn take(&self, key: Key<'_>) -> Option<Found> {
         let there = Self::probe(self.some().get(key.stripe())?, key)?;
@@ -453,7 +381,7 @@ impl Stripes {
 
 impl Stripe {
     /// Where a name may be put; `None` if all its cookies are taken.
-    fn room(&self, key: Key<'_>) -> Option<Room<'_>> {
+    fn room<'s>(&'s self, key: Key<'_>) -> Option<Room<'s>> {
         let (mut taken, mut gone) = (Vec::new(), Vec::new());
         let mut end = self.chain(key.first);
         while let Some(name) = end.get() {

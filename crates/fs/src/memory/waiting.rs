@@ -7,6 +7,7 @@ use floe_format::InodeNr;
 use floe_sync::atomic::{AtomicU64, Ordering};
 use floe_sync::{Mutex, MutexGuard, PoisonError};
 
+use super::absorb::{absorb, directories};
 use super::apart::Apart;
 use super::log::Log;
 use super::mnode::Mnode;
@@ -123,8 +124,7 @@ impl Pending {
 
     /// Gives that back.
     pub(crate) fn release(&mut self, state: &State, record: &Record) {
-        self.room.release(&Cost::of(record));
-        count_name_bytes(state, record, -1);
+        release(&mut self.room, state, record);
     }
 
     /// Notes whether the content of a file waits, after it changed by so many pages.
@@ -136,6 +136,32 @@ impl Pending {
             self.dirty.remove(&inode);
         }
         self.room.files = self.dirty.len() as u64;
+    }
+
+    /// A file has no content any more, of which so many pages waited.
+    pub(crate) fn forget_content(&mut self, inode: InodeNr, pages: u64) {
+        self.room.pages -= pages.cast_signed();
+        self.dirty.remove(&inode);
+        self.room.files = self.dirty.len() as u64;
+    }
+
+    /// Takes all changes of an inode out that came and went and is gone for good; `false` if the disk must have one of them.
+    pub(crate) fn absorb(&mut self, state: &State, inode: InodeNr) -> bool {
+        let Self { log, room, unsettled, .. } = self;
+        let mut noted = None;
+        let absorbed = absorb(log, inode, |record| {
+            release(room, state, record);
+            directories(record, inode, |directory| {
+                if noted.replace(directory) != Some(directory) {
+                    unsettled.insert(directory);
+                }
+            });
+        });
+        if absorbed {
+            self.unsettled.remove(&inode);
+            self.returned.push(inode);
+        }
+        absorbed
     }
 
     /// Whether all of an inode is on the disk, once slots are merged.
@@ -157,6 +183,11 @@ impl Pending {
         };
         self.dirty.iter().take_while(fits).copied().collect()
     }
+}
+
+fn release(room: &mut Room, state: &State, record: &Record) {
+    room.release(&Cost::of(record));
+    count_name_bytes(state, record, -1);
 }
 
 fn count_name_bytes(state: &State, record: &Record, sign: i64) {

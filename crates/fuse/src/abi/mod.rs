@@ -73,6 +73,8 @@ bitflags! {
         const HANDLE_KILLPRIV_V2 = 1 << 28;
         /// Flags have an upper half.
         const INIT_EXT = 1 << 30;
+        /// The mount may be mounted again with mapped ids; requests that create nothing come without the caller's then.
+        const ALLOW_IDMAP = 1 << 40;
         /// Requests may come by io_uring.
         const OVER_IO_URING = 1 << 41;
         // Others may come from the kernel; they are not answered.

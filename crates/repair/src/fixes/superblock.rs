@@ -119,7 +119,7 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
 
 /// Restores the primary superblock and descriptors from the backup in use.
 fn from_backup(stage: &mut Stage<'_>) -> Result<(), Failure> {
-    if stage.evidence.volume.used_backup.is_none() {
+    if stage.evidence.volume.doubts.used_backup.is_none() {
         return Err(Failure::NotNow("no backup is valid; each part is repaired separately"));
     }
     stage.superblock_mut().block_group_nr = 0;

@@ -222,7 +222,7 @@ impl<'a> Stage<'a> {
     /// [`Failure::NotKept`], which ends the repair.
     pub(crate) fn must_know_all(&self) -> Result<(), Failure> {
         let volume = &self.evidence.volume;
-        self.must(volume.scope.is_all() && volume.claim_scope.is_all())
+        self.must(volume.mode.scope.is_all() && volume.mode.claim_scope.is_all())
     }
 
     /// As [`Stage::must_know_all`], for one group.
@@ -231,7 +231,7 @@ impl<'a> Stage<'a> {
     /// [`Failure::NotKept`], which ends the repair.
     pub(crate) fn must_know(&self, group: GroupNr) -> Result<(), Failure> {
         let volume = &self.evidence.volume;
-        self.must(volume.scope.contains(group) && volume.claim_scope.contains(group))
+        self.must(volume.mode.scope.contains(group) && volume.mode.claim_scope.contains(group))
     }
 
     fn must(&self, known: bool) -> Result<(), Failure> {

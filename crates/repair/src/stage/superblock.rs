@@ -94,7 +94,7 @@ impl Stage<'_> {
 
     fn read_backup_groups(&self) -> Option<Vec<GroupDesc>> {
         let (geometry, volume) = (&self.geometry, &self.evidence.volume);
-        if volume.used_backup.is_some() {
+        if volume.doubts.used_backup.is_some() {
             return None;
         }
         let backup =

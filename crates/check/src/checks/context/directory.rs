@@ -104,7 +104,7 @@ impl<'a> DirCx<'a> {
             ea_references,
             metadata_csum: volume.features().metadata_csum(),
             filetype: volume.has_incompat(Incompat::FILETYPE),
-            strict_encoding: volume.check_encoding || sb.encoding_flags & ENCODING_STRICT != 0,
+            strict_encoding: volume.mode.check_encoding || sb.encoding_flags & ENCODING_STRICT != 0,
             unsigned_hash,
             large_dir: volume.has_incompat(Incompat::LARGEDIR),
             hash_seed: sb.hash_seed,
@@ -240,12 +240,12 @@ impl DirEvidence {
     /// The links counted, in the structure that the check takes.
     #[inline]
     pub(crate) fn links_in(&mut self, cx: &DirCx<'_>) -> &mut LinkTally {
-        self.links.taking(cx.volume.links)
+        self.links.taking(cx.volume.mode.links)
     }
 
     /// Notes a link to an inode as one of this type.
     pub(crate) fn note_link(&mut self, cx: &DirCx<'_>, inode: InodeNr, file_type: FileType) {
-        if let Some(tables) = &cx.volume.tables {
+        if let Some(tables) = &cx.volume.mode.tables {
             let mut adder = LinkAdder::new(tables);
             adder.add(&mut self.sums, inode, file_type);
             adder.flush(&mut self.sums);

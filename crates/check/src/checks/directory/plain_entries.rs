@@ -116,7 +116,7 @@ pub fn check(cx: &DirCx<'_>, block: &DirBlock<'_>, evidence: &mut DirEvidence) -
         (evidence.met, evidence.assumed) = (met, assumed);
         return note_if(cx, block, plain, evidence);
     }
-    let facts = FactsCursor::new(cx.facts, &cx.volume.geometry, &cx.volume.scope, &mut met);
+    let facts = FactsCursor::new(cx.facts, &cx.volume.geometry, &cx.volume.mode.scope, &mut met);
     let plain = judge(cx, &mut Settled { cx, facts }, block, evidence);
     evidence.met = met;
     note_if(cx, block, plain, evidence)
@@ -140,7 +140,10 @@ fn note_if(
 /// Whether a directory's blocks can be plain at all.
 #[inline]
 pub(crate) fn may_be_plain(cx: &DirCx<'_>, dir: InodeNr, flags: DirFlags) -> bool {
-    cx.volume.shortcuts && cx.filetype && dir != InodeNr::ROOT && DirFlags::INDEXED.contains(flags)
+    cx.volume.mode.shortcuts
+        && cx.filetype
+        && dir != InodeNr::ROOT
+        && DirFlags::INDEXED.contains(flags)
 }
 
 /// Judges a block by what is known of `others`. A plain one is to be noted, or withdrawn, before the
@@ -178,7 +181,7 @@ impl Plain {
         let targets = std::mem::take(&mut evidence.room.targets);
         evidence.links_in(cx).add_all(&targets);
         evidence.room.targets = targets;
-        if let Some(tables) = &cx.volume.tables {
+        if let Some(tables) = &cx.volume.mode.tables {
             let mut adder = LinkAdder::new(tables);
             for &(inode, file_type) in &evidence.room.links {
                 adder.add(&mut evidence.sums, inode, file_type);
@@ -223,7 +226,7 @@ fn check_entries(
     evidence: &mut DirEvidence,
 ) -> Option<u64> {
     let DirEvidence { named, dotdots, room, .. } = evidence;
-    let summed = cx.volume.tables.is_some();
+    let summed = cx.volume.mode.tables.is_some();
     let mut entries = 0;
     let directory = Facts::used(Some(FileType::Directory));
     let mut cursor = DirCursor::new(block.bytes).ending_at(end);

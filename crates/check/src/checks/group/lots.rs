@@ -66,7 +66,7 @@ fn has_records(volume: &Volume<'_>) -> bool {
     let (block, mut bytes) = (geometry.primary_desc_block(0), Vec::new());
     is_desc_size(geometry.desc_size)
         && volume.features().metadata_csum()
-        && !volume.distrusted.contains(&GroupNr(0))
+        && !volume.doubts.distrusted.contains(&GroupNr(0))
         && volume.read_block(block, &mut bytes).is_ok()
         && LotRecord::of(&bytes).is_some_and(|record| record.lot == 0)
 }
@@ -119,7 +119,7 @@ impl Lots<'_> {
         let mut first: Option<LotRecord> = None;
         for (group, raw) in groups.zip(bytes.chunks_exact(geometry.desc_size as usize)) {
             // A descriptor with a wrong checksum is a finding of its own.
-            if self.volume.distrusted.contains(&group) {
+            if self.volume.doubts.distrusted.contains(&group) {
                 continue;
             }
             let Some(record) = LotRecord::of(raw) else {

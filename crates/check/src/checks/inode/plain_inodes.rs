@@ -78,7 +78,7 @@ impl<'v> PlainInodes<'v> {
     pub fn of(volume: &'v Volume<'v>) -> Option<Self> {
         let geometry = &volume.geometry;
         let sb = &volume.superblock;
-        let usual = volume.shortcuts
+        let usual = volume.mode.shortcuts
             && geometry.inode_size == 256
             && geometry.cluster_bits == 0
             && volume.has_incompat(Incompat::EXTENTS)
@@ -111,7 +111,7 @@ impl<'v> PlainInodes<'v> {
         let seed = self.volume.seed;
         if !self.with_checksums {
             u64::MAX
-        } else if self.volume.sums_together {
+        } else if self.volume.mode.sums_together {
             Inode256::checksums_ok_together(raws, seed, first)
         } else {
             Inode256::checksums_ok(raws, seed, first)

@@ -61,7 +61,8 @@ pub fn for_each(
                 // A failed read is repeated block by block: only those that fail are lost.
                 let readable =
                     read || volume.device.read_at(geometry.offset_bytes(place.block), slot).is_ok();
-                let good = readable && volume.bad_table_blocks.binary_search(&place.block).is_err();
+                let good =
+                    readable && volume.doubts.bad_table_blocks.binary_search(&place.block).is_err();
                 if !readable && !volume.is_absent(place.block) {
                     let (group, block) = (part.group, place.block);
                     evidence.found.push(Problem::UnreadableInodeTable { group, block });

@@ -22,7 +22,7 @@ const PRIMARY_ONLY: (u32, u32) = (0x44, 0x1_0022);
 
 /// Checks the backups, unless one of them is in use.
 pub fn check(volume: &Volume<'_>, found: &mut Findings) {
-    if volume.used_backup.is_some() {
+    if volume.doubts.used_backup.is_some() {
         return;
     }
     let geometry = &volume.geometry;

@@ -131,7 +131,7 @@ fn check_state(volume: &Volume<'_>, found: &mut Findings) {
     let superblock = &volume.superblock;
     let state = superblock.state;
     // A backup never says that the file system is clean.
-    if state & (STATE_VALID | STATE_ERROR) != STATE_VALID && volume.used_backup.is_none() {
+    if state & (STATE_VALID | STATE_ERROR) != STATE_VALID && volume.doubts.used_backup.is_none() {
         found.push(Problem::NotCleanlyUnmounted { state });
     }
     if superblock.error_count != 0 {

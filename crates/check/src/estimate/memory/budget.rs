@@ -74,7 +74,7 @@ impl Budget {
             + links.links_bytes(way.links, way.threads as u64);
         let taken = self.plan.estimate.total() + objects;
         let phase = "a closer look at damaged groups";
-        if volume.keeps_whole_groups {
+        if volume.mode.keeps_whole_groups {
             // Edits build on all of them: none is forgotten for the next sweep.
             let count = clusters.len() as u64;
             let need_bytes = taken + self.load.of_groups(count, way).claims;

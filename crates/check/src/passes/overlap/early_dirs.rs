@@ -152,7 +152,7 @@ impl EarlyDirs {
             flags: run.flags,
             bytes,
         };
-        let (scope, geometry) = (&cx.volume.scope, &cx.volume.geometry);
+        let (scope, geometry) = (&cx.volume.mode.scope, &cx.volume.geometry);
         self.evidence.met.go_to(cx.region_of(block.block));
         let mut met = std::mem::take(&mut self.evidence.met);
         let asked = std::mem::take(&mut self.room.asked);
@@ -186,7 +186,7 @@ impl EarlyDirs {
     ) -> bool {
         let (dotdot, hashes) = plain.withdraw(&mut self.evidence);
         // Where there are sums, facts are kept of few inodes, and nearly nothing is to be proved.
-        if cx.volume.tables.is_some() || self.delayed_bytes >= MOST_DELAYED_BYTES {
+        if cx.volume.mode.tables.is_some() || self.delayed_bytes >= MOST_DELAYED_BYTES {
             return false;
         }
         let delayed = Delayed { block: *run, dotdot, hashes, named: asked.into() };

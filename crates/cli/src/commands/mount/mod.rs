@@ -1,6 +1,7 @@
 //! `floe mount`: serves an image as a mounted file system.
 
 mod daemon;
+mod foreign;
 mod notify;
 mod open;
 mod options;

@@ -163,6 +163,7 @@ impl Args {
             Some(bytes) => live.within(bytes / 16),
             None => live,
         };
+        let live = live.discard_freed(options.discard);
         // One thread is left for the other cubes while calls wait for one that is checked or repaired.
         live.gates().let_wait(self.serving(options).threads.saturating_sub(1));
         let fs = FileSystem::new(MemFs::new(live, options.limits()));
@@ -265,6 +266,7 @@ impl Args {
             no_devices: options.no_devices,
             no_exec: options.no_exec,
             no_atime: options.no_atime,
+            synchronous: options.synchronous,
             judged: !options.everybody,
             transport: self.transport.unwrap_or(options.transport),
         }
@@ -280,6 +282,9 @@ impl Args {
             writeback: !options.write_through,
             open_fast: options.open_fast,
             access_times: (options.access_times.0, !options.access_times.1),
+            synchronous: options.synchronous,
+            group_of_directory: options.group_of_directory,
+            mapped_ids: options.mapped_ids,
             // Nobody else changes the image.
             ..standard
         }

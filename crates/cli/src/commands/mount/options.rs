@@ -5,105 +5,14 @@ use std::path::PathBuf;
 use anyhow::Result;
 use floe_format::ext::quota::QuotaKind;
 use floe_fs::{AccessTimes, Limits, OnError};
-use floe_fuse::Transport;
+use floe_fuse::{Synchronous, Transport};
 
+use super::foreign;
 use crate::exit::{Ended, Outcome};
 use crate::input::size;
 
 /// Exit code of mount(8) for a refused mount.
 pub(super) const REFUSED: u8 = 32;
-
-/// Options without effect here, with or without a value: their request is always or never
-/// fulfilled, or handled by mount(8) and systemd.
-const WITHOUT_EFFECT: &[&str] = &[
-    // mount(8), fstab, systemd
-    "defaults",
-    "async",
-    "auto",
-    "noauto",
-    "user",
-    "users",
-    "nouser",
-    "owner",
-    "group",
-    "nofail",
-    "_netdev",
-    "loop",
-    "comment",
-    "lazytime",
-    "nolazytime",
-    "iversion",
-    "noiversion",
-    "mand",
-    "nomand",
-    "silent",
-    "loud",
-    "dev",
-    "suid",
-    "exec",
-    "sync",
-    "dirsync",
-    // ext4
-    "bsddf",
-    "minixdf",
-    "user_xattr",
-    "acl",
-    "noacl",
-    "block_validity",
-    "noblock_validity",
-    "auto_da_alloc",
-    "noauto_da_alloc",
-    "barrier",
-    "nobarrier",
-    "journal_checksum",
-    "nojournal_checksum",
-    "journal_async_commit",
-    "data",
-    "data_err",
-    "stripe",
-    "init_itable",
-    "noinit_itable",
-    "inode_readahead_blks",
-    "max_batch_time",
-    "min_batch_time",
-    "journal_ioprio",
-    "discard",
-    "nodiscard",
-    "i_version",
-    "prefetch_block_bitmaps",
-    "no_prefetch_block_bitmaps",
-    "mb_optimize_scan",
-    "dioread_lock",
-    "dioread_nolock",
-    "resuid",
-    "resgid",
-    "grpid",
-    "nogrpid",
-    "bsdgroups",
-    "sysvgroups",
-    "debug",
-    "nombcache",
-    "no_mbcache",
-    "max_dir_size_kb",
-    // fuse2fs and libfuse
-    "kernel",
-    "fuse2fs_debug",
-    "auto_unmount",
-    "entry_timeout",
-    "attr_timeout",
-    "negative_timeout",
-    "no_default_opts",
-    "cache_size",
-    "directio",
-    "timing",
-    "oom_score_adj",
-    "default_permissions",
-    "max_read",
-    "big_writes",
-    "nonempty",
-    "blkdev",
-    "blksize",
-];
 
 /// The options of `-o`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -151,6 +60,14 @@ pub(super) struct Options {
     pub(super) colocate: bool,
     /// Quotas whose limits count.
     pub(super) quotas: Vec<QuotaKind>,
+    /// Changes are durable when their call returns.
+    pub(super) synchronous: Synchronous,
+    /// New files get the group of their directory.
+    pub(super) group_of_directory: bool,
+    /// The mount may be mounted again with mapped ids.
+    pub(super) mapped_ids: bool,
+    /// Blocks that are freed are given back to the device.
+    pub(super) discard: bool,
     /// Reaction to damaged metadata; by default the superblock's.
     pub(super) on_error: Option<OnError>,
 }
@@ -170,6 +87,10 @@ impl Options {
             if !options.take(name, value)? && !sloppy {
                 return Err(refused(format!("unknown mount option {word}")));
             }
+        }
+        if options.mapped_ids && options.everybody {
+            let why = "with `fakeroot` nobody is judged, and ids that are mapped are";
+            return Err(bad("idmap", &why));
         }
         Ok(options)
     }
@@ -216,8 +137,6 @@ impl Options {
             ("grpquota", None) => self.quotas.push(QuotaKind::Group),
             ("prjquota", None) => self.quotas.push(QuotaKind::Project),
             ("noquota", None) => self.quotas.clear(),
-            ("delalloc", None) => self.immediate = false,
-            ("nodelalloc", None) => self.immediate = true,
             ("writeback_cache", None) => self.write_through = false,
             ("nowriteback_cache", None) => self.write_through = true,
             ("transport", Some(value)) => {
@@ -226,8 +145,6 @@ impl Options {
             }
             ("open", Some("fast")) => self.open_fast = true,
             ("open", Some("safe")) => self.open_fast = false,
-            ("colocate", None) => self.colocate = true,
-            ("nocolocate", None) => self.colocate = false,
             ("errors", Some(value)) => {
                 self.on_error = Some(match value {
                     "continue" => OnError::Continue,
@@ -240,10 +157,12 @@ impl Options {
                 let count = value.parse().ok().filter(|count| (1..=64).contains(count));
                 self.threads = Some(count.ok_or_else(|| bad(name, &"must be from 1 to 64"))?);
             }
-            _ if value.is_none() && self.take_times(name) => {}
+            _ if value.is_none() && (self.take_times(name) || self.take_switch(name)) => {}
             _ => {
-                let elsewhere = name.starts_with("x-") || name.starts_with("X-");
-                return Ok(elsewhere || WITHOUT_EFFECT.contains(&name));
+                return match foreign::judge(name, value) {
+                    Some(Err(why)) => Err(bad(name, &why)),
+                    judged => Ok(judged.is_some()),
+                };
             }
         }
         Ok(true)
@@ -251,6 +170,23 @@ impl Options {
 }
 
 impl Options {
+    /// Takes an option without a value that is on or off; `false` if it is none.
+    fn take_switch(&mut self, name: &str) -> bool {
+        match name {
+            "async" => self.synchronous = Synchronous::default(),
+            "sync" => self.synchronous = Synchronous::ALL,
+            "dirsync" => self.synchronous.names = true,
+            "grpid" | "bsdgroups" => self.group_of_directory = true,
+            "nogrpid" | "sysvgroups" => self.group_of_directory = false,
+            "idmap" | "noidmap" => self.mapped_ids = name == "idmap",
+            "discard" | "nodiscard" => self.discard = name == "discard",
+            "colocate" | "nocolocate" => self.colocate = name == "colocate",
+            "delalloc" | "nodelalloc" => self.immediate = name == "nodelalloc",
+            _ => return false,
+        }
+        true
+    }
+
     /// Takes an option about times of access; `false` if it is none.
     fn take_times(&mut self, name: &str) -> bool {
         let times = match name {
@@ -317,6 +253,11 @@ mod tests {
         assert_eq!((limits.content_bytes, limits.immediate), (1 << 17, false));
         assert_eq!(parse("errors=panic").unwrap().on_error, Some(OnError::Shutdown));
         assert!(parse("errors=ignore").is_err());
+        assert!(parse("data=journal").unwrap_err().to_string().contains("sync"));
+        let durable = |list| parse(list).unwrap().synchronous;
+        assert_eq!((durable("sync"), durable("dirsync").data), (Synchronous::ALL, false));
+        assert_eq!((durable("sync,async"), durable("dirsync").names), (durable("rw"), true));
+        assert!(parse("idmap").unwrap().mapped_ids && parse("idmap,fakeroot").is_err());
         let quotas = |list| parse(list).unwrap().quotas;
         assert_eq!(quotas("usrquota,prjquota"), [QuotaKind::User, QuotaKind::Project]);
         assert!(quotas("quota,noquota").is_empty());

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
-use floe_blockdev::{Crash, MemDevice, Recorder, SECTOR_BYTES, Trace, WriteBlocks};
+use floe_blockdev::{Crash, Event, MemDevice, Recorder, SECTOR_BYTES, Trace, WriteBlocks};
 use floe_disk::recovery::recover;
 use floe_ext4::files::Files;
 use floe_ext4::fs::FileSystem as Layout;
@@ -61,7 +61,19 @@ pub(crate) fn record_on<D: WriteBlocks>(
     limits: Limits,
     run: impl Fn(&MemFs<Live<'_, '_, &Recorder<D>>>, u32, &Act) -> Result<(), FsError>,
 ) -> Result<Run> {
-    let calls = mounted(recorder, limits, |memory| {
+    record_through(recorder, recorder, base, acts, limits, run)
+}
+
+/// The same through a device over the recorder.
+pub(crate) fn record_through<D: WriteBlocks, V: WriteBlocks>(
+    device: V,
+    recorder: &Recorder<D>,
+    base: Vec<u8>,
+    acts: &[Act],
+    limits: Limits,
+    run: impl Fn(&MemFs<Live<'_, '_, V>>, u32, &Act) -> Result<(), FsError>,
+) -> Result<Run> {
+    let calls = mounted(device, limits, |memory| {
         let mut calls = Vec::new();
         let mut before = tree(memory);
         for (turn, act) in (0..).zip(acts) {
@@ -94,6 +106,15 @@ fn names_of(tree: &Tree, directory: InodeNr) -> Option<BTreeMap<&str, InodeNr>> 
 }
 
 impl Run {
+    /// Writes of certain bytes.
+    pub(crate) fn count_writes(&self, of: impl Fn(&[u8]) -> bool) -> usize {
+        let writes = self.trace.events.iter().filter_map(|event| match event {
+            Event::Write { bytes, .. } => Some(bytes),
+            Event::Flush => None,
+        });
+        writes.filter(|bytes| of(bytes)).count()
+    }
+
     /// Calls that failed.
     pub(crate) fn failed(&self) -> usize {
         self.calls.iter().filter(|call| !call.done).count()

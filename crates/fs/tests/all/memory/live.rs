@@ -76,7 +76,8 @@ pub(crate) fn mounted_with_quotas<D: WriteBlocks, T>(
     volume.enforce_limits(enforced.to_vec());
     let value = {
         let files = disk.files_of(&volume)?;
-        let memory = MemFs::new(Live::new(&disk, &files, volume, NOW)?, limits);
+        let live = Live::new(&disk, &files, volume, NOW)?.discard_freed(true);
+        let memory = MemFs::new(live, limits);
         let value = work(&memory)?;
         let (live, lost) = memory.finish()?;
         live.finish(NOW)?;

@@ -8,6 +8,7 @@ mod crash;
 mod cube_queues;
 mod cubes;
 mod device_faults;
+mod discards;
 mod limits;
 mod live;
 mod losses;

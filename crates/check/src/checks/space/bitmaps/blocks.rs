@@ -12,7 +12,7 @@ impl Cx<'_> {
     /// Subtracts what a block bitmap marks from what is claimed; metadata is claimed here.
     fn sum_blocks(&self, group: GroupNr, first: u64, bytes: &[u8], sums: &mut PartialSums) {
         let (Some(tables), clusters) =
-            (&self.volume.tables, self.volume.geometry.clusters_of(group))
+            (&self.volume.mode.tables, self.volume.geometry.clusters_of(group))
         else {
             return;
         };
@@ -34,7 +34,7 @@ impl Cx<'_> {
             self.judge_free_clusters(group, clusters - used, work);
             return;
         }
-        let kept = self.volume.claim_scope.contains(group);
+        let kept = self.volume.mode.claim_scope.contains(group);
         let block = desc.block_bitmap;
         let bytes = work.blocks.read(self.volume, group, |desc| desc.block_bitmap);
         let Some(bytes) = bytes else {
@@ -81,7 +81,7 @@ impl Cx<'_> {
         clusters: u32,
         work: &mut Work,
     ) -> u32 {
-        let kept = self.volume.claim_scope.contains(group);
+        let kept = self.volume.mode.claim_scope.contains(group);
         let nothing = match kept {
             true => self.used.is_clear_in(first, u64::from(clusters)),
             false => self.volume.metadata.is_clear_in(first, u64::from(clusters)),

@@ -14,7 +14,7 @@ use crate::problem::{Findings, Problem, Sink};
 impl Cx<'_> {
     /// Subtracts what an inode bitmap marks from what is in use.
     fn sum_inodes(&self, group: GroupNr, bytes: &[u8], sums: &mut PartialSums) {
-        if let Some(tables) = &self.volume.tables {
+        if let Some(tables) = &self.volume.mode.tables {
             let marked = (0..).map(|word| disk_word(bytes, word));
             let marked = tables.inode_bits(marked, self.volume.geometry.inodes_per_group);
             sums.inodes.add(group.0, marked.wrapping_neg());
@@ -26,7 +26,7 @@ impl Cx<'_> {
         let desc = self.volume.group(group);
         let inodes = geometry.inodes_per_group;
         let mut expected = std::mem::take(&mut work.expected);
-        let kept = self.volume.scope.contains(group);
+        let kept = self.volume.mode.scope.contains(group);
         let dirs = if kept {
             self.expect_inodes(group, &mut expected)
         } else {
@@ -73,13 +73,13 @@ impl Cx<'_> {
             if geometry.contains(block) {
                 work.found.push(Problem::UnreadableBitmap { group, block, kind: "inode" });
             }
-            if !self.volume.scope.contains(group) {
+            if !self.volume.mode.scope.contains(group) {
                 work.sums.doubtful.insert(group.0);
             }
             return compare(inodes, &expected, &expected).1;
         };
         let disk = |word: u32| disk_word(bytes, word);
-        let (differences, used) = if self.volume.scope.contains(group) {
+        let (differences, used) = if self.volume.mode.scope.contains(group) {
             compare(inodes, disk, expected)
         } else {
             self.sum_inodes(group, bytes, &mut work.sums);

@@ -1,0 +1,70 @@
+//! Times that the kernel tells of files, and those that it does not tell ([`Times`]).
+
+use floe_format::InodeNr;
+use floe_fs::{Change as Fields, Op, OpKind, Store, Timestamp};
+
+use crate::abi::{self, Change, SetattrFields};
+use crate::adapter::Adapter;
+use crate::times::Times;
+
+impl<S: Store> Adapter<'_, S> {
+    /// A change is about to be made.
+    pub(crate) fn note_times(&self, inode: InodeNr, change: &Change<'_>) {
+        let inode = match *change {
+            Change::Write { .. } | Change::Fallocate { .. } => Some(inode),
+            Change::Copy { to, .. } => abi::inode_of(to),
+            _ => None,
+        };
+        if let Some(inode) = inode.filter(|_| self.writeback) {
+            self.times.note(inode, || self.fs.attributes(inode));
+        }
+    }
+
+    /// A change was made.
+    pub(crate) fn learn_times(&self, inode: InodeNr, change: &Change<'_>) {
+        let Change::Setattr(asked) = change else { return };
+        let valid = SetattrFields::from_bits_truncate(asked.valid);
+        let sets = SetattrFields::MTIME | SetattrFields::MTIME_NOW;
+        if !self.writeback || !valid.intersects(sets | SetattrFields::CTIME) {
+            return;
+        }
+        let Ok(file) = self.fs.attributes(inode) else { return };
+        let time =
+            |seconds: u64, nanoseconds| Timestamp { seconds: seconds.cast_signed(), nanoseconds };
+        let modified = match valid {
+            valid if valid.contains(SetattrFields::MTIME_NOW) => Some(file.mtime),
+            valid if valid.contains(SetattrFields::MTIME) => {
+                Some(time(asked.mtime, asked.mtimensec))
+            }
+            _ => None,
+        };
+        let changed = match valid.contains(SetattrFields::CTIME) {
+            true => time(asked.ctime, asked.ctimensec),
+            false => file.ctime,
+        };
+        self.times.learn(inode, modified, changed);
+    }
+
+    /// The kernel has told all of a file: its last writer has gone, or it forgets it.
+    pub(crate) fn settle_times(&self, inode: InodeNr) {
+        if !self.writeback {
+            return;
+        }
+        // Kept until the times are there: who writes again waits.
+        let mut all = self.times.all();
+        let Some(told) = all.remove(&inode) else { return };
+        let Ok(now) = self.fs.attributes(inode) else { return };
+        if let Some(told) = Times::settle(told, &now).filter(|_| now.links > 0) {
+            let change = Fields { modified: Some(told.modified), ..Fields::default() };
+            let kind = OpKind::Change { inode, size_bytes: None, change };
+            // If it cannot be changed, nobody wrote to it.
+            let _ = self.fs.apply(&Op { uid: 0, gid: 0, time: told.changed, kind });
+        }
+    }
+
+    /// The same for all files, at the end.
+    pub(crate) fn settle_all_times(&self) {
+        let all: Vec<InodeNr> = self.times.all().keys().copied().collect();
+        all.into_iter().for_each(|inode| self.settle_times(inode));
+    }
+}
