@@ -27,11 +27,27 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .status()
         .context("starting cargo")?;
     ensure!(status.success(), "a state was not recovered as it should be");
-    let status = Command::new(cargo)
+    let status = Command::new(&cargo)
         .args(["test", "--release", "-p", "floe-fs", "--test", "all", "--", "--ignored"])
-        .args(["--nocapture", "memory"])
+        .args(["--nocapture", "memory", "power_fails"])
         .status()
         .context("starting cargo")?;
     ensure!(status.success(), "a promise of fsync was not kept");
+    let status = Command::new(cargo)
+        .args([
+            "test",
+            "--release",
+            "-p",
+            "floe",
+            "--bin",
+            "floe",
+            "--",
+            "--ignored",
+            "--nocapture",
+        ])
+        .arg("power_fails")
+        .status()
+        .context("starting cargo")?;
+    ensure!(status.success(), "a move into a cube was not finished or undone");
     Ok(())
 }

@@ -22,10 +22,12 @@ pub(crate) const TOOLS: [Tool; 3] = [
         commands: &[
             "differential",
             "fs-bench",
+            "hdfs",
             "images",
             "mount-damage",
             "mount-ends",
             "mount-suite",
+            "relay",
             "salvage-compare",
         ],
     },
@@ -40,7 +42,9 @@ pub(crate) const TOOLS: [Tool; 3] = [
         commands: &[
             "ageing",
             "bench",
+            "commits",
             "conflicts",
+            "counts",
             "cubes",
             "engines",
             "eta",

@@ -21,6 +21,8 @@ pub enum CheckError {
     UnknownFeatures {
         /// Their names, as `FEATURE_I7`.
         names: Vec<String>,
+        /// A backup superblock that has none of them, with the block size it states: there may be a flipped bit in the primary one.
+        backup: Option<(floe_format::BlockNr, u32)>,
     },
     /// A condition with which a check must not go on (fatal rows of the problem table).
     #[error("{problem}")]

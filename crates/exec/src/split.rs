@@ -52,7 +52,7 @@ impl Split {
         // The end of the first `worker` workers' share; units fit 32 bits.
         let cut = |worker: usize| {
             if worker == workers {
-                return before.len() as u32 - 1;
+                return (before.len() - 1) as u32;
             }
             let weight = total * worker as u128 / workers as u128;
             before.partition_point(|&sum| u128::from(sum) < weight) as u32

@@ -42,7 +42,7 @@ pub fn inode_place(
 
 /// The block of a group's primary descriptor, and its offset in it.
 pub fn desc_place(group: GroupNr, geo: &Geometry) -> (BlockNr, usize) {
-    let per_block = geo.block_size / geo.desc_size;
+    let per_block = geo.descs_per_block();
     let block = geo.primary_desc_block(group.0 / per_block);
     (block, (group.0 % per_block * geo.desc_size) as usize)
 }
@@ -65,7 +65,7 @@ pub fn read_groups_to(
     geo: &Geometry,
 ) -> Option<Vec<GroupDesc>> {
     let (group, _) = geo.place_of(inode).unwrap_or_default();
-    let blocks = (group.0 / (geo.block_size / geo.desc_size).max(1) + 1).min(geo.desc_blocks);
+    let blocks = (group.0 / (geo.descs_per_block()).max(1) + 1).min(geo.desc_blocks);
     let mut groups = Vec::new();
     each_desc_in(device, geo, blocks, |_, raw| groups.push(GroupDesc::of(raw))).ok()?;
     Some(groups)

@@ -247,7 +247,7 @@ impl Geometry {
             let len_blocks = if has_superblock { self.first_meta_bg } else { 0 };
             return BlockRun::new(behind, u64::from(len_blocks));
         }
-        let per_block = self.block_size / self.desc_size;
+        let per_block = self.descs_per_block();
         let at = group.0 % per_block;
         let holds = at == 0 || at == 1 || at == per_block - 1;
         BlockRun::new(behind, u64::from(holds))
@@ -271,9 +271,14 @@ impl Geometry {
         BlockRun::new(descs.end(), if plain { u64::from(self.reserved_gdt_blocks) } else { 0 })
     }
 
+    /// Descriptors that fit a block. In native file systems they are those of a lot.
+    pub const fn descs_per_block(&self) -> u32 {
+        self.block_size / self.desc_size
+    }
+
     /// The meta group a group belongs to.
     pub fn meta_group_of(&self, group: GroupNr) -> u32 {
-        group.0 / (self.block_size / self.desc_size)
+        group.0 / (self.descs_per_block())
     }
 
     /// Block of the primary descriptor table's block `index`; with meta_bg it lies in the meta
@@ -284,7 +289,7 @@ impl Geometry {
             return BlockNr(self.first_data_block.0 + gap + 1 + u64::from(index));
         }
         // A meta group's first group number fits: index < desc_blocks.
-        self.group_desc_run(GroupNr(index * (self.block_size / self.desc_size))).start
+        self.group_desc_run(GroupNr(index * (self.descs_per_block()))).start
     }
 }
 

@@ -2,9 +2,10 @@
 //! ([`crate::ext::indirect`]), and lie with directory blocks in a region behind the inode table of each group.
 
 use crate::ext::group_desc::GroupDesc;
+use crate::ext::indirect::{Header, IndirectForm, MOST_LEVELS, pointers};
 use crate::ext::superblock::Superblock;
 use crate::features::Incompat;
-use crate::{BlockRun, Geometry, GroupNr};
+use crate::{BlockNr, BlockRun, Geometry, GroupNr};
 
 /// Byte of the superblock at which the record lies: where native file systems have their identity, which this is not.
 pub const OFFSET: usize = crate::native::identity::OFFSET;
@@ -84,6 +85,19 @@ pub fn region_of(
     }
     let share = u64::from(region_blocks) * home.len_blocks / u64::from(geometry.blocks_per_group);
     BlockRun::new(table.end(), share.min(home.end().0 - table.end().0))
+}
+
+/// The header of a block that looks like an indirect block of rext3: its header names an inode and a level that can be, and it has pointers,
+/// all of them into the file system. No directory block looks like one: its first record would be shorter than any.
+pub fn node_header(geometry: &Geometry, bytes: &[u8]) -> Option<Header> {
+    let form = IndirectForm::with_header(geometry.block_size);
+    let header = form.header(bytes)?;
+    let fits = (1..=geometry.inodes_count).contains(&header.inode)
+        && (1..=MOST_LEVELS).contains(&header.level);
+    let mut words = pointers(form.body(bytes)).filter(|word| *word != 0).peekable();
+    let is_map = fits && words.peek().is_some();
+    let leads = |word: u32| geometry.contains(BlockNr(u64::from(word)));
+    (is_map && words.all(leads)).then_some(header)
 }
 
 #[cfg(test)]

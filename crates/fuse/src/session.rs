@@ -64,7 +64,9 @@ pub fn serve<C: Carrier, S: Store>(
     let mut wanted = TAKEN | carrier.wants(options.threads);
     wanted.set(InitFlags::WRITEBACK_CACHE, writeback);
     wanted.set(InitFlags::ALLOW_IDMAP, options.mapped_ids);
-    let Some(taken) = negotiate(&mut *carrier.control(), wanted)? else { return Ok(()) };
+    let Some(taken) = negotiate(&mut *carrier.control(), wanted, fs.time_steps_ns())? else {
+        return Ok(());
+    };
     let writeback = taken.contains(InitFlags::WRITEBACK_CACHE);
     if options.mapped_ids && !taken.contains(InitFlags::ALLOW_IDMAP) {
         log("ids cannot be mapped: that takes Linux 6.12");
@@ -297,7 +299,11 @@ impl<S: Store> Server<'_, S> {
 }
 
 /// Answers requests until the kernel has offered what this server takes; `None` if it went away. Returns what was agreed.
-fn negotiate(channel: &mut dyn Channel, wanted: InitFlags) -> io::Result<Option<InitFlags>> {
+fn negotiate(
+    channel: &mut dyn Channel,
+    wanted: InitFlags,
+    time_gran: u32,
+) -> io::Result<Option<InitFlags>> {
     while let Some(message) = channel.receive()? {
         let decoded = Request::decode(message);
         let Ok(Request { header, operation: Operation::Init(offer) }) = decoded else {
@@ -317,7 +323,7 @@ fn negotiate(channel: &mut dyn Channel, wanted: InitFlags) -> io::Result<Option<
             return Err(io::Error::other(text));
         }
         let taken = taken(&offer, wanted);
-        let answer = accept(&offer, taken).to_vec();
+        let answer = accept(&offer, taken, time_gran).to_vec();
         send(channel, header.unique, &Answer::Bytes(answer), &[])?;
         // A kernel with another major version asks again with ours.
         if offer.major == MAJOR {
@@ -349,7 +355,7 @@ fn taken(offer: &InitIn, wanted: InitFlags) -> InitFlags {
 }
 
 /// The answer to the kernel's offer.
-fn accept(offer: &InitIn, taken: InitFlags) -> [u8; InitOut::SIZE] {
+fn accept(offer: &InitIn, taken: InitFlags, time_gran: u32) -> [u8; InitOut::SIZE] {
     let mut bytes = [0; InitOut::SIZE];
     InitOut {
         major: MAJOR,
@@ -359,7 +365,8 @@ fn accept(offer: &InitIn, taken: InitFlags) -> [u8; InitOut::SIZE] {
         max_background: MOST_BACKGROUND,
         congestion_threshold: MOST_BACKGROUND / 4 * 3,
         max_write: MOST_DATA_BYTES,
-        time_gran: 1,
+        // The kernel makes up times of what it writes back later, in steps that inodes can tell.
+        time_gran,
         max_pages: (MOST_DATA_BYTES >> 12) as u16,
         flags2: (taken.bits() >> 32) as u32,
     }

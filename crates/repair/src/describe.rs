@@ -238,6 +238,7 @@ fn reservation(edit: ReservationEdit, tense: Tense) -> String {
     let (was, were) = (tense.was(), tense.were());
     match edit {
         ReservationEdit::Create => format!("a new reservation file {was} made"),
+        ReservationEdit::Name => format!("the reservation file {was} given its name"),
         ReservationEdit::Empty => format!("the reservation file {was} emptied"),
         ReservationEdit::Fill => {
             format!("the free blocks of the metadata region {were} reserved again")

@@ -299,6 +299,8 @@ pub enum GroupEdit {
 pub enum ReservationEdit {
     /// Makes an empty one with its name.
     Create,
+    /// Lets its name lead to it.
+    Name,
     /// Drops its map and sets its mode, owner and flags.
     Empty,
     /// Adds the free blocks of the region.
@@ -402,6 +404,8 @@ pub enum InodeEdit {
     /// Corrects a deletion time that looks like an orphan link: zero if the inode has links, else
     /// now.
     SettleDtime,
+    /// Gives an inode without links one, and no deletion time.
+    Undelete,
     Mode(u16),
     /// Sets the type to directory and keeps the permissions.
     BecomeDirectory,
@@ -572,7 +576,8 @@ impl Edit {
             | Self::Reservation { edit: ReservationEdit::Empty, .. } => Phase::Inodes,
             Self::CloneShared { .. } => Phase::SharedBlocks,
             Self::Directory { .. } | Self::Entry { .. } => Phase::Directories,
-            Self::Tree(_) => Phase::Tree,
+            // Before files without names come into lost+found: the reservation file may be one.
+            Self::Tree(_) | Self::Reservation { edit: ReservationEdit::Name, .. } => Phase::Tree,
             Self::RebuildDirectory { .. } | Self::RebuildExtents { .. } => Phase::Rebuild,
             Self::Attach { .. }
             | Self::Release { .. }

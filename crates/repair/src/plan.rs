@@ -362,6 +362,7 @@ pub fn plan(problem: &Problem) -> Plan {
         P::XattrEaInodeFlagMissing { value_inode, .. } => {
             inode(value_inode, InodeEdit::SetFlags(InodeFlags::EA_INODE.bits()))
         }
+        P::EaInodeDeleted { value_inode, .. } => inode(value_inode, InodeEdit::Undelete),
         P::CasefoldFlagOnNonDirectory { inode: of } | P::CasefoldFlagUnsupported { inode: of } => {
             clear_flags(of, InodeFlags::CASEFOLD)
         }
@@ -576,6 +577,7 @@ pub fn plan(problem: &Problem) -> Plan {
         P::NativeIdentityWrong { .. } => superblock(SuperblockEdit::NativeIdentity),
         P::LotRecordWrong { group: nr, .. } => group(nr, GroupEdit::LotRecord),
         P::ReservationFileMissing { group, .. } => reservation(group, ReservationEdit::Create),
+        P::ReservationFileUnnamed { group, .. } => reservation(group, ReservationEdit::Name),
         P::ReservationFileWrong { group, .. } => reservation(group, ReservationEdit::Empty),
         P::RegionNotReserved { group, .. } => reservation(group, ReservationEdit::Fill),
         P::BackpointersWrong { .. } => one(Edit::Backpointers),

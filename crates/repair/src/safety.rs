@@ -190,6 +190,7 @@ fn inode(edit: InodeEdit, problem: Option<&Problem>) -> bool {
         | E::Mode(_)
         | E::BecomeDirectory
         | E::SetFlags(_)
+        | E::Undelete
         | E::ClearFlags(_)
         | E::SizeHighZero
         | E::FileAclHighZero

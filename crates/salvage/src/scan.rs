@@ -9,7 +9,7 @@ use floe_format::crc::Seed;
 use floe_format::ext::dirent::{DirCursor, DirEntry, DirTail, TAIL_SIZE, TailState, tail_state};
 use floe_format::ext::extent::{ExtentNode, MAGIC, MAX_DEPTH};
 use floe_format::ext::htree::{DxBlock, DxKind};
-use floe_format::ext::indirect::{Header, MOST_LEVELS, pointers};
+use floe_format::ext::indirect::Header;
 use floe_format::ext::inode::{FileType, Inode, InodeFlags, decode_nanoseconds, decode_seconds};
 use floe_format::ext::inode_flips::owner_by_checksum;
 use floe_format::rext3::{self, region_of};
@@ -173,20 +173,14 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// An indirect block of rext3, by its header, its pointers and its place in a region. No directory block looks like one: its
-    /// first record would be shorter than any.
+    /// An indirect block of rext3, by its header, its pointers and its place in a region.
     fn headed(&self, block: BlockNr, bytes: &[u8]) -> Option<Headed> {
-        let form = self.frame.geometry.indirect();
-        let Header { inode, level } = form.header(bytes)?;
         let behind = self.regions.partition_point(|region| region.start <= block);
         let region = self.regions.get(behind.checked_sub(1)?)?;
-        let fits = (1..=self.frame.geometry.inodes_count).contains(&inode)
-            && (1..=MOST_LEVELS).contains(&level)
-            && region.contains(block);
-        let mut words = pointers(form.body(bytes)).filter(|word| *word != 0).peekable();
-        let is_map = fits && words.peek().is_some();
-        let leads = |word: u32| self.frame.geometry.contains(BlockNr(u64::from(word)));
-        (is_map && words.all(leads)).then_some(Headed {
+        let header = |_| rext3::node_header(&self.frame.geometry, bytes);
+        let Header { inode, level } =
+            Some(region).filter(|run| run.contains(block)).and_then(header)?;
+        Some(Headed {
             inode: InodeNr(inode),
             // At most 3.
             level: level as u8,

@@ -272,3 +272,32 @@ fn backpointers_bring_files_back_into_a_lost_directory() {
         assert_eq!(summary.inodes.placed_by_hints, placed as u64);
     }
 }
+
+/// Pointers of a block map that lead out of the file system, at every level: what they map is missing, and nobody calls the file whole.
+#[test]
+fn a_file_whose_pointers_leave_the_file_system_is_partial() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-losses-").unwrap();
+    let (tree, path) = (folder.path().join("tree"), folder.path().join("image"));
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), vec![3; 600 << 10]).unwrap();
+    fs::File::create(&path).unwrap().set_len(16 << 20).unwrap();
+    build::mke2fs(&path, &["-t", "ext3", "-b", "1024", "-d", tree.to_str().unwrap()]).unwrap();
+    let whole = Image::empty(16 << 20).unwrap();
+    fs::copy(&path, whole.path()).unwrap();
+    assert_eq!(objects_of(&whole).0["file"].state, ObjectState::Whole);
+    // A data block, the indirect block, the double indirect block.
+    for (word, lost) in [(3, 3..4), (12, 12..268), (13, 268..600)] {
+        let image = whole.copy().unwrap();
+        let volume = Volume::open(&image).unwrap();
+        let number = volume.lookup("/file").unwrap();
+        let mut raw = volume.inode_bytes(number).unwrap();
+        raw[40 + 4 * word..44 + 4 * word].copy_from_slice(&4_000_000_000_u32.to_le_bytes());
+        volume.put_inode(number, &raw).unwrap();
+        let file = &objects_of(&image).0["file"];
+        assert_eq!(file.state, ObjectState::Partial, "word {word}");
+        assert_eq!(file.missing, [lost.start * 1024..lost.end * 1024], "word {word}");
+    }
+}

@@ -18,6 +18,7 @@ pub mod problems;
 pub mod profile;
 pub mod quota;
 pub mod recipe;
+pub mod relay;
 pub mod rng;
 pub mod subjects;
 pub mod tool;

@@ -74,7 +74,7 @@ impl<'a> Volume<'a> {
 
     /// Byte offset of a group's primary descriptor in the image.
     pub fn desc_offset(&self, group: GroupNr) -> u64 {
-        let per_block = self.geometry.block_size / self.geometry.desc_size;
+        let per_block = self.geometry.descs_per_block();
         let block = self.geometry.primary_desc_block(group.0 / per_block);
         self.geometry.offset_bytes(block)
             + u64::from(group.0 % per_block) * u64::from(self.geometry.desc_size)

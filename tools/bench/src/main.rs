@@ -2,7 +2,9 @@
 
 mod ageing;
 mod bench;
+mod commits;
 mod conflicts;
+mod counts;
 mod cubes;
 mod engines;
 mod eta;
@@ -38,8 +40,12 @@ enum Chore {
     Ageing(ageing::Args),
     /// Measure Floe, e2fsck and the roofline on large images
     Bench(bench::Args),
+    /// Count changes that workers make durable in a second, beside the kernel's ext4 (for root), and their flushes
+    Commits(commits::Args),
     /// Count pairs of commutative calls that touch the same memory (needs cc and ar)
     Conflicts(conflicts::Args),
+    /// Compare what calls cost on a native file system and on a stock ext4: requests, bytes, flushes, instructions
+    Counts(counts::Args),
     /// Make, mount and check many cubes on a sparse image (for root)
     Cubes(cubes::Args),
     /// Replay the reads of a check by io_uring and by blocking threads, beside Floe (needs strace
@@ -95,7 +101,9 @@ fn run(chore: Chore) -> Result<()> {
     match chore {
         Chore::Ageing(args) => ageing::run(&args),
         Chore::Bench(args) => bench::run(&args),
+        Chore::Commits(args) => commits::run(&args),
         Chore::Conflicts(args) => conflicts::run(&args),
+        Chore::Counts(args) => counts::run(&args),
         Chore::Cubes(args) => cubes::run(&args),
         Chore::Engines(args) => engines::run(&args),
         Chore::Eta(args) => eta::run(&args),

@@ -46,6 +46,10 @@ pub(crate) struct Args {
     /// Fill native images (`floe mkfs -t native --from`) with the files of the profiles
     #[arg(long, requires = "repair", conflicts_with = "recipes")]
     native: bool,
+    /// Fill rext3 images with the files of the profiles. Nobody else knows rext3: a repair must be clean for Floe, change nothing in a
+    /// second run, and keep what the damage left whole
+    #[arg(long, requires = "repair", conflicts_with_all = ["recipes", "native", "kernel", "linux", "checker"])]
+    rext3: bool,
     /// Number of images checked concurrently
     #[arg(long, default_value_t = 2)]
     jobs: usize,

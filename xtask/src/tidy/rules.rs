@@ -544,7 +544,9 @@ mod tests {
         let tests = include_str!("rules.rs");
         let end = tests.find("/// Canaries").expect("this module");
         let of_rooms = include_str!("rooms.rs");
-        let tests = [&tests[end..], of_rooms, include_str!("pages.rs")].concat();
+        let tests =
+            [&tests[end..], of_rooms, include_str!("pages.rs"), include_str!("language.rs")]
+                .concat();
         for (name, _) in RULES {
             assert!(tests.contains(&format!("fn canary_{name}")), "{name}");
         }

@@ -2118,6 +2118,12 @@ problems! {
         "the superblock names level {stored} of encryption, which does not exist"
         means "Linux refuses to mount a file system with encryption and another level than 0."
         repair "Set the level to 0.";
+    0x07011E "ea-inode-deleted" EaInodeDeleted { inode: InodeNr, value_inode: InodeNr }
+        DataRisk Damage ask Xattr
+        "{value_inode} holds an attribute value of {inode}, but counts as deleted: it has no links"
+        means "The hash proves the value, but Linux answers \"Stale file handle\" when the attribute is read. A repair \
+             that frees the inode, as e2fsck's does, loses the value."
+        repair "Set its count of links to 1.";
 
     0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }
         Metadata Damage preen Superblock
@@ -2258,6 +2264,11 @@ problems! {
              deleted. A mount serves the others, and this one only for reading."
         repair "Replay the transactions before the damage, and empty the journal; empty a damaged list of orphans. Where its \
              file is lost, the cube has no journal of its own any more.";
+    0x070312 "reservation-file-unnamed" ReservationFileUnnamed { group: GroupNr, inode: InodeNr }
+        Metadata Damage ask Group
+        "the name of the reservation file of the lot of {group}, {inode}, leads elsewhere or is missing"
+        means "Floe finds the file by its name, and does not use the metadata region without it. The file is whole."
+        repair "Let the name lead to the file.";
 
     0x070400 "indirect-header-wrong" IndirectHeaderWrong {
         inode: InodeNr, block: BlockNr, level: u8, named: InodeNr, stored: u32,

@@ -149,7 +149,7 @@ impl<'d> Reader<'d> {
             let last = format!("groups 0 to {}", geometry.group_count - 1);
             return Err(ReaderError::NoSuch(group.to_string(), last));
         }
-        let per_block = geometry.block_size / geometry.desc_size;
+        let per_block = geometry.descs_per_block();
         let block = self.block(geometry.primary_desc_block(group.0 / per_block))?;
         let start = (group.0 % per_block * geometry.desc_size) as usize;
         // Whole descriptors fit a block: both sizes are powers of two.

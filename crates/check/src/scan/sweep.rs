@@ -222,7 +222,7 @@ impl<'d> Sweep<'d> {
             let first = if self.is_full() { group.0 } else { next };
             return if is_read_first { 0..0 } else { first..group.0 + 1 };
         }
-        let lot = group.0 / (self.geometry.block_size / self.geometry.desc_size);
+        let lot = group.0 / (self.geometry.descs_per_block());
         let first = Lot::beginning(&self.geometry, lot).start;
         let is_first = block == first || block == self.geometry.primary_desc_block(lot);
         let wants_any = self.is_full() && self.has_begun();
@@ -281,7 +281,7 @@ impl<'d> Sweep<'d> {
     fn sweep_group(&self, group: GroupNr, region_blocks: u32, swept: &mut BTreeSet<u32>) -> bool {
         let geometry = &self.geometry;
         self.read_new(self.head(), true);
-        let per_block = geometry.block_size / geometry.desc_size;
+        let per_block = geometry.descs_per_block();
         let place = (group.0 % per_block * geometry.desc_size) as usize;
         let block = self.held_block(geometry.primary_desc_block(group.0 / per_block));
         let raw = block.as_ref().and_then(|bytes| bytes.get(place..));

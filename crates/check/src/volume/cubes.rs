@@ -62,7 +62,7 @@ impl CubeMap {
         if !is_desc_size(geometry.desc_size) {
             return None;
         }
-        let lot_groups = geometry.block_size / geometry.desc_size;
+        let lot_groups = geometry.descs_per_block();
         let (super_file, fence) = own_files(volume, &identity);
         let coupled =
             volume.doubts.used_backup.is_some() || Identity::is_coupled(&volume.superblock);
@@ -216,7 +216,15 @@ fn own_files(volume: &Volume<'_>, identity: &Identity) -> (InodeNr, InodeNr) {
     }
     let files = volume.files();
     match cubes::own_inodes(&files, InodeNr(identity.home_inode)) {
-        Ok((own, fence)) => (own.unwrap_or_default(), fence.unwrap_or_default()),
+        Ok((own, fence)) => {
+            let theirs = |own: Option<InodeNr>, stated: InodeNr| match own.unwrap_or_default() {
+                own if own != stated && !volume.is_own_file(own) && volume.is_own_file(stated) => {
+                    stated
+                }
+                own => own,
+            };
+            (theirs(own, named.0), theirs(fence, named.1))
+        }
         Err(_) => named,
     }
 }

@@ -17,7 +17,7 @@ pub fn read(
     backup: Option<BlockNr>,
     found: &mut Findings,
 ) -> Vec<GroupDesc> {
-    let per_block = geometry.block_size / geometry.desc_size;
+    let per_block = geometry.descs_per_block();
     let mut groups = Vec::with_capacity(geometry.group_count as usize);
     let mut bytes = vec![0; geometry.block_size as usize];
     for index in 0..geometry.desc_blocks {
@@ -75,7 +75,7 @@ fn backup_desc_block(geometry: &Geometry, superblock: BlockNr, index: u32) -> Bl
     if index < geometry.first_meta_bg {
         return BlockNr(superblock.0.saturating_add(1 + u64::from(index)));
     }
-    let first = GroupNr(index * (geometry.block_size / geometry.desc_size));
+    let first = GroupNr(index * (geometry.descs_per_block()));
     let second = GroupNr(first.0.saturating_add(1));
     if second.0 < geometry.group_count {
         geometry.group_desc_run(second).start

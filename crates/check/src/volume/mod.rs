@@ -10,14 +10,15 @@ use std::io;
 use std::ops::ControlFlow;
 
 use floe_blockdev::ReadBlocks;
-use floe_ext4::files::Files;
+use floe_ext4::files::{Files, Node};
 use floe_format::crc::Seed;
 use floe_format::ext::group_desc::GroupDesc;
+use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::ext::superblock::Superblock;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::is_desc_size;
-use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
+use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 use floe_sync::Arc;
 
 use crate::evidence::backpointers::Backpointers;
@@ -49,7 +50,7 @@ pub struct Volume<'d> {
     pub metadata: RunSet,
     /// Inodes on the orphan list or in the orphan file that recovery will delete or truncate;
     /// sorted. Empty if recovery must not run (errors recorded) or the list is damaged.
-    pub orphans: Vec<floe_format::InodeNr>,
+    pub orphans: Vec<InodeNr>,
     /// Seconds since 1970 that count as now.
     pub now_seconds: i64,
     /// Parts that are not trusted.
@@ -130,6 +131,18 @@ impl<'d> Volume<'d> {
     pub(crate) fn files(&self) -> Files<'d> {
         let (superblock, geometry) = (self.superblock.clone(), self.geometry.clone());
         Files::new(self.device, superblock, geometry, self.groups.clone())
+    }
+
+    /// Whether an inode can be a file that Floe keeps for itself in a native file system: an immutable one of root. Names in
+    /// `/.cubes` that lead to other inodes are damaged, because their files may be anybody's.
+    pub fn is_own_file(&self, inode: InodeNr) -> bool {
+        let is_own = |node: Node| {
+            node.in_use()
+                && node.uid() == 0
+                && node.file_type() == Some(FileType::Regular)
+                && node.flags().contains(InodeFlags::IMMUTABLE)
+        };
+        !self.geometry.is_reserved(inode) && self.files().node(inode).is_ok_and(is_own)
     }
 
     /// Whether a block of the file system lies past the end of the device, which is one finding of its own
@@ -317,7 +330,7 @@ impl<'d> Volume<'d> {
 
     /// Whether what is found out of an inode is kept: not where sums prove it.
     #[inline]
-    pub fn keeps(&self, inode: floe_format::InodeNr) -> bool {
+    pub fn keeps(&self, inode: InodeNr) -> bool {
         self.mode.scope.is_all()
             || self
                 .geometry
@@ -326,7 +339,7 @@ impl<'d> Volume<'d> {
     }
 
     /// Whether recovery will delete or truncate an inode.
-    pub(crate) fn is_orphan(&self, inode: floe_format::InodeNr) -> bool {
+    pub(crate) fn is_orphan(&self, inode: InodeNr) -> bool {
         self.orphans.binary_search(&inode).is_ok()
     }
 

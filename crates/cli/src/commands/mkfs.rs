@@ -173,11 +173,9 @@ impl Args {
         params.lazy_tables = options.lazy_tables().unwrap_or(false);
         let mut plan = Plan::new(&params)?;
         report::warn(&options, &plan);
-        if !self.quiet {
-            report::tell(&self.device, &plan, self.verbose, out)?;
-        }
         if self.dry_run {
             if !self.quiet {
+                report::tell(&self.device, &plan, self.verbose, out)?;
                 writeln!(out, "Nothing was written.")?;
             }
             return Ok(Outcome::CLEAN);
@@ -197,9 +195,13 @@ impl Args {
         let window = Window::new(&device, options.offset_bytes(), Some(plan.bytes()))?;
         debug_assert!(window.size_bytes() >= plan.bytes());
         write_with(&plan, &window, WriteOptions { reads_as_zeroes: zeroed })
-            .with_context(|| self.device.display().to_string())?;
+            .with_context(|| self.device.display().to_string())
+            .map_err(|error| target.give_up(error))?;
         if !self.cubes.is_empty() {
             cubes::make(&window, &self.cubes).with_context(|| self.device.display().to_string())?;
+        }
+        if !self.quiet {
+            report::tell(&self.device, &plan, self.verbose, out)?;
         }
         self.write_block_map(&plan, &device, block_map)
     }

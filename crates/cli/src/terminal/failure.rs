@@ -53,11 +53,7 @@ pub(crate) fn of_check(
             text.push_str(&instead(device, backups));
             text
         }
-        CheckError::UnknownFeatures { names } => format!(
-            "{name}: the file system uses features that this version does not support: {}.\n  Checking \
-             it by old rules could be wrong, so nothing was checked or changed.",
-            names.join(", ")
-        ),
+        CheckError::UnknownFeatures { names, backup } => unknown_features(name, names, *backup),
         CheckError::Fatal { problem } => {
             let row = problem.row();
             format!("{name}: {problem}\n  {}\n  See: floe explain {}", row.meaning, row.id)
@@ -77,6 +73,30 @@ pub(crate) fn of_check(
             text + advice
         }
     }
+}
+
+/// Describes features that are not known: a later version may know them, or a bit is flipped, and then a backup helps.
+fn unknown_features(name: &str, names: &[String], backup: Option<(BlockNr, u32)>) -> String {
+    let mut text = format!(
+        "{name}: the file system uses features that this version does not support: {}.\n  Checking \
+         it by old rules could be wrong, so nothing was checked or changed.",
+        names.join(", ")
+    );
+    if names.iter().any(|name| name == "rext3") {
+        text.push_str(
+            "\n  The feature bit rext3 is set, but the record of metadata regions that goes with it is not there.",
+        );
+    }
+    if let Some((block, size)) = backup {
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            "\n  The backup superblock in {block} does not have them: if a bit was flipped in the primary \
+             one, give -b {} -B {size}.",
+            block.0
+        );
+    }
+    text
 }
 
 /// Advice for an unreadable superblock.

@@ -110,6 +110,7 @@ fn files_move_into_a_cube_of_an_image_and_of_a_mount() {
         ("two", "one", "lies in no cube"),
         ("two/dir/file1", "db", "has 2 names"),
         ("web", "db", "is a cube"),
+        ("lost+found", "db", "where repairs put"),
     ] {
         let refused = moves(from, to);
         assert!(refused.code == 8 && refused.err.contains(why), "{from}: {}", refused.err);
@@ -126,6 +127,7 @@ fn files_move_into_a_cube_of_an_image_and_of_a_mount() {
         (["/one", "/one"], "is not a cube"),
         (["/one/dir/file1", "/web"], "has 2 names"),
         (["/web", "cube:2"], "is a cube"),
+        (["/lost+found/", "/web"], "where repairs put"),
         (["one", "/web"], "starts with /"),
         (["/one", "cube:99"], "there is no cube 99"),
     ] {

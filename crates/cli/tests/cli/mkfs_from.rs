@@ -281,3 +281,35 @@ fn what_cannot_be_used_is_named_and_nothing_is_written() {
     assert_eq!(small.code, 8, "{}", small.out);
     assert!(!image.exists());
 }
+
+/// A disk that is full in the middle: no summary, an image that was made for it is removed, and one that was there holds no file system.
+#[test]
+fn a_full_disk_leaves_nothing_that_looks_finished() {
+    let folder = tool::scratch("floe-from-").unwrap();
+    let (tree, disk) = (folder.path().join("tree"), folder.path().join("disk"));
+    fs::create_dir(&tree).unwrap();
+    fs::create_dir(&disk).unwrap();
+    fs::write(tree.join("large"), vec![7; 6 << 20]).unwrap();
+    let target = disk.to_str().unwrap();
+    if !try_run(folder.path(), "mount", &["-t", "tmpfs", "-o", "size=4m", "none", target]) {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let image = disk.join("image");
+    let (path, from) = (image.to_str().unwrap(), format!("dir:{}", tree.display()));
+    let made = floe(&["mkfs", "--from", &from, path, "64m"]);
+    let was_there = fs::exists(&image).unwrap();
+    File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let into = floe(&["mkfs", "-F", "--from", &from, path, "64m"]);
+    let plain =
+        floe(&["mkfs", "-F", "-t", "ext3", "-J", "size=16", "-E", "nodiscard", path, "64m"]);
+    let checked = floe(&["check", path]);
+    assert!(try_run(folder.path(), "umount", &[target]));
+    assert_eq!((made.code, made.out.as_str()), (8, ""), "{}", made.err);
+    assert!(made.err.contains("was not finished, and was removed"), "{}", made.err);
+    assert!(made.err.contains("No space left") && !was_there, "{}", made.err);
+    assert_eq!((into.code, into.out.as_str()), (8, ""), "{}", into.err);
+    assert!(into.err.contains("holds no file system now"), "{}", into.err);
+    assert_eq!((plain.code, plain.out.as_str()), (8, ""), "{}", plain.err);
+    assert!(checked.err.contains("no usable ext2, ext3 or ext4 superblock"), "{}", checked.err);
+}

@@ -807,4 +807,8 @@ fn something_that_is_no_file_system_is_refused_in_one_message() {
     let ran = floe(&["mount", file.path().to_str().unwrap(), folder.path().to_str().unwrap()]);
     assert_eq!(ran.code, 32, "{}{}", ran.out, ran.err);
     assert!(ran.err.contains("superblock") && !ran.err.contains("mounting"), "{}", ran.err);
+    let place = folder.path().to_str().unwrap();
+    let ran = floe(&["mount", "-o", "rw", file.path().to_str().unwrap(), place]);
+    assert_eq!(ran.code, 32, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("no ext2, ext3 or ext4 file system was found"), "{}", ran.err);
 }

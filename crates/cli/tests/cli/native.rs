@@ -23,14 +23,14 @@ fn native() -> Image {
 }
 
 /// The line of `floe info` about the seal.
-fn seal(image: &Path) -> String {
+pub(super) fn seal(image: &Path) -> String {
     let shown = floe(&["info", image.to_str().unwrap()]).out;
     let line = shown.lines().find(|line| line.trim_start().starts_with("seal"));
     line.unwrap_or_else(|| panic!("{shown}")).to_owned()
 }
 
 /// Floe and e2fsck find nothing wrong.
-fn judge(image: &Image, what: &str) {
+pub(super) fn judge(image: &Image, what: &str) {
     let checked = floe(&["check", image.path().to_str().unwrap()]);
     assert_eq!(checked.code, 0, "{what}: {}", checked.out);
     let judged = oracle::e2fsck(image).unwrap();
@@ -38,7 +38,7 @@ fn judge(image: &Image, what: &str) {
 }
 
 /// Adds and removes files and directories below a mount, differently in each round.
-fn work(folder: &Path, round: usize) {
+pub(super) fn work(folder: &Path, round: usize) {
     for at in 0..25 {
         let dir = folder.join(format!("r{round} d{at}"));
         fs::create_dir(&dir).unwrap();

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
 use floe_blockdev::WriteBlocks;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
@@ -10,9 +11,10 @@ use floe_format::native::commit::{self, Dependency};
 use floe_format::native::identity::{FLAG_RESERVED, Identity};
 use floe_format::{BlockNr, InodeNr};
 use floe_sync::atomic::Ordering;
-use floe_sync::{Arc, MutexGuard, PoisonError, thread};
+use floe_sync::{Arc, MutexGuard, PoisonError};
 
 use super::Journal;
+use super::company::MOST_YIELDS;
 use super::error::JournalError;
 use super::log::Log;
 use super::shared::{Lock, Shared};
@@ -20,9 +22,6 @@ use super::state::{Closed, Images};
 
 /// Bytes of home blocks that are gathered for one write.
 const MOST_GATHERED: usize = 1 << 20;
-
-/// How often a flush lets others go first that are about to ask for one.
-const MOST_YIELDS: u32 = 3;
 
 /// The right to write some logs, for one turn of work. Lost without an end (a panic of the device), it ends their journals, so
 /// that nobody waits for ever.
@@ -105,7 +104,8 @@ impl<D: WriteBlocks> Journal<D> {
     /// whichever log (rule R4), and makes durable what was committed before it began (rule R3).
     pub(super) fn flush_all(&self, doing: &'static str) -> Result<(), JournalError> {
         let mut shared = self.lock();
-        let (wanted, mut yields) = (shared.flushes.begun + 1, 0);
+        let (wanted, mut turns) = (shared.flushes.begun + 1, 0);
+        let most_turns = MOST_YIELDS + shared.flushes.patience();
         loop {
             if let Some(why) = &shared.flushes.failed {
                 return Err(JournalError::Aborted { why: why.clone() });
@@ -119,12 +119,12 @@ impl<D: WriteBlocks> Journal<D> {
             }
             // Others are about to ask for a flush: one serves them, too, if they get there at once.
             let others = shared.lanes.iter().any(|lane| lane.state.working && !lane.state.at_flush);
-            if !others || yields == MOST_YIELDS {
+            if !others || turns == most_turns {
                 break;
             }
-            yields += 1;
             drop(shared);
-            thread::yield_now();
+            Self::let_others_write(turns);
+            turns += 1;
             shared = self.lock();
         }
         shared.flushes.running = true;
@@ -133,10 +133,13 @@ impl<D: WriteBlocks> Journal<D> {
         let data_writes = self.data_writes.load(Ordering::SeqCst);
         drop(shared);
         let mut flushing = Flushing { journal: self, result: Err("a flush panicked".to_owned()) };
+        let began = Instant::now();
         let flushed = self.device.flush().map_err(JournalError::io(doing));
         flushing.result = flushed.as_ref().map(|_| ()).map_err(ToString::to_string);
         if flushed.is_ok() {
             let mut shared = self.lock();
+            shared.flushes.took = began.elapsed();
+            shared.flushes.waiters = self.waiting.load(Ordering::SeqCst);
             for (lane, committed) in shared.lanes.iter_mut().zip(committed) {
                 lane.state.flushed(committed);
             }
@@ -149,6 +152,7 @@ impl<D: WriteBlocks> Journal<D> {
     /// One step of group commit: the log blocks of the next transactions of some logs, if somebody waits for them; a flush,
     /// which also makes the transactions before them durable; their commit blocks (rule R4).
     pub(super) fn step(&self, lanes: &BTreeSet<usize>) -> Result<(), JournalError> {
+        self.let_others_join();
         let (mut writing, superblock) = {
             let mut shared = self.lock();
             // Before any transaction, of whichever log: it says that the seal is broken.

@@ -32,6 +32,7 @@
 //! each other in their commit blocks, and recovery keeps all of them or none ([`Journal::commit_cube`]).
 
 mod commit;
+mod company;
 mod cubes;
 mod end;
 mod error;
@@ -52,7 +53,7 @@ use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_ext4::tx::Refusal;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::{BlockNr, Geometry};
-use floe_sync::atomic::{AtomicU64, Ordering};
+use floe_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use floe_sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 pub use cubes::{CubeState, Finished};
@@ -61,6 +62,7 @@ pub use state::TransactionId;
 pub use takeover::take_over;
 pub use tx::JournalTx;
 
+use company::Waiter;
 use handles::Handles;
 use shared::Shared;
 
@@ -92,6 +94,8 @@ pub struct Journal<D> {
     changed: Condvar,
     /// Writes of data that have ended.
     data_writes: AtomicU64,
+    /// Threads that wait until their changes are durable.
+    waiting: AtomicUsize,
 }
 
 impl<D: WriteBlocks> Journal<D> {
@@ -298,6 +302,7 @@ impl<D: WriteBlocks> Journal<D> {
         goals: impl FnOnce(&Shared) -> Vec<(usize, TransactionId)>,
         data_writes: u64,
     ) -> Result<(), JournalError> {
+        let _waiter = Waiter::new(&self.waiting);
         let mut shared = self.lock();
         let goals = goals(&shared);
         shared.want(&goals);

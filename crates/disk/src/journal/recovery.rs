@@ -11,6 +11,7 @@ use floe_ext4::journal::{self, Journal, JournalEvent, Seen};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::{Compat, Incompat};
 use floe_format::native::is_locked;
+use floe_format::native::lot::lot_groups;
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
 use super::JournalError;
@@ -182,7 +183,7 @@ pub(super) fn write_cube<D: WriteBlocks>(
     let ranges = settled_ranges(staged)?;
     let page = staged.page_bytes();
     let log_superblock = own.offset_bytes(0).unwrap_or(0) / page * page;
-    let lot_groups = 1u32.checked_shl(u32::from(superblock.log_groups_per_flex)).unwrap_or(1);
+    let lot_groups = lot_groups(superblock).max(1);
     let is_record = |start: u64| {
         let block = BlockNr(start / u64::from(geometry.block_size));
         let first =

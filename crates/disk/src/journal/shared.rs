@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::time::Duration;
 
 use floe_ext4::inode_table::desc_place;
 use floe_format::ext::superblock::Superblock;
-use floe_format::native::identity::Identity;
-use floe_format::native::lot::LotRecord;
+use floe_format::native::lot::{LotRecord, lot_groups};
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 use floe_sync::Arc;
 
@@ -43,6 +43,10 @@ pub(super) struct Flushes {
     pub(super) begun: u64,
     pub(super) done: u64,
     pub(super) running: bool,
+    /// Time that the last one took.
+    pub(super) took: Duration,
+    /// Threads that waited for changes when it ended, those that it served among them.
+    pub(super) waiters: usize,
     /// A failed one ends all journals of the device, and is never tried again (rule R10).
     pub(super) failed: Option<String>,
 }
@@ -84,9 +88,7 @@ pub(super) struct Lots {
 
 impl Lots {
     pub(super) fn of(superblock: &Superblock) -> Self {
-        let shift = u32::from(superblock.log_groups_per_flex);
-        let groups = Identity::of(superblock).and_then(|_| 1u32.checked_shl(shift)).unwrap_or(0);
-        Self { groups, ..Self::default() }
+        Self { groups: lot_groups(superblock), ..Self::default() }
     }
 
     /// Whether the file system has lots.

@@ -81,7 +81,7 @@ fn go_past<D: WriteBlocks>(
 }
 
 /// Moves the orphans of a cube to the list that begins in the superblock and goes on in the inodes. Returns entries that name
-/// something of another cube, with the cube: they are dropped. A damaged list stays as it is: a check finds it.
+/// something of another cube, with the cube: they are dropped. A list that is damaged or cannot be read stays as it is: a check finds it, and gives its orphans names.
 fn move_orphans<D: WriteBlocks>(
     device: &D,
     fs: &mut FileSystem,
@@ -90,7 +90,9 @@ fn move_orphans<D: WriteBlocks>(
     let geometry = fs.geometry().clone();
     let (doing, offset) = ("moving the orphans of a cube", geometry.offset_bytes(own.orphan_block));
     let mut bytes = vec![0; geometry.block_size as usize];
-    device.read_at(offset, &mut bytes).map_err(JournalError::io(doing))?;
+    if device.read_at(offset, &mut bytes).is_err() {
+        return Ok(Vec::new());
+    }
     let Some(stored) = orphans_in(own, &bytes) else { return Ok(Vec::new()) };
     let (orphans, strays): (Vec<InodeNr>, Vec<InodeNr>) =
         stored.into_iter().partition(|orphan| own.owns(&geometry, *orphan));

@@ -199,7 +199,12 @@ impl<'a> Output<'a> {
         }
         self.flush()?;
         self.put("the superblock", OFFSET_BYTES, &self.superblock_bytes(GroupNr(0)))?;
-        self.flush()
+        let flushed = self.flush();
+        if flushed.is_err() {
+            // Nobody is to take for whole a file system that the device did not keep. The first error is the one to tell.
+            let _ = self.put("over the superblock", OFFSET_BYTES, &[0; Superblock::SIZE]);
+        }
+        flushed
     }
 
     /// The part of the descriptor table that belongs into a group.

@@ -2,6 +2,7 @@
 
 mod colocate;
 mod cubes;
+mod grown;
 mod held;
 mod inodes;
 mod nodes;

@@ -398,6 +398,7 @@ impl Pool {
         epoch: u64,
     ) -> Result<(), Refusal> {
         let first = GroupNr(lot.saturating_mul(self.regions.lot_groups));
+        self.complete_records(tx, lot, epoch)?;
         let Some((_, region)) = self.region(tx, first)? else {
             self.regions.open.remove(&lot);
             self.regions.order.retain(|other| *other != lot);

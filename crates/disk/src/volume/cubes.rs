@@ -14,7 +14,7 @@ use floe_format::ext::inode::{Inode, Timestamp};
 use floe_format::ext::superblock::Superblock;
 use floe_format::native::cube::SubSuperblock;
 use floe_format::native::identity::Identity;
-use floe_format::native::lot::LotRecord;
+use floe_format::native::lot::{LotRecord, lot_groups};
 use floe_format::{Geometry, GroupNr, InodeNr};
 
 use super::{Room, Volume};
@@ -28,10 +28,7 @@ pub fn owners(
     geometry: &Geometry,
 ) -> BTreeMap<u32, u32> {
     let mut owners = BTreeMap::new();
-    if Identity::of(superblock).is_none() {
-        return owners;
-    }
-    let lot_groups = 1u32.checked_shl(u32::from(superblock.log_groups_per_flex)).unwrap_or(0);
+    let lot_groups = lot_groups(superblock);
     let lots = if lot_groups > 0 { geometry.group_count.div_ceil(lot_groups) } else { 0 };
     for lot in 0..lots {
         let (block, at) = desc_place(GroupNr(lot.saturating_mul(lot_groups)), geometry);

@@ -12,7 +12,7 @@ use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::Incompat;
 use floe_format::native::identity::{FLAG_RESERVED, Identity};
 use floe_format::native::is_locked;
-use floe_format::native::lot::LotRecord;
+use floe_format::native::lot::{LotRecord, lot_groups};
 use floe_format::{GroupNr, InodeNr};
 
 use super::{Volume, cubes};
@@ -30,9 +30,7 @@ pub(super) fn use_lots(
 ) {
     if Identity::of(superblock).is_some() {
         let seed = superblock.features().metadata_csum().then(|| superblock.seed());
-        // Shifts of 32 and more are no file system that can be opened; then there are no lots.
-        let groups = 1u32.checked_shl(u32::from(superblock.log_groups_per_flex)).unwrap_or(0);
-        space.use_regions(groups, seed);
+        space.use_regions(lot_groups(superblock), seed);
         let (geo, descs) = (space.groups().geometry().clone(), space.groups().descs().to_vec());
         let owners = cubes::owners(device, superblock, &geo);
         let subs = cubes::sub_superblocks(optional, superblock, &geo, &descs);
@@ -143,7 +141,7 @@ impl Volume {
     /// Blocks of the metadata region of each lot, free or not, as its record has them: data are never put there.
     pub fn region_blocks(&self, device: &dyn ReadBlocks) -> Vec<u64> {
         let geo = self.geometry();
-        let first_of = |lot: u32| GroupNr(lot.saturating_mul(geo.block_size / geo.desc_size));
+        let first_of = |lot: u32| GroupNr(lot.saturating_mul(geo.descs_per_block()));
         let region = |lot: u32| {
             let (block, at) = desc_place(first_of(lot), geo);
             let mut raw = vec![0; geo.desc_size as usize];
@@ -177,7 +175,7 @@ impl Volume {
     /// The device's error.
     pub fn back_up_descriptors(&self, device: &dyn WriteBlocks, lots: &[u32]) -> io::Result<()> {
         let geo = self.geometry();
-        let per_block = geo.block_size / geo.desc_size;
+        let per_block = geo.descs_per_block();
         let mut bytes = vec![0; geo.block_size as usize];
         for &lot in lots {
             let first = lot.saturating_mul(per_block);

@@ -1,6 +1,7 @@
 //! How the journal writes: changes that are dropped, escapes, checksums of each version, torn commit blocks, shared flushes.
 
 use std::io;
+use std::time::Duration;
 
 use floe_blockdev::{Event, MemDevice, Model, Modelled, ReadBlocks, Recorder, WriteBlocks};
 use floe_disk::journal::Journal;
@@ -131,7 +132,7 @@ fn one_flush_serves_all_who_wait() {
             self.0.write_at(offset_bytes, from)
         }
         fn flush(&self) -> io::Result<()> {
-            std::thread::sleep(std::time::Duration::from_millis(2));
+            std::thread::sleep(Duration::from_millis(2));
             self.0.flush()
         }
     }
@@ -161,15 +162,10 @@ fn one_flush_serves_all_who_wait() {
     assert!(blocks.iter().all(|block| first_byte(&copy, *block, 1024) == rounds - 1));
 }
 
-/// Sixteen workers on a device whose flush takes 2 ms: less than a quarter of a flush for each acknowledged commit.
-#[test]
-fn sixteen_workers_share_flushes() {
-    if tool::missing() {
-        return;
-    }
-    let model = Model::flushes(std::time::Duration::from_millis(2));
-    let device = Modelled::new(device(Profile::Ext4K1), &model).waiting();
-    let (workers, rounds) = (16, 15);
+/// Lets workers change a block each, and wait for it, on a device whose flush takes so long; each works between two changes.
+/// Returns flushes and acknowledged commits.
+fn flushes_of(flush: Duration, (workers, rounds): (u64, u8), between: Duration) -> (u64, u64) {
+    let device = Modelled::new(device(Profile::Ext4K1), &Model::flushes(flush)).waiting();
     let blocks = free_blocks(&device, workers);
     let journal = Journal::open(&device).unwrap();
     let before = device.flushes();
@@ -178,18 +174,39 @@ fn sixteen_workers_share_flushes() {
             let journal = &journal;
             scope.spawn(move || {
                 for round in 0..rounds {
-                    let changed = journal.change(1, |tx| {
-                        tx.zeroed(*block)?.fill(round);
-                        Ok(())
-                    });
-                    journal.commit(changed.unwrap().unwrap().1).unwrap();
+                    journal.commit(fill(journal, &[*block], round)).unwrap();
+                    std::thread::sleep(between);
                 }
             });
         }
     });
     let (flushes, acknowledged) = (device.flushes() - before, workers * u64::from(rounds));
     eprintln!("{flushes} flushes for {acknowledged} commits");
+    (flushes, acknowledged)
+}
+
+/// Sixteen workers on a device whose flush takes 2 ms: less than a quarter of a flush for each acknowledged commit.
+#[test]
+fn sixteen_workers_share_flushes() {
+    if tool::missing() {
+        return;
+    }
+    let (flushes, acknowledged) = flushes_of(Duration::from_millis(2), (16, 15), Duration::ZERO);
     assert!(4 * flushes < acknowledged, "{flushes} flushes for {acknowledged} commits");
+}
+
+/// Two workers on a slow device: whoever writes the next transaction waits a little for the other, so that each flush serves a
+/// commit of both, or of one and the log of the other. Alone, each commit would take two.
+#[test]
+fn two_workers_wait_for_each_other() {
+    if tool::missing() {
+        return;
+    }
+    // A program works until it has the next change.
+    let between = Duration::from_micros(300);
+    let (flushes, acknowledged) = flushes_of(Duration::from_millis(30), (2, 12), between);
+    // A fourth more than one each: the first and the last, and a thread that the machine kept away.
+    assert!(100 * flushes <= 125 * acknowledged, "{flushes} flushes for {acknowledged} commits");
 }
 
 /// Each checksum version that a journal may have: recovered by e2fsck and by Floe.

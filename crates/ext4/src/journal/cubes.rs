@@ -19,7 +19,7 @@ use floe_format::ext::superblock::Superblock;
 use floe_format::native::commit::{self, Dependency};
 use floe_format::native::cube::FEWEST_JOURNAL_BLOCKS;
 use floe_format::native::identity::Identity;
-use floe_format::native::lot::LotRecord;
+use floe_format::native::lot::{LotRecord, lot_groups};
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
 use super::event::JournalPlace;
@@ -133,7 +133,7 @@ pub fn find_cubes(
         return found;
     }
     let noting = Noting::new(device);
-    let lot_groups = lot_groups_of(sb);
+    let lot_groups = lot_groups(sb);
     let lots =
         geo.group_count.checked_div(lot_groups).map_or(0, |_| geo.group_count.div_ceil(lot_groups));
     let mut named: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
@@ -158,8 +158,8 @@ pub fn find_cube(
     lot: u32,
 ) -> CubeJournals {
     let mut found = CubeJournals::default();
-    let (noting, lot_groups) = (Noting::new(device), lot_groups_of(sb));
-    if Identity::of(sb).is_none() || lot_groups == 0 {
+    let (noting, lot_groups) = (Noting::new(device), lot_groups(sb));
+    if lot_groups == 0 {
         return found;
     }
     let record = record_of(&noting, geo, lot, lot_groups);
@@ -187,11 +187,6 @@ pub fn find_cube(
     found
 }
 
-/// Groups of a lot.
-fn lot_groups_of(sb: &Superblock) -> u32 {
-    1u32.checked_shl(u32::from(sb.log_groups_per_flex)).unwrap_or(0)
-}
-
 /// The record of a lot that names a journal.
 fn record_of(
     device: &dyn ReadBlocks,
@@ -214,7 +209,7 @@ impl CubeJournals {
         (cube, inode): (u32, u32),
         lots: Vec<u32>,
     ) {
-        let (inode, lot_groups) = (InodeNr(inode), lot_groups_of(sb));
+        let (inode, lot_groups) = (InodeNr(inode), lot_groups(sb));
         let inside = |run: BlockRun| lies_in(geo, run, &lots, lot_groups);
         let home = geo.place_of(inode).map(|(group, _)| group.0 / lot_groups);
         if !home.is_some_and(|lot| lots.contains(&lot)) {

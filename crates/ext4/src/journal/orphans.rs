@@ -109,15 +109,17 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// The blocks behind the journals of cubes. They are empty while a file system is sealed. A damaged one is a finding about
-    /// its cube.
+    /// The blocks behind the journals of cubes. They are empty while a file system is sealed. A damaged one, or one that
+    /// cannot be read, is a finding about its cube, and what it names an inode without a name.
     fn cubes(&mut self) -> Result<(), OrphanFault> {
         let cubes = find_cubes(self.device, self.sb, self.geo, self.groups).whole();
         let cubes = cubes.map_err(|_| OrphanFault::Unreadable(InodeNr(0)))?.usable;
         let mut bytes = vec![0; self.geo.block_size as usize];
         for own in cubes {
-            let read = self.device.read_at(self.geo.offset_bytes(own.orphan_block), &mut bytes);
-            read.map_err(|_| OrphanFault::Unreadable(own.inode))?;
+            let offset = self.geo.offset_bytes(own.orphan_block);
+            if self.device.read_at(offset, &mut bytes).is_err() {
+                continue;
+            }
             let Some(stored) = orphans_in(&own, &bytes) else { continue };
             let exists = |inode: &InodeNr| self.may_be_orphan(*inode);
             let (orphans, strays): (Vec<InodeNr>, Vec<InodeNr>) =

@@ -7,6 +7,8 @@ use crate::features::Incompat;
 /// Byte of the superblock at which the identity begins. Linux and e2fsprogs take new fields from
 /// byte 0x288 upwards, so these lie at the other end.
 pub const OFFSET: usize = 0x3b0;
+/// Its first word among those of the superblock that ext4 has reserved, which go on up to the checksum.
+const FIRST_WORD: usize = (OFFSET - 0x284) / 4;
 /// Byte of the superblock at which the seal lies, right before the checksum.
 const SEAL_OFFSET: usize = OFFSET + 0x48;
 /// `magic`: "Floe" in the order of the bytes.
@@ -62,9 +64,13 @@ impl Identity {
     /// The identity in a superblock; `None` in a file system that is not native, or of a version
     /// that is not known.
     pub fn of(superblock: &Superblock) -> Option<Self> {
-        let mut bytes = [0; Superblock::SIZE];
-        superblock.encode_into(&mut bytes);
-        let own = Self::decode(bytes[OFFSET..].first_chunk()?);
+        // Asked for at each change of a map, so not by encoding all of the superblock.
+        let words = superblock.reserved.get(FIRST_WORD..)?;
+        let mut bytes = [0; Self::SIZE];
+        for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        let own = Self::decode(&bytes);
         (own.magic == MAGIC && own.version == VERSION).then_some(own)
     }
 

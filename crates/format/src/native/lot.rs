@@ -4,6 +4,10 @@
 //! group, fill a block of 4 KiB that they share with no other. Linux and e2fsck cover the bytes behind
 //! the first 64 with the descriptor's checksum and otherwise leave them alone.
 
+use super::identity::Identity;
+use crate::ext::superblock::Superblock;
+use crate::{Geometry, GroupNr};
+
 /// Bytes of a descriptor in lots of 4 groups, the smallest; larger lots have smaller ones.
 pub const MOST_DESC_SIZE: u32 = 1024;
 /// Bytes of a descriptor that a record fits, with the 64 of ext4.
@@ -53,6 +57,25 @@ layout! {
 /// Whether descriptors of this size may be those of lots.
 pub const fn is_desc_size(bytes: u32) -> bool {
     bytes.is_power_of_two() && bytes >= LEAST_DESC_SIZE && bytes <= MOST_DESC_SIZE
+}
+
+/// Groups of a lot: those whose descriptors fill a block. 0 in a file system that is not native.
+pub fn lot_groups(superblock: &Superblock) -> u32 {
+    let bytes = u32::from(superblock.desc_size);
+    let block_size = 1024u32.checked_shl(superblock.log_block_size).unwrap_or(0);
+    let is_native = is_desc_size(bytes) && Identity::of(superblock).is_some();
+    if is_native { block_size / bytes } else { 0 }
+}
+
+/// Blocks of the region of a lot, where that of a whole one has `region_blocks`: a shorter lot has its share of them.
+pub fn region_share(geometry: &Geometry, lot: u32, region_blocks: u32) -> u32 {
+    let per_lot = geometry.descs_per_block();
+    let first = lot.saturating_mul(per_lot);
+    let groups = first..first.saturating_add(per_lot).min(geometry.group_count);
+    let len: u64 = groups.map(|group| geometry.blocks_of(GroupNr(group)).len_blocks).sum();
+    let whole = u64::from(geometry.blocks_per_group) * u64::from(per_lot);
+    let share = u64::from(region_blocks).saturating_mul(len).checked_div(whole).unwrap_or(0);
+    u32::try_from(share).unwrap_or(u32::MAX)
 }
 
 impl LotRecord {

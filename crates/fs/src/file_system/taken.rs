@@ -32,6 +32,12 @@ pub(super) fn ends_list(kind: &OpKind<'_>) -> bool {
 }
 
 impl<S: Store> FileSystem<S> {
+    /// Nanoseconds between two times that inodes can tell: 1, or a second in inodes of 128 bytes.
+    pub fn time_steps_ns(&self) -> u32 {
+        let odd = Timestamp { seconds: 1, nanoseconds: 1 };
+        if self.store.kept_time(odd) == odd { 1 } else { 1_000_000_000 }
+    }
+
     /// The change that is made: with times that inodes can tell, and without access lists that are empty.
     pub(super) fn taken<'o, 'a>(&self, op: &'o Op<'a>) -> Result<Cow<'o, Op<'a>>, FsError> {
         let kept = |time: Timestamp| self.store.kept_time(time);

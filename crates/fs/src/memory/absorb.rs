@@ -25,14 +25,8 @@ pub(crate) fn absorb(log: &mut Log, inode: InodeNr, each: impl FnMut(&Record)) -
         Action::Rename { .. } | Action::Release { .. } => false,
     };
     let is_birth = |action: &Action| matches!(action, Action::Create { .. });
-    let mut records = log.records_of(inode).map(|(_, record)| &record.action);
-    let born = records.next().is_some_and(|first| is_birth(first) && own(first));
-    let goes = born && records.all(own);
-    drop(records);
-    if goes {
-        log.remove_all_of(inode, each);
-    }
-    goes
+    let may_go = |first: bool, action: &Action| (!first || is_birth(action)) && own(action);
+    log.remove_all_of(inode, may_go, each)
 }
 
 /// The directories that an absorbed change gave a name to or took one from: their times changed all the same.

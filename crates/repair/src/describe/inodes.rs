@@ -37,6 +37,7 @@ pub(super) fn inode(edit: InodeEdit, tense: Tense) -> String {
         InodeEdit::SettleDtime => {
             format!("the deletion time {was} corrected: 0 for a file in use, else now")
         }
+        InodeEdit::Undelete => format!("its count of links {was} set to 1"),
         InodeEdit::Mode(mode) => format!("the mode {was} set to 0{mode:o}"),
         InodeEdit::BecomeDirectory => format!("the type {was} set to directory"),
         InodeEdit::SetFlags(bits) => {

@@ -39,6 +39,7 @@ pub(super) fn apply(
         InodeEdit::DtimeZero => base.dtime = 0,
         InodeEdit::DtimeNow => base.dtime = now,
         InodeEdit::SettleDtime => base.dtime = if base.links_count == 0 { now } else { 0 },
+        InodeEdit::Undelete => (base.links_count, base.dtime) = (1, 0),
         InodeEdit::Mode(mode) => base.mode = mode,
         InodeEdit::BecomeDirectory => base.mode = base.mode & !TYPE_MASK | TYPE_DIRECTORY,
         InodeEdit::SetFlags(flags) => base.flags |= flags,

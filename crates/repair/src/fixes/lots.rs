@@ -1,12 +1,14 @@
 //! Native file systems: the identity in the superblock, and the records of lots (`docs/native.md`).
 
 use floe_check::checks::group::lots::Rules;
-use floe_check::checks::group::reservations::OwnFiles;
+use floe_check::checks::group::reservations::{OwnFiles, is_reservation_file};
 use floe_ext4::group::metadata_runs;
+use floe_format::native::cube::SUPER_NAME;
 use floe_format::native::identity::{self, Identity};
-use floe_format::native::lot::{self, LotRecord};
+use floe_format::native::lot::{self, LotRecord, region_share};
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
+use super::names;
 use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::stage::Stage;
@@ -19,11 +21,12 @@ fn own_files(stage: &Stage<'_>) -> Option<OwnFiles> {
 }
 
 /// Stores the identity: that of the superblock or of a backup, else one that follows from the records of the lots.
-pub(super) fn mend_identity(stage: &mut Stage<'_>) {
+pub(super) fn mend_identity(stage: &mut Stage<'_>) -> Result<(), Failure> {
     let known = Identity::of(stage.superblock()).or_else(|| in_backup(stage));
     let mut identity = known.unwrap_or_else(|| computed(stage));
+    identity.region_blocks = region_blocks(stage, identity.region_blocks);
     if let Some(own) = own_files(stage) {
-        identity.super_inode = own.super_file.unwrap_or_default().0;
+        identity.super_inode = super_inode(stage, &own, InodeNr(identity.super_inode))?.0;
     }
     identity.home_inode = match own_files(stage) {
         Some(own) => own.home.unwrap_or_default().0,
@@ -32,6 +35,42 @@ pub(super) fn mend_identity(stage: &mut Stage<'_>) {
     };
     Identity { seal: 0, ..identity }.put(stage.superblock_mut());
     stage.write_backups();
+    Ok(())
+}
+
+/// The inode of `/.cubes/super`: where the name leads. If that is a file of somebody else, or there is no name, it gets the name
+/// that the superblock states, if this is one.
+fn super_inode(stage: &mut Stage<'_>, own: &OwnFiles, stated: InodeNr) -> Result<InodeNr, Failure> {
+    let volume = &stage.evidence.volume;
+    let named = own.super_file.unwrap_or_default();
+    let Some(home) = own.home else { return Ok(named) };
+    if named == stated || volume.is_own_file(named) || !volume.is_own_file(stated) {
+        return Ok(named);
+    }
+    names::point(stage, home, SUPER_NAME, stated)?;
+    Ok(stated)
+}
+
+/// The size of regions that a lot's record proves: `own`, or that of a backup; else what the first backup says, or the largest that a
+/// record has.
+fn region_blocks(stage: &Stage<'_>, own: u32) -> u32 {
+    let geometry = &stage.geometry;
+    let records: Vec<LotRecord> = (0..geometry.desc_blocks)
+        .flat_map(|lot| stage.stored_records(lot))
+        .filter(|record| record.region_blocks > 0 && record.lot < geometry.desc_blocks)
+        .collect();
+    let fits = |blocks: &u32| {
+        let is_share = |record: &LotRecord| {
+            region_share(geometry, record.lot, *blocks) == record.region_blocks
+        };
+        records.is_empty() || records.iter().any(is_share)
+    };
+    let backups: Vec<u32> = super::superblock::good_backups(stage)
+        .filter_map(|backup| Identity::of(&backup).map(|identity| identity.region_blocks))
+        .collect();
+    let mut known = std::iter::once(own).chain(backups.iter().copied());
+    let said = known.find(fits).or_else(|| backups.first().copied());
+    said.unwrap_or_else(|| computed(stage).region_blocks)
 }
 
 fn is_possible(stage: &Stage<'_>, inode: InodeNr) -> bool {
@@ -61,9 +100,12 @@ fn computed(stage: &Stage<'_>) -> Identity {
 /// Stores the record of the lot of a group: the one that most copies of its descriptors have and that can be right, else one
 /// that follows from the layout.
 pub(super) fn mend_record(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {
-    let lot = group.0 / (stage.geometry.block_size / stage.geometry.desc_size);
+    let lot = group.0 / (stage.geometry.descs_per_block());
     let identity = Identity::of(stage.superblock()).ok_or(NOT_NATIVE)?;
-    let named = own_files(stage).and_then(|own| own.by_lot.get(&lot).copied());
+    // A name may lead to a file of somebody else, which would be emptied then.
+    let named = own_files(stage)
+        .and_then(|own| own.by_lot.get(&lot).copied())
+        .filter(|named| is_reservation_file(&stage.evidence.volume, lot, *named));
     let rules = Rules { geometry: &stage.geometry, identity: &identity, is_sealed: true };
     let mut copies = stage.stored_records(lot);
     for copy in &mut copies {
@@ -92,13 +134,12 @@ fn by_layout(
     named: Option<InodeNr>,
 ) -> LotRecord {
     let geometry = &stage.geometry;
-    let per_lot = geometry.block_size / geometry.desc_size;
+    let per_lot = geometry.descs_per_block();
     let first = GroupNr(lot * per_lot);
     let groups = (first.0..first.0.saturating_add(per_lot).min(geometry.group_count)).map(GroupNr);
     let start = geometry.group_start(first);
     let end = groups.clone().next_back().map_or(start, |last| geometry.blocks_of(last).end());
-    let whole = u64::from(geometry.blocks_per_group) * u64::from(per_lot);
-    let wanted = u64::from(identity.region_blocks) * (end.0 - start.0) / whole;
+    let wanted = u64::from(region_share(geometry, lot, identity.region_blocks));
     let region = by_file(stage, named)
         .map(|at| BlockRun::new(at, wanted))
         .filter(|run| run.start >= start && run.end() <= end)
@@ -149,7 +190,7 @@ fn behind_tables(
     taken: &[BlockRun],
 ) -> Option<BlockRun> {
     let geometry = &stage.geometry;
-    let per_lot = geometry.block_size / geometry.desc_size;
+    let per_lot = geometry.descs_per_block();
     let last = GroupNr((first.0 + per_lot).min(geometry.group_count) - 1);
     let table = stage.group(last).inode_table;
     let mut at = table.0.checked_add(u64::from(geometry.inode_table_blocks))?;

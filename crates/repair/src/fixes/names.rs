@@ -25,6 +25,42 @@ pub(super) fn link(
     names.close(stage)
 }
 
+/// Lets a name in a directory lead to a file, whether the directory has the name already or not. A file to which the name led
+/// keeps its other names.
+pub(super) fn point(
+    stage: &mut Stage<'_>,
+    dir: InodeNr,
+    name: &[u8],
+    file: InodeNr,
+) -> Result<(), Failure> {
+    if redirect(stage, dir, name, file)? {
+        return Ok(());
+    }
+    link(stage, dir, file, name, FileType::Regular)
+}
+
+/// Lets a name that is in a directory lead to another inode; `false` if the directory has no such name.
+fn redirect(
+    stage: &mut Stage<'_>,
+    dir: InodeNr,
+    name: &[u8],
+    inode: InodeNr,
+) -> Result<bool, Failure> {
+    let mut open = OpenDir::new(stage, dir)?;
+    for logical in (0..open.map.end()).map(LogicalBlock) {
+        let Ok(bytes) = open.read(stage, logical) else { continue };
+        let mut entries = DirCursor::new(&bytes).map_while(Result::ok);
+        let Some(at) = entries.find(|entry| entry.in_use() && entry.name == name) else { continue };
+        let place = at.offset as usize;
+        open.edit(stage, logical, |area, _| {
+            *area.get_mut(place..)?.first_chunk_mut()? = inode.0.to_le_bytes();
+            Some(())
+        })?;
+        return Ok(true);
+    }
+    Ok(false)
+}
+
 /// A directory to which names are added one after the other.
 pub(super) struct Names {
     open: OpenDir,

@@ -104,8 +104,12 @@ impl OrphanSlots {
         let cubes = find_cubes(stage.overlay, superblock, &volume.geometry, &volume.groups).usable;
         let mut slots = Self::default();
         for own in &cubes {
-            // A damaged list has a finding of its own, which a right checksum would hide.
-            if orphans_in(own, &stage.read_block(own.orphan_block)?).is_some() {
+            // A list that is damaged or cannot be read has a finding of its own, which a right checksum would hide.
+            let bytes = match stage.read_block(own.orphan_block) {
+                Err(Failure::Unreadable(_)) => continue,
+                bytes => bytes?,
+            };
+            if orphans_in(own, &bytes).is_some() {
                 slots.blocks.push((own.orphan_block, own.seed));
             }
         }

@@ -2,7 +2,7 @@
 
 use floe_check::checks::group::reservations::{OwnFiles, region};
 use floe_format::ext::extent::Extent;
-use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::ext::inode::InodeFlags;
 use floe_format::native::lot::LotRecord;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr, LogicalBlock};
 
@@ -17,11 +17,12 @@ pub(super) fn apply(
     group: GroupNr,
     edit: ReservationEdit,
 ) -> Result<(), Failure> {
-    let lot = group.0 / (stage.geometry.block_size / stage.geometry.desc_size);
+    let lot = group.0 / (stage.geometry.descs_per_block());
     let record = stage.stored_records(lot).into_iter().next();
     let record = record.ok_or(Failure::NotNow("the lot has no record yet"))?;
     match edit {
         ReservationEdit::Create => create(stage, record),
+        ReservationEdit::Name => name(stage, lot, InodeNr(record.region_inode)),
         ReservationEdit::Empty => empty(stage, record),
         ReservationEdit::Fill => fill(stage, record),
     }
@@ -29,10 +30,7 @@ pub(super) fn apply(
 
 /// Makes an empty reservation file with its name. A later round fills it.
 fn create(stage: &mut Stage<'_>, record: LotRecord) -> Result<(), Failure> {
-    let own = OwnFiles::of(&stage.evidence.volume);
-    let cube = own.and_then(|own| own.cube);
-    let cube = cube.ok_or(Failure::NotNow("the directory /.cubes/c0 cannot be read"))?;
-    let per_lot = stage.geometry.block_size / stage.geometry.desc_size;
+    let per_lot = stage.geometry.descs_per_block();
     let lot_of = |inode| stage.geometry.place_of(inode).map(|(group, _)| group.0 / per_lot);
     let first = stage.geometry.inode_at(GroupNr(record.lot * per_lot), 0);
     let named = InodeNr(record.region_inode);
@@ -42,11 +40,18 @@ fn create(stage: &mut Stage<'_>, record: LotRecord) -> Result<(), Failure> {
     let mut image = stage.new_inode(inode, MODE_PRIVATE)?;
     make_empty(stage, &mut image, &record)?;
     stage.write_inode(&image)?;
-    let name = format!("region.{}", record.lot);
-    names::link(stage, cube, inode, name.as_bytes(), FileType::Regular)?;
+    name(stage, record.lot, inode)?;
     // The whole region is to be in the file: the next examination finds that it is not.
     stage.set_record(&LotRecord { region_inode: inode.0, region_used: 0, ..record });
     Ok(())
+}
+
+/// Lets `region.LOT` in `/.cubes/c0` lead to an inode.
+fn name(stage: &mut Stage<'_>, lot: u32, inode: InodeNr) -> Result<(), Failure> {
+    let own = OwnFiles::of(&stage.evidence.volume);
+    let cube = own.and_then(|own| own.cube);
+    let cube = cube.ok_or(Failure::NotNow("the directory /.cubes/c0 cannot be read"))?;
+    names::point(stage, cube, format!("region.{lot}").as_bytes(), inode)
 }
 
 /// Makes the named file an empty one. A later round fills it.

@@ -205,12 +205,15 @@ pub(super) fn mend_list(
     if block.0 == 0 {
         let at = image.attributes_offset().ok_or(Failure::NotNow("it has no attributes"))?;
         let area = image.raw.get_mut(at + IBODY_HEADER_SIZE..).unwrap_or_default();
-        let mended = xattr::mend_list(area, 0, offset, mode & PERMISSIONS);
+        let elsewhere = value_elsewhere(stage, area, offset)?;
+        let mended = xattr::mend_list(area, 0, offset, mode & PERMISSIONS, &elsewhere);
         image.base.mode = mode & !PERMISSIONS | mended.permissions;
         return Ok(true);
     }
     let mut bytes = stage.read_block(block)?;
-    let mended = xattr::mend_list(&mut bytes, XattrHeader::SIZE, offset, mode & PERMISSIONS);
+    let elsewhere = value_elsewhere(stage, &bytes, offset)?;
+    let permissions = mode & PERMISSIONS;
+    let mended = xattr::mend_list(&mut bytes, XattrHeader::SIZE, offset, permissions, &elsewhere);
     let sharers = bytes.first_chunk().map_or(0, |head| XattrHeader::decode(head).refcount);
     if mended.is_removed && mended.permissions != mode & PERMISSIONS && sharers > 1 {
         // Their modes, in which the bits of the group are those of the mask, would then count.
@@ -221,6 +224,19 @@ pub(super) fn mend_list(
     image.base.mode = mode & !PERMISSIONS | mended.permissions;
     write(stage, block, bytes)?;
     Ok(image.base.mode != mode)
+}
+
+/// The value of the attribute at a byte of an area, if an inode of its own holds it; empty if not.
+fn value_elsewhere(stage: &Stage<'_>, area: &[u8], offset: usize) -> Result<Vec<u8>, Failure> {
+    let number = area.get(offset + VALUE_INUM_AT..).and_then(|rest| rest.first_chunk());
+    match number.map_or(0, |number| u32::from_le_bytes(*number)) {
+        0 => Ok(Vec::new()),
+        number => {
+            let holder = stage.read_inode(InodeNr(number))?;
+            content(stage, &holder, holder.size_bytes())
+                .ok_or(Failure::NotNow("the value of the list cannot be read"))
+        }
+    }
 }
 
 /// A field of an attribute entry that locates its value.

@@ -29,7 +29,7 @@ impl Stage<'_> {
 
     /// The records of a lot in all copies of its descriptors, the primary ones first.
     pub(crate) fn stored_records(&self, lot: u32) -> Vec<LotRecord> {
-        let per_block = self.geometry.block_size / self.geometry.desc_size;
+        let per_block = self.geometry.descs_per_block();
         let groups = (0..per_block).map(|at| GroupNr(lot * per_block + at));
         let groups = groups.filter(|group| group.0 < self.geometry.group_count);
         let copies = groups.flat_map(|group| self.descriptor_copies(group).collect::<Vec<_>>());
@@ -59,7 +59,7 @@ impl Stage<'_> {
 
     /// Sets the record of a lot in all its descriptors, and in their backups.
     pub(crate) fn set_record(&mut self, record: &LotRecord) {
-        let per_block = self.geometry.block_size / self.geometry.desc_size;
+        let per_block = self.geometry.descs_per_block();
         let first = record.lot.saturating_mul(per_block);
         for group in first..first.saturating_add(per_block).min(self.geometry.group_count) {
             self.descriptors.records.insert(group, record.clone());

@@ -206,7 +206,7 @@ impl Stage<'_> {
     /// Block `index` of the descriptor table.
     fn descriptor_block(&self, index: u32) -> Vec<u8> {
         let geometry = &self.geometry;
-        let per_block = geometry.block_size / geometry.desc_size;
+        let per_block = geometry.descs_per_block();
         let first = index * per_block;
         let count = per_block.min(geometry.group_count - first);
         let mut bytes = vec![0; self.block_size()];
@@ -220,7 +220,7 @@ impl Stage<'_> {
     /// Stages all backups: superblocks marked clean, then descriptors.
     fn write_all_backups(&self) -> Result<(), Failure> {
         let geometry = &self.geometry;
-        let per_block = geometry.block_size / geometry.desc_size;
+        let per_block = geometry.descs_per_block();
         for group in (1..geometry.group_count).map(GroupNr) {
             if let Some(block) = geometry.superblock_of(group) {
                 let mut copy = self.descriptors.superblock.clone();

@@ -7,16 +7,17 @@ use std::path::Path;
 use std::thread;
 
 use floe_check::{CheckOptions, Problem, check};
-use floe_format::InodeNr;
 use floe_format::ext::xattr::acl::{self, AclEntry, AclWho};
+use floe_format::ext::xattr::value_inode::value_hash;
 use floe_format::ext::xattr::{
-    INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, NewValue, NewXattr, write_inode,
+    INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_USER, NewValue, NewXattr, XattrArea, write_inode,
 };
+use floe_format::{InodeNr, LogicalBlock};
 use floe_repair::policy::Yes;
 use floe_repair::{RepairOptions, repair};
 use floe_testkit::rng::Rng;
 use floe_testkit::{Image, Profile, Volume, build, kernel, oracle, tool};
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{Mode, OFlags, XattrFlags, openat};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -47,6 +48,24 @@ type Access = Vec<Result<(), Errno>>;
 
 fn list(entries: &[(AclWho, u16)]) -> Vec<AclEntry> {
     entries.iter().map(|&(who, permissions)| AclEntry { who, permissions }).collect()
+}
+
+/// Where the value of a list lies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In the inode whose list it is.
+    Here,
+    /// In an inode of its own.
+    Elsewhere,
+}
+
+impl Place {
+    const fn profile(self) -> Profile {
+        match self {
+            Self::Here => Profile::Ext4,
+            Self::Elsewhere => Profile::EaInode,
+        }
+    }
 }
 
 /// A list, and whether Linux evaluates it as it is meant.
@@ -176,9 +195,30 @@ fn put_list(volume: &Volume<'_>, inode: InodeNr, index: u8, entries: &[AclEntry]
     volume.fix_inode(inode).unwrap();
 }
 
+/// The same, with the list in an inode of its own, in which `user.big` is now.
+fn put_list_elsewhere(volume: &Volume<'_>, inode: InodeNr, index: u8, entries: &[AclEntry]) {
+    let mut raw = volume.inode_bytes(inode).unwrap();
+    let entry = XattrArea::of_inode(&raw[160..]).unwrap().find(INDEX_USER, b"big").unwrap();
+    let holder = entry.value_inode.expect("a value in an inode of its own");
+    let value = acl::encode(entries);
+    let (size_bytes, hash) = (value.len() as u32, value_hash(volume.superblock.seed(), &value));
+    let mut block = value;
+    block.resize(1024, 0);
+    volume.put_block(volume.map(holder).unwrap().data[&LogicalBlock(0)], &block).unwrap();
+    let mut held = volume.inode_bytes(holder).unwrap();
+    held[4..8].copy_from_slice(&size_bytes.to_le_bytes());
+    held[8..12].copy_from_slice(&hash.to_le_bytes());
+    volume.put_inode(holder, &held).unwrap();
+    volume.fix_inode(holder).unwrap();
+    let value = NewValue::Inode { inode: holder, size_bytes, hash };
+    write_inode(&mut raw[160..], &[NewXattr { name_index: index, name: b"", value }]).unwrap();
+    volume.put_inode(inode, &raw).unwrap();
+    volume.fix_inode(inode).unwrap();
+}
+
 /// An image with a file `f0` and a directory `d0` with default list for each list; `None` without the
 /// right to mount.
-fn image_of(lists: &[Vec<AclEntry>], mode: u16) -> Option<Image> {
+fn image_of(lists: &[Vec<AclEntry>], mode: u16, place: Place) -> Option<Image> {
     if tool::missing() {
         return None;
     }
@@ -186,7 +226,7 @@ fn image_of(lists: &[Vec<AclEntry>], mode: u16) -> Option<Image> {
         eprintln!("skipped: {reason}");
         return None;
     }
-    let image = build::empty(Profile::Ext4).unwrap();
+    let image = build::empty(place.profile()).unwrap();
     let mount = kernel::Mounted::new(image.path(), "rw").unwrap();
     for at in 0..lists.len() {
         let (file, dir) =
@@ -194,14 +234,23 @@ fn image_of(lists: &[Vec<AclEntry>], mode: u16) -> Option<Image> {
         fs::write(&file, "content").unwrap();
         std::os::unix::fs::chown(&file, Some(OWNER), Some(OWNING_GROUP)).unwrap();
         fs::set_permissions(&file, Permissions::from_mode(mode.into())).unwrap();
-        fs::create_dir(dir).unwrap();
+        fs::create_dir(&dir).unwrap();
+        if place == Place::Elsewhere {
+            // Equal values would share an inode.
+            for (kind, path) in [(1, file), (2, dir)] {
+                let mut value = vec![kind; 1000];
+                value[..4].copy_from_slice(&(at as u32).to_le_bytes());
+                rustix::fs::setxattr(path, "user.big", &value, XattrFlags::empty()).unwrap();
+            }
+        }
     }
     mount.unmount().unwrap();
     let volume = Volume::open(&image).unwrap();
     for (at, entries) in lists.iter().enumerate() {
         let inode = |name: &str| volume.lookup(&format!("/{name}{at}")).unwrap();
-        put_list(&volume, inode("f"), INDEX_ACL_ACCESS, entries);
-        put_list(&volume, inode("d"), INDEX_ACL_DEFAULT, entries);
+        let put = if place == Place::Here { put_list } else { put_list_elsewhere };
+        put(&volume, inode("f"), INDEX_ACL_ACCESS, entries);
+        put(&volume, inode("d"), INDEX_ACL_DEFAULT, entries);
     }
     assert!(oracle::e2fsck(&image).unwrap().clean(), "e2fsck does not look at lists");
     Some(image)
@@ -323,10 +372,19 @@ fn assert_no_more(before: &Seen, after: &Seen, what: &str) {
 
 #[test]
 fn lists_that_linux_misreads_are_findings_and_all_others_are_clean() {
+    judge_cases(Place::Here);
+}
+
+#[test]
+fn lists_in_inodes_of_their_own_are_judged_alike() {
+    judge_cases(Place::Elsewhere);
+}
+
+fn judge_cases(place: Place) {
     const MODE: u16 = 0o664;
     let cases = cases();
     let lists: Vec<Vec<AclEntry>> = cases.iter().map(|case| case.entries.clone()).collect();
-    let Some(image) = image_of(&lists, MODE) else { return };
+    let Some(image) = image_of(&lists, MODE, place) else { return };
     let before = seen(&image, lists.len());
     let (of_files, of_dirs) = found(&image, lists.len());
     for (at, case) in cases.iter().enumerate() {
@@ -357,7 +415,8 @@ fn lists_that_linux_misreads_are_findings_and_all_others_are_clean() {
 fn repairs_of_any_lists_give_nobody_more() {
     for (seed, mode) in [(1, 0o674), (2, 0o660), (3, 0o607), (4, 0o647)] {
         let lists = random_cases(seed);
-        let Some(image) = image_of(&lists, mode) else { return };
+        let place = if seed == 2 { Place::Elsewhere } else { Place::Here };
+        let Some(image) = image_of(&lists, mode, place) else { return };
         let (before, found) = (seen(&image, lists.len()), found(&image, lists.len()));
         mend(&image);
         let after = seen(&image, lists.len());

@@ -25,7 +25,9 @@ use floe_repair::failure::Failure;
 use floe_repair::policy::Yes;
 use floe_repair::{RepairError, RepairOptions, repair};
 use floe_testkit::rng::Rng;
-use floe_testkit::{Image, oracle, tool};
+use floe_testkit::{Image, build, oracle, tool, tree};
+
+use crate::judged;
 
 mod hints;
 mod outside;
@@ -494,4 +496,32 @@ fn the_repair_of_a_cube_changes_that_cube_alone() {
         repaired += 1;
     }
     assert!(repaired > 10, "{repaired}");
+}
+
+/// The name of the file of sub-superblocks leads to somebody's file, or there is none: no file is written over, and the file
+/// gets its name back.
+#[test]
+fn a_wrong_name_of_the_sub_superblocks_costs_no_file() {
+    if tool::missing() {
+        return;
+    }
+    let device = cubes(2, 16);
+    let unlink = "unlink /.cubes/super\n";
+    let link = "ln /c2/dir0/file8 /.cubes/super\nsif /c2/dir0/file8 links_count ";
+    for script in [unlink.to_owned(), format!("{unlink}{link}1"), format!("{unlink}{link}2")] {
+        let image = Image::empty(device.size_bytes()).unwrap();
+        image.write(0, &device.to_vec()).unwrap();
+        let before = tree::stored(&image).unwrap();
+        build::debugfs(&image, &script).unwrap();
+        let repaired = judged::program(image.path()).unwrap();
+        assert_eq!(repaired.exit, Some(1), "{script}: {}", repaired.text);
+        assert_eq!(ids(&found(&image)), Vec::<&str>::new(), "{script}");
+        let verdict = oracle::e2fsck(&image).unwrap();
+        assert!(verdict.clean(), "{script}: {}", verdict.text);
+        let after = tree::stored(&image).unwrap();
+        let contents = |tree: &tree::Tree| -> Vec<(Vec<u8>, String)> {
+            tree.iter().map(|(path, node)| (path.clone(), node.content.clone())).collect()
+        };
+        assert_eq!(contents(&before), contents(&after), "{script}");
+    }
 }

@@ -67,7 +67,7 @@ fn a_restored_journal_inode_is_clean_in_all_its_fields() {
         return;
     }
     for profile in [Profile::Ext4K1, Profile::Ext3, Profile::Inode128, Profile::NoCsum] {
-        let recipe = Recipe::new("garbage").on(profile).edit(inode("<8>").raw(|raw| {
+        let recipe = Recipe::new("garbage").on(profile).edit(inode("<8>").whole(|raw| {
             // Nonzero noise everywhere but in the checksum.
             for (at, byte) in raw.iter_mut().enumerate() {
                 *byte = (at * 37 + 11) as u8;

@@ -10,6 +10,7 @@ use floe_ext4::fs::FileSystem;
 use floe_ext4::inode_table::{desc_place, inode_place};
 use floe_ext4::map::edit::TreeEditor;
 use floe_ext4::tx::DirectTx;
+use floe_format::ext::dirent::DirTail;
 use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
 use floe_format::ext::inode::{InodeFlags, OwnedInode, Timestamp};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
@@ -293,6 +294,51 @@ fn identities_are_repaired_from_backups_and_records() {
     }
 }
 
+/// Each field by which the layout is found is wrong in the primary copy alone, with a right checksum: the copies and what lies on the disk say
+/// so, and nothing right is written over.
+#[test]
+fn fields_of_the_layout_that_copies_contradict_are_mended_and_not_copied() {
+    type Edit = fn(&mut Superblock);
+    type RecordEdit<'e> = &'e dyn Fn(&mut [u8]);
+    if tool::missing() {
+        return;
+    }
+    let of_superblock: [(&str, Edit); 3] = [
+        ("native-identity-wrong", |superblock| {
+            let identity = Identity::of(superblock).unwrap();
+            Identity { region_blocks: 32, ..identity }.put(superblock);
+        }),
+        ("native-identity-wrong", |superblock| {
+            let identity = Identity::of(superblock).unwrap();
+            Identity { region_blocks: 512, ..identity }.put_sealed(superblock);
+        }),
+        ("native-identity-wrong", |superblock| {
+            let identity = Identity::of(superblock).unwrap();
+            Identity { version: 2, ..identity }.put(superblock);
+        }),
+    ];
+    for (expected, edit) in of_superblock {
+        let image = repaired(&[expected], |device| edit_superblocks(device, &[OFFSET_BYTES], edit));
+        let identity = Identity::of(&superblock(&image)).unwrap();
+        assert_eq!(identity.region_blocks, 64, "{expected}");
+    }
+    // Records: all groups of a lot agree, in the primary descriptors.
+    let put = |raw: &mut [u8], at: usize, value: u32| {
+        raw[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    };
+    let get = |raw: &[u8], at: usize| u32::from_le_bytes(*raw[at..].first_chunk().unwrap());
+    let of_record: [RecordEdit<'_>; 5] = [
+        &|raw| put(raw, 0x18, 63),
+        &|raw| put(raw, 0x18, 200),
+        &|raw| put(raw, 0x10, get(raw, 0x10) + 1),
+        &|raw| put(raw, 0x10, get(raw, 0x10) - 3),
+        &|raw| put(raw, 0x08, 1),
+    ];
+    for edit in of_record {
+        repaired(&["lot-record-wrong"], |device| edit_descriptors(device, 8..12, &[0], edit));
+    }
+}
+
 #[test]
 fn reservation_files_are_rebuilt() {
     if tool::missing() {
@@ -335,6 +381,61 @@ fn a_reservation_file_that_is_gone_is_made_again() {
             device.write_at(offset, &[0; 256]).unwrap();
         });
     }
+}
+
+/// The name of a reservation file leads elsewhere: to no inode, to one that is not in use, or to somebody's file, which keeps its
+/// content. The file gets its name back.
+#[test]
+fn a_wrong_name_costs_neither_the_reservation_file_nor_another() {
+    if tool::missing() {
+        return;
+    }
+    for lot in [1, 2] {
+        for target in [0xffff, 1999, user_file(&native(), lot)] {
+            let image = repaired(&["reservation-file-unnamed"], |device| {
+                let file = records(device)[lot as usize * 4].region_inode;
+                edit_name(device, &format!("region.{lot}"), target);
+                assert_ne!(file, target);
+            });
+            let record = records(&image)[lot as usize * 4].clone();
+            assert_eq!(record.region_inode, records(&native())[lot as usize * 4].region_inode);
+            let left = tree::stored(&image).unwrap();
+            let found = left.keys().find(|path| path.starts_with(b"/lost+found/"));
+            assert_eq!(found, None, "lot {lot}, {target}");
+        }
+    }
+}
+
+/// A file with content in a lot.
+fn user_file(device: &MemDevice, lot: u32) -> u32 {
+    let fs = FileSystem::open(device).unwrap();
+    let is_file = |number: &u32| {
+        let place = inode_place(InodeNr(*number), fs.geometry(), fs.space.groups.descs());
+        let Some((block, at)) = place else { return false };
+        let mut raw = vec![0; 256];
+        device.read_at(fs.geometry().offset_bytes(block) + at as u64, &mut raw).unwrap();
+        let inode = OwnedInode::of(InodeNr(*number), raw).unwrap();
+        inode.base.mode == 0o100_644 && inode.base.size_lo == 5000
+    };
+    let first = fs.geometry().inode_at(GroupNr(lot * 4), 0).0;
+    (first..first + 300).find(is_file).unwrap()
+}
+
+/// Lets a name in `/.cubes/c0` lead to another inode, with the checksum of its block.
+fn edit_name(device: &MemDevice, name: &str, inode: u32) {
+    let fs = FileSystem::open(device).unwrap();
+    let bytes = device.to_vec();
+    let is_entry = |at: &usize| bytes[*at - 2] as usize == name.len() && bytes[*at - 1] == 1;
+    let mut places =
+        (8..bytes.len()).filter(|at| bytes[*at..].starts_with(name.as_bytes())).filter(is_entry);
+    let at = places.next().unwrap() - 8;
+    assert_eq!(places.next(), None);
+    let start = at / 4096 * 4096;
+    let mut block = bytes[start..start + 4096].to_vec();
+    block[at - start..at - start + 4].copy_from_slice(&inode.to_le_bytes());
+    let dir = u32::from_le_bytes(*block.first_chunk().unwrap());
+    DirTail::write(fs.superblock.seed().of_inode(InodeNr(dir), 0), &mut block);
+    device.write_at(start as u64, &block).unwrap();
 }
 
 #[test]

@@ -191,7 +191,7 @@ fn the_record_comes_from_a_backup_or_the_bit_is_unknown() {
         edit_superblocks(&image, true, |superblock| Record::new(region_blocks).put(superblock));
         let error = check(&image, &CheckOptions::default()).unwrap_err();
         let names = match error {
-            CheckError::UnknownFeatures { names } => names,
+            CheckError::UnknownFeatures { names, .. } => names,
             error => panic!("{error}"),
         };
         assert_eq!(names, ["rext3"]);
@@ -217,5 +217,138 @@ fn a_lost_feature_bit_is_set_again() {
         let backups = if all { 2 } else { 0 };
         assert_eq!(problems.len(), 1 + backups, "{problems:?}");
         mend(&image, &whole, &format!("all: {all}"));
+    }
+}
+
+/// The superblocks of an image, the primary one first.
+fn superblocks(image: &Image) -> Vec<Superblock> {
+    let volume = Volume::open(image).unwrap();
+    let geometry = &volume.geometry;
+    let backups = (1..geometry.group_count).filter_map(|at| geometry.superblock_of(GroupNr(at)));
+    let backups: Vec<u64> = backups.map(|block| geometry.offset_bytes(block)).collect();
+    let read = |at| {
+        let mut bytes = [0; 1024];
+        image.read_at(at, &mut bytes).unwrap();
+        Superblock::decode(&bytes)
+    };
+    [1024].into_iter().chain(backups).map(read).collect()
+}
+
+/// After a repair every copy has the record that mkfs wrote.
+fn records_are_whole(image: &Image, what: &str) {
+    for copy in superblocks(image) {
+        assert_eq!(region_blocks(&copy), Some(128), "{what}");
+    }
+}
+
+/// A size of regions that can be, but is not theirs: what lies on the disk decides, and then the number of copies.
+#[test]
+fn a_wrong_size_of_regions_is_found_and_never_copied_over_the_right_one() {
+    let whole = rext3();
+    let bytes = whole.to_vec().unwrap();
+    for wrong in [1, 3, 100, 127, 129, 200, 1000, 8192] {
+        let image = image_with(&bytes);
+        edit_superblocks(&image, false, |superblock| Record::new(wrong).put(superblock));
+        let problems = found(&image);
+        let is_record = |problem: &&Problem| {
+            let field = "rext3 region_blocks";
+            matches!(problem, Problem::SuperblockFieldContradicted { field: of, expected: 128, .. } if *of == field)
+        };
+        assert_eq!(problems.iter().filter(is_record).count(), 1, "{wrong}: {problems:?}");
+        mend(&image, &whole, &format!("{wrong} in the primary one"));
+        records_are_whole(&image, &format!("{wrong} in the primary one"));
+        // Nothing is in use at the end of the regions: then the number of copies decides.
+        if (100..128).contains(&wrong) {
+            continue;
+        }
+        // The other way round the primary one is right, although more copies say otherwise.
+        let image = image_with(&bytes);
+        edit_superblocks(&image, true, |superblock| {
+            if superblock.block_group_nr > 0 {
+                Record::new(wrong).put(superblock);
+            }
+        });
+        let what = format!("{wrong} in the backups");
+        let problems = found(&image);
+        let is_copy =
+            |problem: &Problem| matches!(problem, Problem::BackupSuperblockDiffers { .. });
+        assert!(!problems.is_empty() && problems.iter().all(is_copy), "{what}: {problems:?}");
+        assert!(matches!(judged::program(image.path()).unwrap().exit, Some(0 | 1)), "{what}");
+        records_are_whole(&image, &what);
+    }
+}
+
+/// Without bit and record headers would be taken for pointers, and a repair would drop what they seem to lead to.
+#[test]
+fn a_file_system_whose_primary_superblock_calls_it_ext3_is_believed_to_be_rext3() {
+    let whole = rext3();
+    let bytes = whole.to_vec().unwrap();
+    let forget = |superblock: &mut Superblock| {
+        superblock.feature_incompat &= !Incompat::REXT3.bits();
+        Record { magic: 0, version: 0, ..Record::new(0) }.put(superblock);
+    };
+    for backups_differ in [false, true] {
+        let image = image_with(&bytes);
+        if backups_differ {
+            edit_superblocks(&image, true, |superblock| {
+                if superblock.block_group_nr > 1 {
+                    Record::new(700).put(superblock);
+                }
+            });
+        }
+        edit_superblocks(&image, false, forget);
+        let problems = found(&image);
+        let is_field = |problem: &&Problem| {
+            let field = "s_feature_incompat";
+            matches!(problem, Problem::SuperblockFieldContradicted { field: of, .. } if *of == field)
+        };
+        assert_eq!(problems.iter().filter(is_field).count(), 1, "{problems:?}");
+        mend(&image, &whole, &format!("backups differ: {backups_differ}"));
+        records_are_whole(&image, "forgotten");
+    }
+}
+
+/// The bit alone, on a file system of another kind: the record is nowhere, and the journal's map has no header.
+#[test]
+fn a_stray_feature_bit_is_cleared_and_a_doubtful_one_is_refused_with_advice() {
+    for kind in [FsType::Ext3, FsType::Ext4] {
+        let mut options = Options::of_type(kind);
+        options.set('O', "^metadata_csum").unwrap();
+        options.set('b', "1024").unwrap();
+        let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: NOW };
+        let params = options.params(SIZE_BYTES as u64, None, &fresh).unwrap();
+        let device = MemDevice::new(vec![0; SIZE_BYTES]);
+        mkfs::write(&Plan::new(&params).unwrap(), &device).unwrap();
+        let whole = image_with(&device.to_vec());
+        let bit = Incompat::REXT3.bits();
+        let image = image_with(&device.to_vec());
+        edit_superblocks(&image, false, |superblock| superblock.feature_incompat |= bit);
+        let problems = found(&image);
+        let is_field = matches!(
+            problems[..],
+            [Problem::SuperblockFieldContradicted { field: "s_feature_incompat", .. }]
+        );
+        assert!(is_field, "{problems:?}");
+        mend(&image, &whole, "a stray bit");
+        assert!(same_but_superblock(&image, &whole.to_vec().unwrap()));
+        // In all copies: nothing tells that it is damage.
+        let image = image_with(&device.to_vec());
+        edit_superblocks(&image, true, |superblock| superblock.feature_incompat |= bit);
+        let error = check(&image, &CheckOptions::default()).unwrap_err();
+        let is_refused = matches!(&error, CheckError::UnknownFeatures { backup: None, .. });
+        assert!(is_refused, "{error}");
+    }
+}
+
+/// Another feature that is not known, in the primary superblock alone: the refusal names a backup without it.
+#[test]
+fn unknown_features_are_refused_with_the_backup_that_lacks_them() {
+    let image = image_with(&rext3().to_vec().unwrap());
+    edit_superblocks(&image, false, |superblock| superblock.feature_incompat |= 1 << 27);
+    match check(&image, &CheckOptions::default()).unwrap_err() {
+        CheckError::UnknownFeatures { names, backup: Some((block, 1024)) } => {
+            assert_eq!((names.len(), block), (1, BlockNr(8193)));
+        }
+        error => panic!("{error}"),
     }
 }

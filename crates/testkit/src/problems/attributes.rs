@@ -9,7 +9,7 @@ use floe_format::ext::xattr::{Chars, INDEX_ENCRYPTION, MAGIC, entry_hash};
 use super::Case;
 
 /// Offset of the first attribute in an inode with 32 extra bytes.
-const FIRST: usize = 128 + 32 + 4;
+pub(super) const FIRST: usize = 128 + 32 + 4;
 /// Offset of the first attribute in an attribute block.
 const BLOCK_FIRST: usize = 32;
 const EXTENTS: u32 = 0x0008_0000;
@@ -63,7 +63,7 @@ pub(super) fn context(path: &'static str, value: &'static [u8]) -> recipe::Inode
     edit.set_flags(ENCRYPT)
 }
 
-fn number_at(raw: &[u8], at: usize) -> u32 {
+pub(super) fn number_at(raw: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]])
 }
 

@@ -9,6 +9,7 @@ use floe_format::features::Compat;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use super::Case;
+use super::attributes::{FIRST, number_at};
 
 /// `EA_INODE_FL` of `i_flags`.
 const EA_INODE: u32 = InodeFlags::EA_INODE.bits();
@@ -204,9 +205,28 @@ fn orphan_files() -> Vec<Case> {
     ]
 }
 
+/// The inode of an attribute's value has no links.
+fn deleted_value() -> Case {
+    let edit = Edit::new(|volume| {
+        let raw = volume.inode_bytes(volume.lookup("/ea-big")?)?;
+        let value = InodeNr(number_at(&raw, FIRST + 4));
+        let mut raw = volume.inode_bytes(value)?;
+        raw[26..28].fill(0);
+        volume.put_inode(value, &raw)?;
+        volume.fix_inode(value)
+    });
+    // e2fsck finds its bits and blocks in use, and frees them.
+    Recipe::new("deleted inode of a value")
+        .on(Profile::EaInode)
+        .edit(edit)
+        .expect(&["ea-inode-deleted"])
+        .into()
+}
+
 fn attributes() -> Vec<Case> {
     use Profile::*;
     vec![
+        deleted_value(),
         stricter(
             "attribute with a zero in its name",
             Ext4K1,

@@ -101,6 +101,17 @@ pub fn debugfs(script: impl Into<String>) -> Edit {
     Edit::new(move |volume| build::debugfs(volume.image, &script).map(|_| ()))
 }
 
+/// Changes an inode of any size as one of the usual 256 bytes.
+fn change_inode(bytes: &mut [u8], change: &dyn Fn(&mut [u8])) -> Result<()> {
+    let mut whole = bytes.to_vec();
+    whole.resize(bytes.len().max(256), 0);
+    change(&mut whole);
+    let (own, beyond) = whole.split_at(bytes.len());
+    ensure!(beyond.iter().all(|byte| *byte == 0), "the inode has only {} bytes", bytes.len());
+    bytes.copy_from_slice(own);
+    Ok(())
+}
+
 /// Changes an inode.
 pub fn inode(path: impl Into<String>) -> InodeEdit {
     InodeEdit { path: path.into(), changes: Vec::new(), stale: false }
@@ -145,13 +156,20 @@ impl InodeEdit {
         })
     }
 
-    /// Changes the raw bytes of the inode.
+    /// Changes all bytes of the inode, however many it has.
     #[must_use]
-    pub fn raw(mut self, change: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
+    pub fn whole(mut self, change: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
         self.changes.push(Box::new(move |_, bytes| {
             change(bytes);
             Ok(())
         }));
+        self
+    }
+
+    /// Changes the raw bytes of the inode. An edit of bytes that a smaller inode does not have fails.
+    #[must_use]
+    pub fn raw(mut self, change: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
+        self.changes.push(Box::new(move |_, bytes| change_inode(bytes, &change)));
         self
     }
 
@@ -529,4 +547,22 @@ pub fn orphan_block(logical: u64) -> BlockEdit {
         let block = map.data.get(&LogicalBlock(logical)).context("past the orphan file")?;
         Ok(Place::OrphanBlock(inode, *block))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::change_inode;
+
+    #[test]
+    fn edits_of_large_inodes_fail_on_small_ones() {
+        let large = |raw: &mut [u8]| raw[128..130].copy_from_slice(&[4, 0]);
+        let mut small = [7; 128];
+        change_inode(&mut small, &large).unwrap_err();
+        assert_eq!(small, [7; 128]);
+        change_inode(&mut small, &|raw| raw[..2].fill(9)).unwrap();
+        assert_eq!(small[..3], [9, 9, 7]);
+        let mut usual = [7; 256];
+        change_inode(&mut usual, &large).unwrap();
+        assert_eq!(usual[127..131], [7, 4, 0, 7]);
+    }
 }

@@ -16,6 +16,7 @@ use super::{Args, Names, built_floe, chosen, for_all_seeds, name_of, names, pars
 
 mod mixture;
 mod native;
+mod rext3;
 
 /// Time limit in seconds, after which the program counts as hung.
 const LIMIT_SECONDS: u32 = 60;
@@ -55,7 +56,7 @@ pub(super) struct Case {
 
 /// The undamaged image of a profile.
 fn base(args: &Args, profile: Profile) -> Result<Image> {
-    if args.native { native::base(args, profile) } else { build::base(profile) }
+    if args.native || args.rext3 { native::base(args, profile) } else { build::base(profile) }
 }
 
 /// The damaged image of a seed.
@@ -78,6 +79,19 @@ fn judge_image(
     judge(image, &terms, &|path| program.repair(path))
 }
 
+/// The same for damage that is known.
+fn judge_damaged(
+    args: &Args,
+    program: &Program,
+    profile: Profile,
+    (image, damage): (&Image, &Damage),
+) -> Result<Judgement> {
+    if args.rext3 {
+        return rext3::judge(program, &base(args, profile)?, image, &damage.events);
+    }
+    judge_image(args, program, profile, image)
+}
+
 fn judge_one(
     args: &Args,
     program: &Program,
@@ -89,7 +103,7 @@ fn judge_one(
         return mixture::judge_one(args, program, (recipes, linux), parts, seed);
     }
     let (image, damage) = damaged(args, profile, seed)?;
-    let judgement = judge_image(args, program, profile, &image)?;
+    let judgement = judge_damaged(args, program, profile, (&image, &damage))?;
     let Judgement { faults, no_measure, ours, done, .. } = judgement;
     if done {
         linux.submit(profile, seed, ours)?;
@@ -107,7 +121,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if let Some(case) = &args.replay {
         return replay(args, case, &program, &names);
     }
-    let profiles = if args.native { native::profiles(args)? } else { chosen(args)? };
+    let profiles = match (args.native, args.rext3) {
+        (true, _) => native::profiles(args)?,
+        (_, true) => rext3::profiles(args)?,
+        _ => chosen(args)?,
+    };
     let begin = Instant::now();
     let recipes = Recipes::new();
     let linux = if args.linux { Third::find(&profiles)? } else { Third::none() };
@@ -199,7 +217,7 @@ fn replay(args: &Args, case: &str, program: &Program, names: &Names) -> Result<(
     let (profile, seed) = parse_case(case)?;
     let (image, damage) = damaged(args, profile, seed)?;
     println!("{profile}: {damage}");
-    let mut judgement = judge_image(args, program, profile, &image)?;
+    let mut judgement = judge_damaged(args, program, profile, (&image, &damage))?;
     if args.linux && judgement.done {
         let linux = Third::find(&[profile])?;
         judgement.faults.extend(linux.opinion(profile, &judgement.ours)?);

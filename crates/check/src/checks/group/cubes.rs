@@ -1,6 +1,6 @@
 //! Check: the sub-superblocks of cubes (`docs/cubes.md`) are whole, and agree with the records of lots and with the tree.
 //! Reads: the inodes of cubes' directories, and the directories that their paths lead through.  Keeps: nothing.
-//! Emits: `CubeJournalDamaged`, `CubeCopyDamaged`, `CubeFailureRecorded`, `CubeSuperblockLost`, `CubeTopWrong`, `CubeWithoutLot`, `CubeHintOld`.
+//! Emits: `CubeJournalDamaged`, `CubeCopyDamaged`, `CubeFailureRecorded`, `CubeSuperblockLost`, `UnreadableBlock`, `CubeTopWrong`, `CubeWithoutLot`, `CubeHintOld`.
 //! Does not verify: references out of a cube (`checks/mapping/mapper.rs`, `checks/directory/dirents.rs`).
 
 use std::collections::BTreeSet;
@@ -58,9 +58,11 @@ fn journals(volume: &Volume<'_>, only: Option<u32>, found: &mut Findings) {
     let is_wanted = |cube| only.is_none_or(|only| only == cube);
     let mut bytes = Vec::new();
     for own in all.usable.iter().filter(|own| is_wanted(own.cube)) {
-        let is_read = volume.read_block(own.orphan_block, &mut bytes).is_ok();
-        if is_read && orphans_in(own, &bytes).is_none() {
-            let (cube, inode, reason) = (own.cube, own.inode, "the list of its orphans");
+        let (cube, inode, block) = (own.cube, own.inode, own.orphan_block);
+        if volume.read_block(block, &mut bytes).is_err() {
+            found.push(Problem::UnreadableBlock { inode, block });
+        } else if orphans_in(own, &bytes).is_none() {
+            let reason = "the list of its orphans";
             found.push(Problem::CubeJournalDamaged { cube, inode, reason });
         }
     }

@@ -1,13 +1,16 @@
 //! Check: the identity of a native file system, and the records of lots in its descriptors (`docs/native.md`).
-//! Reads: descriptors, and the directories that name reservation files.  Keeps: nothing.
+//! Reads: descriptors, the directories that name reservation files, and a backup of the superblock where lots contradict the
+//! primary one.  Keeps: nothing.
 //! Emits: `NativeIdentityWrong`, `LotRecordWrong`.
 //! Does not verify: reservation files and sub-superblocks (`reservations.rs` and `cubes.rs` here, which this check calls).
 
+use floe_format::ext::superblock::Superblock;
 use floe_format::native::identity::Identity;
-use floe_format::native::lot::{LotRecord, OFFSET, is_desc_size};
+use floe_format::native::lot::{LotRecord, OFFSET, is_desc_size, region_share};
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
-use super::reservations::OwnFiles;
+use super::reservations::{OwnFiles, is_reservation_file};
+use crate::checks::superblock::backups::MOST_BACKUPS;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
 use crate::volume::cubes::is_sealed;
@@ -29,7 +32,7 @@ pub(crate) fn check_of(volume: &Volume<'_>, cube: Option<u32>, found: &mut Findi
     let geometry = &volume.geometry;
     let own = OwnFiles::of(volume);
     let is_sealed = is_sealed(volume);
-    if let Some(reason) = identity_fault(geometry, &identity, own.as_ref(), is_sealed) {
+    if let Some(reason) = identity_fault(volume, &identity, own.as_ref(), is_sealed) {
         found.push(Problem::NativeIdentityWrong { reason });
     }
     let lots = Lots {
@@ -38,7 +41,7 @@ pub(crate) fn check_of(volume: &Volume<'_>, cube: Option<u32>, found: &mut Findi
         own: own.as_ref(),
     };
     let mut bytes = Vec::new();
-    let mut records = Vec::new();
+    let mut records: Vec<LotRecord> = Vec::new();
     let is_wanted = |lot: u32| match (&volume.cubes, cube) {
         (Some(cubes), Some(cube)) => cubes.of_group(GroupNr(lot * cubes.lot_groups())) == cube,
         _ => true,
@@ -53,6 +56,9 @@ pub(crate) fn check_of(volume: &Volume<'_>, cube: Option<u32>, found: &mut Findi
             Ok(record) => records.extend(record),
             Err((group, reason)) => found.push(Problem::LotRecordWrong { group, reason }),
         }
+    }
+    if let Some(reason) = layout_fault(volume, &identity, &records) {
+        found.push(Problem::NativeIdentityWrong { reason });
     }
     if let Some(own) = &own {
         super::reservations::check(volume, &identity, own, &records, found);
@@ -72,11 +78,12 @@ fn has_records(volume: &Volume<'_>) -> bool {
 }
 
 fn identity_fault(
-    geometry: &Geometry,
+    volume: &Volume<'_>,
     identity: &Identity,
     own: Option<&OwnFiles>,
     is_sealed: bool,
 ) -> Option<&'static str> {
+    let geometry = &volume.geometry;
     let home = InodeNr(identity.home_inode);
     let is_none = home.0 == 0;
     if !is_none && (geometry.is_reserved(home) || geometry.place_of(home).is_none()) {
@@ -86,10 +93,40 @@ fn identity_fault(
     if named.unwrap_or_default() != home {
         return Some("it names another inode than /.cubes");
     }
-    let super_file = own?.super_file.unwrap_or_default();
-    // The superblock is not logged: after a crash, the name counts.
-    (is_sealed && super_file.0 != identity.super_inode)
-        .then_some("it names another inode than /.cubes/super")
+    let (named, stated) = (own?.super_file.unwrap_or_default(), InodeNr(identity.super_inode));
+    // The superblock is not logged: after a crash, the name counts, unless it leads to a file of somebody else.
+    let is_wrong = is_sealed || (!volume.is_own_file(named) && volume.is_own_file(stated));
+    (named != stated && is_wrong).then_some("it names another inode than /.cubes/super")
+}
+
+/// A statement of the identity about lots that their records contradict.
+fn layout_fault(
+    volume: &Volume<'_>,
+    identity: &Identity,
+    records: &[LotRecord],
+) -> Option<&'static str> {
+    let geometry = &volume.geometry;
+    let mut regions = records.iter().filter(|record| record.region_blocks > 0).peekable();
+    let is_share = |record: &LotRecord| {
+        region_share(geometry, record.lot, identity.region_blocks) == record.region_blocks
+    };
+    if regions.peek().is_none() || regions.any(is_share) {
+        return None;
+    }
+    // Lots that became larger or smaller since keep the region that they had: then the backups say the same.
+    let backups = (1..geometry.group_count).filter_map(|at| geometry.superblock_of(GroupNr(at)));
+    let said = backups.take(MOST_BACKUPS).find_map(|block| region_blocks_in(volume, block))?;
+    (said != identity.region_blocks)
+        .then_some("neither a lot nor a backup has metadata regions of the size that it says")
+}
+
+/// The size of regions that a backup of the superblock of this file system says.
+fn region_blocks_in(volume: &Volume<'_>, block: BlockNr) -> Option<u32> {
+    let mut bytes = [0; Superblock::SIZE];
+    volume.device.read_at(volume.geometry.offset_bytes(block), &mut bytes).ok()?;
+    let backup = Superblock::decode(&bytes);
+    let is_ours = Superblock::checksum_ok(&bytes) && backup.uuid == volume.superblock.uuid;
+    Identity::of(&backup).filter(|_| is_ours).map(|identity| identity.region_blocks)
 }
 
 /// The facts by which a record is judged.
@@ -114,7 +151,7 @@ impl Lots<'_> {
     /// lot's descriptors.
     fn judge(&self, lot: u32, bytes: &[u8]) -> Result<Option<LotRecord>, (GroupNr, &'static str)> {
         let geometry = self.rules.geometry;
-        let per_block = geometry.block_size / geometry.desc_size;
+        let per_block = geometry.descs_per_block();
         let groups = (lot * per_block..geometry.group_count).map(GroupNr);
         let mut first: Option<LotRecord> = None;
         for (group, raw) in groups.zip(bytes.chunks_exact(geometry.desc_size as usize)) {
@@ -131,6 +168,9 @@ impl Lots<'_> {
                 }
                 return Err((group, if is_empty { "it is missing" } else { "it is unreadable" }));
             };
+            if first.as_ref().is_some_and(|first| self.is_left_over(first, &record)) {
+                continue;
+            }
             let reason = match &first {
                 Some(first) if *first != record => {
                     Some("it differs from that of another group of the lot")
@@ -146,10 +186,20 @@ impl Lots<'_> {
         Ok(first)
     }
 
+    /// Whether a record is one of before resize2fs made the file system smaller, and larger again.
+    const fn is_left_over(&self, first: &LotRecord, record: &LotRecord) -> bool {
+        !self.rules.is_sealed && record.lot == first.lot && record.epoch < first.epoch
+    }
+
     fn wrong_file(&self, record: &LotRecord) -> Option<&'static str> {
-        let named = self.own?.by_lot.get(&record.lot)?;
-        let is_other = record.region_blocks > 0 && named.0 != record.region_inode;
-        is_other.then_some("it names another inode than that of its reservation file")
+        let named = *self.own?.by_lot.get(&record.lot)?;
+        let stated = InodeNr(record.region_inode);
+        if record.region_blocks == 0 || named == stated {
+            return None;
+        }
+        // If the name leads to something else, it is the name that is wrong: the file has none.
+        is_reservation_file(self.volume, record.lot, named)
+            .then_some("it names another inode than that of its reservation file")
     }
 }
 
@@ -157,7 +207,7 @@ impl Rules<'_> {
     /// Why a record cannot be that of a lot.
     pub fn fault(&self, lot: u32, record: &LotRecord) -> Option<&'static str> {
         let geometry = self.geometry;
-        let per_block = geometry.block_size / geometry.desc_size;
+        let per_block = geometry.descs_per_block();
         let start = geometry.group_start(GroupNr(lot * per_block));
         let whole = u64::from(per_block) * u64::from(geometry.blocks_per_group);
         let end = BlockNr((start.0 + whole).min(geometry.blocks_count));

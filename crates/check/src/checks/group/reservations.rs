@@ -1,12 +1,14 @@
 //! Check: reservation files of native file systems (`docs/native.md`) hold free blocks of their regions, and nothing else.
 //! Reads: the root, `/.cubes` and `/.cubes/c0`, the inode and map of each reservation file, the bitmaps of regions.
-//! Keeps: nothing.  Emits: `ReservationFileMissing`, `ReservationFileWrong`, `RegionNotReserved`.
+//! Keeps: nothing.  Emits: `LotRecordWrong`, `ReservationFileMissing`, `ReservationFileUnnamed`, `ReservationFileWrong`,
+//! `RegionNotReserved`.
 //! Does not verify: that blocks have one owner (shared blocks), that bitmaps are right (`checks/space/bitmaps/`).
 
 use std::collections::BTreeMap;
 
 use floe_ext4::files::{Files, Node};
 use floe_format::ext::bitmap;
+use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::native::cube::SUPER_NAME;
 use floe_format::native::identity::{FLAG_RESERVED, HOME_NAME, Identity, ROOT_CUBE_NAME};
@@ -78,19 +80,29 @@ pub(super) fn check(
     found: &mut Findings,
 ) {
     let files = volume.files();
-    let per_lot = volume.geometry.block_size / volume.geometry.desc_size;
+    let per_lot = volume.geometry.descs_per_block();
     let is_sealed = is_sealed(volume);
     for record in records.iter().filter(|record| record.region_blocks > 0) {
         let (group, inode) = (GroupNr(record.lot * per_lot), InodeNr(record.region_inode));
-        if !own.by_lot.contains_key(&record.lot) {
+        if own.by_lot.get(&record.lot) != Some(&inode) {
             if own.cube.is_some() {
-                found.push(Problem::ReservationFileMissing { group, inode });
+                let is_there = is_reservation_file(volume, record.lot, inode);
+                found.push(match is_there {
+                    true => Problem::ReservationFileUnnamed { group, inode },
+                    false => Problem::ReservationFileMissing { group, inode },
+                });
             }
             continue;
         }
         let Ok(node) = files.node(inode) else { continue };
         if !node.checksum_ok {
             // Another check reports that.
+            continue;
+        }
+        if is_contradicted(volume, record, &files, &node) {
+            let reason =
+                "its region is neither that of its reservation file nor that of its backups";
+            found.push(Problem::LotRecordWrong { group, reason });
             continue;
         }
         match held(&files, &node, region(record)) {
@@ -108,9 +120,73 @@ pub(super) fn check(
     }
 }
 
+/// Whether an inode can be the reservation file of a lot: an immutable file of root in the lot, without data. Where a name and a
+/// record disagree, this tells which of them is wrong: the file that the wrong one names may be anybody's.
+pub fn is_reservation_file(volume: &Volume<'_>, lot: u32, inode: InodeNr) -> bool {
+    let per_lot = volume.geometry.descs_per_block();
+    let home = volume.geometry.place_of(inode).map(|(group, _)| group.0 / per_lot);
+    let everywhere = BlockRun::new(BlockNr(0), volume.geometry.blocks_count);
+    let files = volume.files();
+    let is_good =
+        |node: &Node| node.in_use() && node.checksum_ok && held(&files, node, everywhere).is_ok();
+    home == Some(lot)
+        && !volume.geometry.is_reserved(inode)
+        && files.node(inode).is_ok_and(|node| is_good(&node))
+}
+
 /// The metadata region of a lot.
 pub fn region(record: &LotRecord) -> BlockRun {
     BlockRun::new(BlockNr(record.region_start), u64::from(record.region_blocks))
+}
+
+/// Whether a record has another region than its reservation file says, which the backups of the descriptors have, too. The file alone
+/// proves nothing.
+fn is_contradicted(
+    volume: &Volume<'_>,
+    record: &LotRecord,
+    files: &Files<'_>,
+    node: &Node,
+) -> bool {
+    let block_bytes = u64::from(volume.geometry.block_size);
+    let size_bytes = node.size_bytes();
+    let map = files.map(node);
+    let is_sound = node.file_type() == Some(FileType::Regular)
+        && node.flags().contains(InodeFlags::IMMUTABLE | InodeFlags::EXTENTS)
+        && map.faults.is_empty()
+        && size_bytes.is_multiple_of(block_bytes);
+    if !is_sound {
+        return false;
+    }
+    // Logical blocks of the file count from the beginning of the region.
+    let mut starts =
+        map.extents.iter().map(|extent| extent.run.start.0.checked_sub(extent.logical.0));
+    let len_blocks = size_bytes / block_bytes;
+    let Some(start) = starts.next().unwrap_or(Some(record.region_start)) else { return false };
+    let stated = BlockRun::new(BlockNr(start), len_blocks);
+    if stated == region(record) || !starts.all(|other| other == Some(start)) {
+        return false;
+    }
+    let backups = backups(volume, record.lot);
+    !backups.is_empty() && backups.iter().all(|backup| region(backup) == stated)
+}
+
+/// The records in the backups of a lot's first descriptor, as far as their checksums are right.
+fn backups(volume: &Volume<'_>, lot: u32) -> Vec<LotRecord> {
+    let geometry = &volume.geometry;
+    let per_lot = geometry.descs_per_block();
+    let first = GroupNr(lot * per_lot);
+    let checksum = DescChecksum::of(&volume.superblock);
+    let mut bytes = Vec::new();
+    let groups = [1, per_lot - 1].map(|at| GroupNr(first.0.saturating_add(at)));
+    let inside = groups.into_iter().filter(|group| group.0 < geometry.group_count);
+    let record = |group: GroupNr| {
+        let copy = geometry.group_desc_run(group);
+        let is_read = copy.len_blocks > 0 && volume.read_block(copy.start, &mut bytes).is_ok();
+        let raw = bytes.get(..geometry.desc_size as usize).filter(|_| is_read)?;
+        let fits = checksum.compute(first, raw) == Some(GroupDesc::of(raw).checksum);
+        LotRecord::of(raw).filter(|record| fits && record.lot == lot)
+    };
+    inside.filter_map(record).collect()
 }
 
 /// The blocks that a reservation file holds, or why it is none.

@@ -121,7 +121,9 @@ fn check_named(cx: &InodeCx<'_>, role: Role, evidence: &mut InodeEvidence) -> Fa
         check_type(cx, file_type, evidence);
         special_files::check(cx, evidence);
     }
-    let of_attributes = check_body(cx, file_type, evidence);
+    // Entries of a directory that recovery deletes, `.` and `..`, are no names any more.
+    let body_type = if is_leaving(cx) { Some(FileType::Regular) } else { file_type };
+    let of_attributes = check_body(cx, body_type, evidence);
     encryption::check(cx, evidence);
     inline_data::check(cx, &of_attributes, evidence);
     if file_type == Some(FileType::Symlink) {
@@ -139,6 +141,13 @@ fn check_named(cx: &InodeCx<'_>, role: Role, evidence: &mut InodeEvidence) -> Fa
         facts = facts.with_encrypted();
     }
     facts
+}
+
+/// Whether an inode is a directory that was removed while open, and that recovery deletes.
+fn is_leaving(cx: &InodeCx<'_>) -> bool {
+    cx.inode.base.links_count == 0
+        && cx.inode.file_type() == Some(FileType::Directory)
+        && cx.volume.is_orphan(cx.number)
 }
 
 fn count(cx: &InodeCx<'_>, file_type: Option<FileType>, totals: &mut Totals) {
@@ -249,7 +258,7 @@ fn check_body(
     let of_attributes = xattr::check(cx, evidence);
     let flags = cx.inode.flags();
     let is_dir = file_type == Some(FileType::Directory);
-    check_index_flag(cx, is_dir, &mut evidence.found);
+    check_index_flag(cx, is_dir || is_leaving(cx), &mut evidence.found);
     let dir_flags = if is_dir { dir_flags(cx) } else { DirFlags::default() };
     let mapping = map(cx, file_type, dir_flags, evidence);
     let ratio = u64::from(cx.volume.geometry.cluster_blocks);

@@ -1,5 +1,5 @@
 //! Check: values of attributes that lie in inodes of their own (feature ea_inode).
-//! Emits: `XattrEaInodeNumberBad`, `XattrValueSizeBad`, `XattrHashBad`, `XattrEaInodeFlagMissing`,
+//! Emits: `EaInodeDeleted`, `XattrEaInodeNumberBad`, `XattrValueSizeBad`, `XattrHashBad`, `XattrEaInodeFlagMissing`,
 //! `EaInodeFeatureMissing`.
 
 use floe_format::ext::inode::{InodeBase, InodeFlags};
@@ -8,6 +8,7 @@ use floe_format::ext::xattr::{Chars, XattrArea, XattrEntry, entry_hash_of_inode}
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr};
 
+use super::lists;
 use crate::checks::context::inode::InodeCx;
 use crate::problem::{Problem, Sink};
 use crate::volume::Volume;
@@ -98,8 +99,18 @@ pub(crate) fn check(
         let value_size = entry.value_size;
         return Err(Problem::XattrValueSizeBad { inode, block, offset_bytes, value_size });
     }
+    if target.links_count == 0 {
+        // Linux cannot load it. Without the mark, nothing says that it has not been freed for good.
+        if !flagged {
+            return Err(bad_number);
+        }
+        found.push(Problem::EaInodeDeleted { inode, value_inode });
+    }
     if !flagged {
         found.push(Problem::XattrEaInodeFlagMissing { inode, value_inode });
+    }
+    if let Some(problem) = lists::fault_elsewhere(home, entry, value_inode) {
+        found.push(problem);
     }
     Ok(blocks)
 }

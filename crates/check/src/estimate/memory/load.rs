@@ -193,7 +193,7 @@ impl Load {
         let mut load = Self::new(geometry, log_groups_per_flex);
         let mut mapped = Mapped::default();
         let mut block = vec![0; geometry.block_size as usize];
-        let per_block = geometry.block_size / geometry.desc_size;
+        let per_block = geometry.descs_per_block();
         let mut left = geometry.group_count;
         for index in 0..geometry.desc_blocks {
             let place = geometry.primary_desc_block(index);

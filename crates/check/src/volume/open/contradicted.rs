@@ -1,18 +1,17 @@
 //! Fields of a superblock that what lies on the disk contradicts. e2fsck believes them, and files are lost: it
 //! empties inodes that `s_first_ino` calls reserved, and writes lists over the blocks that `s_reserved_gdt_blocks`
-//! claims.
+//! claims. Which layout the file system has is judged in `rext3.rs` beside this.
 
 use floe_blockdev::ReadBlocks;
 use floe_ext4::inode_table::read_inode;
 use floe_format::ext::indirect::pointers;
 use floe_format::ext::inode::Inode;
 use floe_format::ext::superblock::Superblock;
-use floe_format::features::{Compat, Incompat};
-use floe_format::rext3::Record;
+use floe_format::features::Compat;
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
-use super::Opened;
 use super::backups::USUAL_FIRST_INODE;
+use super::{Opened, rext3};
 
 /// The word of `i_block` that names the double-indirect block.
 const DOUBLE: usize = 13;
@@ -30,26 +29,9 @@ pub(super) struct Contradicted {
 
 /// The first field that is contradicted.
 pub(super) fn find(device: &dyn ReadBlocks, opened: &Opened) -> Option<Contradicted> {
-    rext3(opened)
+    rext3::find(device, opened)
         .or_else(|| first_inode(device, opened))
         .or_else(|| reserved_descriptors(device, opened))
-}
-
-/// A rext3 file system whose feature bit is lost, by the record that it has: headers of indirect blocks would be taken for
-/// pointers.
-fn rext3(opened: &Opened) -> Option<Contradicted> {
-    let superblock = &opened.superblock;
-    let stored = superblock.feature_incompat;
-    let expected = stored | Incompat::REXT3.bits();
-    if stored == expected || Record::of(superblock).is_none() {
-        return None;
-    }
-    Some(Contradicted {
-        field: "s_feature_incompat",
-        stored: stored.into(),
-        expected: expected.into(),
-        superblock: Superblock { feature_incompat: expected, ..superblock.clone() },
-    })
 }
 
 /// Inodes below `s_first_ino` that are in use like any other. Every mke2fs writes 11.

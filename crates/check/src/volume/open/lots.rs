@@ -14,7 +14,7 @@ pub(super) fn mended(device: &dyn ReadBlocks, opened: &Opened) -> Option<Opened>
     Identity::of(&opened.superblock)?;
     opened.layout.insane?;
     let geometry = &opened.geometry;
-    let per_lot = geometry.block_size / geometry.desc_size;
+    let per_lot = geometry.descs_per_block();
     let checksum = DescChecksum::of(&opened.superblock);
     let mut mended = opened.clone();
     for lot in 0..geometry.desc_blocks {

@@ -5,11 +5,12 @@
 //! does a primary superblock by which alone everything would be lost.
 
 use floe_blockdev::ReadBlocks;
+use floe_format::BlockNr;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::{Features, Incompat};
 use floe_format::geometry::{Geometry, Strictness};
-use floe_format::{BlockNr, rext3};
+use floe_format::rext3::region_blocks;
 
 use self::backups::{backup_that_fits, backup_with_more_files, find_backup, sizes};
 use self::candidate::{
@@ -28,6 +29,7 @@ mod inodes_per_group;
 mod lots;
 pub mod orphan_inode;
 pub mod quota_inode;
+mod rext3;
 
 pub use self::backups::good_backups;
 
@@ -79,10 +81,13 @@ pub fn open(device: &dyn ReadBlocks, which: WhichSuperblock) -> Result<Opened, C
     let known = known_incompat(&opened.superblock);
     let features = opened.geometry.features;
     let features = Features::from_words(features.compat.bits(), known, features.ro_compat.bits());
-    refuse_unknown(&features)?;
+    refuse_unknown(device, &features)?;
     refuse_encoding(&opened)?;
     refuse_first_data_block(&opened)?;
     let mut opened = opened;
+    if opened.used_backup.is_some() {
+        rext3::settle_backup(device, &mut opened);
+    }
     opened.found = found;
     judge_device_size(device, &mut opened);
     judge_desc_size(&mut opened);
@@ -126,11 +131,16 @@ fn open_unnamed(
     let refusal = match primary {
         Ok(candidate) => return Ok(open_primary(device, candidate, found)),
         Err(refusal @ (Refusal::Revision(_) | Refusal::Features(_))) => {
-            let backup = backup_of_rext3(device, &refusal).ok_or_else(|| fatal(refusal))?;
-            let reason =
-                "it lacks the record that goes with the feature rext3, and a backup has it";
-            found.push(Problem::PrimarySuperblockOpenFailed { reason });
-            return Ok(finish(device, backup, found));
+            if let Some(backup) = backup_of_rext3(device, &refusal) {
+                let reason =
+                    "it lacks the record that goes with the feature rext3, and a backup has it";
+                found.push(Problem::PrimarySuperblockOpenFailed { reason });
+                return Ok(finish(device, backup, found));
+            }
+            return match without_stray_bit(device, &refusal, found) {
+                Some(candidate) => Ok(open_primary(device, candidate, found)),
+                None => Err(fatal(device, refusal)),
+            };
         }
         Err(refusal) => refusal,
     };
@@ -187,8 +197,7 @@ fn open_unnamed(
 
 /// A backup with the record that a primary superblock of rext3 lacks, if nothing else is unknown of that.
 fn backup_of_rext3(device: &dyn ReadBlocks, refusal: &Refusal) -> Option<Candidate> {
-    let bit = Features::from_words(0, Incompat::REXT3.bits(), 0);
-    if !matches!(refusal, Refusal::Features(names) if *names == bit.names()) {
+    if !is_rext3_alone(refusal) {
         return None;
     }
     let mut bytes = [0; 1024];
@@ -196,8 +205,49 @@ fn backup_of_rext3(device: &dyn ReadBlocks, refusal: &Refusal) -> Option<Candida
     let uuid = Superblock::decode(&bytes).uuid;
     let (size, per_group) = stated_layout(device)?;
     let backup = find_backup(device, Some(size), Some(per_group))?;
-    let is_rext3 = rext3::region_blocks(&backup.superblock).is_some();
+    let is_rext3 = region_blocks(&backup.superblock).is_some();
     (is_rext3 && backup.superblock.uuid == uuid).then_some(backup)
+}
+
+/// Whether the feature rext3 is all that is unknown.
+fn is_rext3_alone(refusal: &Refusal) -> bool {
+    let bit = Features::from_words(0, Incompat::REXT3.bits(), 0);
+    matches!(refusal, Refusal::Features(names) if *names == bit.names())
+}
+
+/// The primary superblock without the feature rext3, where a flipped bit is all that says that it has it.
+fn without_stray_bit(
+    device: &dyn ReadBlocks,
+    refusal: &Refusal,
+    found: &mut Findings,
+) -> Option<Candidate> {
+    if !is_rext3_alone(refusal) {
+        return None;
+    }
+    let mut bytes = Box::new([0; 1024]);
+    device.read_at(OFFSET_BYTES, &mut *bytes).ok()?;
+    let mut superblock = Superblock::decode(&bytes);
+    let stored = superblock.feature_incompat;
+    superblock.feature_incompat &= !Incompat::REXT3.bits();
+    let expected = superblock.feature_incompat;
+    let geometry = Geometry::new(&superblock, Strictness::Strict).ok()?;
+    candidate::has_room(device, &geometry).ok()?;
+    let candidate = || Candidate {
+        superblock: superblock.clone(),
+        bytes: bytes.clone(),
+        geometry: geometry.clone(),
+        backup: None,
+    };
+    let opened = finish(device, candidate(), &mut Findings::default());
+    if !rext3::is_stray_bit(device, &opened) {
+        return None;
+    }
+    found.push(Problem::SuperblockFieldContradicted {
+        field: "s_feature_incompat",
+        stored: stored.into(),
+        expected: expected.into(),
+    });
+    Some(candidate())
 }
 
 /// Whether a primary superblock that only the relaxed judgement lets pass has the right groups, by a
@@ -335,7 +385,7 @@ fn no_superblock(
         Refusal::Read(source) if backups.is_empty() => {
             return CheckError::Read { what: "the superblock", source };
         }
-        Refusal::Revision(_) | Refusal::Features(_) => return fatal(refusal),
+        Refusal::Revision(_) | Refusal::Features(_) => return fatal(device, refusal),
         refusal => refusal,
     };
     if problems.is_empty() {
@@ -346,9 +396,9 @@ fn no_superblock(
     CheckError::NoSuperblock { problems, backups }
 }
 
-fn fatal(refusal: Refusal) -> CheckError {
+fn fatal(device: &dyn ReadBlocks, refusal: Refusal) -> CheckError {
     match refusal {
-        Refusal::Features(names) => CheckError::UnknownFeatures { names },
+        Refusal::Features(names) => unknown(device, names),
         Refusal::Revision(value) => {
             CheckError::Fatal { problem: Problem::UnknownRevision { value } }
         }
@@ -356,9 +406,14 @@ fn fatal(refusal: Refusal) -> CheckError {
     }
 }
 
-fn refuse_unknown(features: &Features) -> Result<(), CheckError> {
+/// The refusal of unknown features, with a backup that has none of them.
+fn unknown(device: &dyn ReadBlocks, names: Vec<String>) -> CheckError {
+    CheckError::UnknownFeatures { names, backup: good_backups(device).first().copied() }
+}
+
+fn refuse_unknown(device: &dyn ReadBlocks, features: &Features) -> Result<(), CheckError> {
     let names = unknown_features(features);
-    if names.is_empty() { Ok(()) } else { Err(CheckError::UnknownFeatures { names }) }
+    if names.is_empty() { Ok(()) } else { Err(unknown(device, names)) }
 }
 
 /// `s_encoding` must be known where names are case-folded: 1 is UTF-8 12.1.

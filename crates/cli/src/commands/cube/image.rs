@@ -76,7 +76,7 @@ impl<'f, 'd> CubeImage<'f, 'd> {
 
     pub(super) fn describe(&self, cube: u32) -> Value {
         let geometry = self.files.geometry();
-        let per_lot = geometry.block_size / geometry.desc_size;
+        let per_lot = geometry.descs_per_block();
         let own = self.owners.iter().filter(|(_, owner)| **owner == cube).map(|(lot, _)| *lot);
         let lots: Vec<u32> = own.collect();
         let groups = lots.iter().flat_map(|lot| (0..per_lot).map(move |at| lot * per_lot + at));

@@ -10,7 +10,7 @@ use super::image::CubeImage;
 impl CubeImage<'_, '_> {
     fn lot_bytes(&self) -> u64 {
         let geometry = self.files.geometry();
-        let groups = u64::from(geometry.block_size / geometry.desc_size);
+        let groups = u64::from(geometry.descs_per_block());
         groups * u64::from(geometry.blocks_per_group) * u64::from(geometry.block_size)
     }
 
@@ -35,7 +35,7 @@ impl CubeImage<'_, '_> {
     /// Whether a journal of so many blocks can be made in a new lot; 0: none is wanted.
     pub(super) fn judge_journal(&self, blocks: u32) -> Result<()> {
         let geometry = self.files.geometry();
-        let per_lot = geometry.block_size / geometry.desc_size;
+        let per_lot = geometry.descs_per_block();
         let free_in = |lot: u32| -> u64 {
             let groups = self.files.groups().iter().skip((lot * per_lot) as usize);
             groups.take(per_lot as usize).map(|desc| u64::from(desc.free_blocks_count)).sum()

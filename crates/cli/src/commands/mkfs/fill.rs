@@ -86,11 +86,15 @@ impl Job<'_> {
         };
         target.refuse_if_used(args.force, args.as_mke2fs.is_some())?;
         report::warn(options, plan.plan());
-        if !args.quiet {
-            report::tell(&args.device, plan.plan(), args.verbose, out)?;
-            writeln!(out, "Files: {}", tree.len())?;
-        }
+        let tell = |out: &mut dyn Write| -> anyhow::Result<()> {
+            if !args.quiet {
+                report::tell(&args.device, plan.plan(), args.verbose, &mut *out)?;
+                writeln!(out, "Files: {}", tree.len())?;
+            }
+            Ok(())
+        };
         if args.dry_run {
+            tell(&mut *out)?;
             if !args.quiet {
                 writeln!(out, "Nothing was written.")?;
             }
@@ -110,7 +114,9 @@ impl Job<'_> {
         };
         watch
             .during(&|| 0, || fill(&plan, contents, &window, options))
-            .with_context(|| args.device.display().to_string())?;
+            .with_context(|| args.device.display().to_string())
+            .map_err(|error| target.give_up(error))?;
+        tell(&mut *out)?;
         args.write_block_map(plan.plan(), &device, block_map)
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn tell(
     device: &Path,
     plan: &Plan,
     verbose: bool,
-    out: &mut impl Write,
+    out: &mut dyn Write,
 ) -> io::Result<()> {
     let (superblock, geometry) = (plan.superblock(), plan.geometry());
     let blocks = geometry.blocks_count;

@@ -127,6 +127,19 @@ impl Target {
         Ok(file)
     }
 
+    /// The error of a run that ended before the file system was whole. An image file that it made is removed; what was there before has no
+    /// superblock now, so that nobody takes it for a file system.
+    pub(super) fn give_up(&self, error: anyhow::Error) -> anyhow::Error {
+        let name = self.path.display();
+        if self.exists {
+            return error.context(format!("{name} holds no file system now"));
+        }
+        match fs::remove_file(&self.path) {
+            Ok(()) => error.context(format!("{name} was not finished, and was removed")),
+            Err(_) => error.context(format!("{name} was not finished, and holds no file system")),
+        }
+    }
+
     /// Discards the first bytes, so that they read as zeroes. `false`: not supported here, and
     /// nothing changed.
     pub(super) fn discard(&self, bytes: u64) -> anyhow::Result<bool> {

@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use floe_blockdev::image::{Format, format_of};
 use floe_blockdev::{FileDevice, OpenError as DeviceError, ReadBlocks, WriteBlocks};
-use floe_check::open::WhichSuperblock;
+use floe_check::open::{WhichSuperblock, good_backups};
 use floe_check::{CheckOptions, JournalUse, view};
 use floe_disk::journal::JournalError;
 use floe_disk::volume::{ReadOnly, Volume, judge};
 use floe_ext4::fs::read_superblock;
 use floe_format::ext::inode::FileType;
-use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID};
+use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, STATE_ERROR, STATE_VALID, Superblock};
 use floe_format::native::is_locked;
 use floe_format::{BlockNr, InodeNr};
 use floe_fs::{Disk, DiskError, FileSystem, Image, Live, MemFs, OnError, Store, now};
@@ -81,7 +81,9 @@ impl Args {
         // A device too damaged to be opened here may still be readable.
         let damaged = || "its superblock or descriptors are damaged".to_owned();
         let Ok((superblock, _)) = read_superblock(&device) else {
-            return Ok(Access::Reading(damaged()));
+            let has_none = !has_magic(&device) && good_backups(&device).is_empty();
+            let none = || "no ext2, ext3 or ext4 file system was found in it".to_owned();
+            return Ok(Access::Reading(if has_none { none() } else { damaged() }));
         };
         if superblock.state & STATE_ERROR != 0 {
             let why = "errors were found in it before; `floe repair` mends them";
@@ -289,4 +291,10 @@ impl Args {
             ..standard
         }
     }
+}
+
+/// Whether the primary superblock can be read and has the magic number.
+fn has_magic(device: &dyn ReadBlocks) -> bool {
+    let mut bytes = [0; Superblock::SIZE];
+    device.read_at(OFFSET_BYTES, &mut bytes).is_ok() && Superblock::decode(&bytes).magic == MAGIC
 }

@@ -59,8 +59,15 @@ pub struct MendedList {
 /// entries begin at byte `first`:
 /// what the [order](acl_order) of its entries allows, or the [narrowest](acl::narrowest) if they are
 /// unreadable. It gives nobody more than `permissions` and the list gave before. An unreadable default list is
-/// removed, as is a list without room for another.
-pub fn mend_list(area: &mut [u8], first: usize, offset: usize, permissions: u16) -> MendedList {
+/// removed, as is a list without room for another. `elsewhere` is the value of a list that lies in an inode of its own; the new one
+/// lies here.
+pub fn mend_list(
+    area: &mut [u8],
+    first: usize,
+    offset: usize,
+    permissions: u16,
+    elsewhere: &[u8],
+) -> MendedList {
     let permissions = permissions & 0o777;
     let untouched = MendedList { permissions, is_removed: false };
     let Some(raw) = area.get(offset..).and_then(|rest| rest.first_chunk()) else {
@@ -68,8 +75,9 @@ pub fn mend_list(area: &mut [u8], first: usize, offset: usize, permissions: u16)
     };
     let raw = RawXattrEntry::decode(raw);
     let is_access = raw.name_index == INDEX_ACL_ACCESS;
-    let value = area.get(usize::from(raw.value_offs)..).unwrap_or(&[]);
-    let value = value.get(..raw.value_size as usize).unwrap_or(&[]);
+    let here = area.get(usize::from(raw.value_offs)..).unwrap_or(&[]);
+    let here = here.get(..raw.value_size as usize).unwrap_or(&[]);
+    let value = if raw.value_inum == 0 { here } else { elsewhere };
     let entries = acl::decode(value).ok().filter(|_| acl::is_readable(value));
     let (list, with_list) = match (&entries, is_access) {
         (Some(entries), true) => {
@@ -101,7 +109,10 @@ fn put_value(area: &mut [u8], first: usize, offset: usize, value: &[u8]) -> bool
     };
     let Some(mut raw) = entry_at(area, offset) else { return false };
     let old = usize::from(raw.value_offs);
-    let old = old..old.saturating_add(padded(raw.value_size as usize));
+    let old = match raw.value_inum {
+        0 => old..old.saturating_add(padded(raw.value_size as usize)),
+        _ => 0..0,
+    };
     if old.end > area.len() {
         return false;
     }
@@ -125,6 +136,7 @@ fn put_value(area: &mut [u8], first: usize, offset: usize, value: &[u8]) -> bool
     area[place..place + value.len()].copy_from_slice(value);
     // An area has at most 65,536 bytes, and a list far fewer.
     (raw.value_offs, raw.value_size) = (place as u16, value.len() as u32);
+    raw.value_inum = 0;
     // Old kernels wrote no hash into inodes.
     if raw.hash != 0 {
         raw.hash = entry_hash(&[], value, Chars::Unsigned);

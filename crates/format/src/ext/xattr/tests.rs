@@ -284,7 +284,7 @@ fn linux_reads_only_whole_lists() {
 /// The access list in an area after it was mended, and the result.
 fn mended_list(area: &mut [u8], index: u8, permissions: u16) -> (Option<Vec<u8>>, MendedList) {
     let offset = XattrArea::of_inode(area).unwrap().find(index, b"").unwrap().offset;
-    let mended = mend_list(&mut area[IBODY_HEADER_SIZE..], 0, offset, permissions);
+    let mended = mend_list(&mut area[IBODY_HEADER_SIZE..], 0, offset, permissions, &[]);
     let area = XattrArea::of_inode(area).unwrap();
     area.check().unwrap();
     let kept = area.find(INDEX_USER, b"a").unwrap();
@@ -350,6 +350,6 @@ proptest! {
         first in prop_oneof![Just(0usize), Just(32)],
         offset in 0usize..220,
     ) {
-        mend_list(&mut area, first, offset, 0o644);
+        mend_list(&mut area, first, offset, 0o644, &[7; 30]);
     }
 }

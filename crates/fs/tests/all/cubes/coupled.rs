@@ -1,7 +1,7 @@
 //! After a system that does not know cubes has written: blocks that it put into other cubes move back when Floe mounts the file
 //! system, and cubes whose names lead into each other fail together. The fence keeps such a system out.
 
-use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
+use floe_blockdev::{Crash, MemDevice, ReadBlocks, Recorder, WriteBlocks};
 use floe_check::{CheckOptions, Problem, check};
 use floe_ext4::alloc::Space as _;
 use floe_ext4::fs::FileSystem as Layout;
@@ -12,7 +12,9 @@ use floe_format::ext::inode::OwnedInode;
 use floe_format::native::cube::Policies;
 use floe_format::native::identity::{FLAG_COUPLED, Identity};
 use floe_fs::{CubeCall, Mode, Store as _};
+use floe_testkit::crash::{Effort, crashes};
 
+use super::super::memory::crash::cannot_be;
 use super::struck::{BLOCK, FILES, Tenants, at, find, image, load, read, used};
 use super::{blocks, edit, scope, structures};
 
@@ -75,10 +77,9 @@ fn found(device: &dyn ReadBlocks) -> Vec<Problem> {
     check(device, &CheckOptions::default()).unwrap().found
 }
 
-#[test]
-fn blocks_that_another_system_put_into_another_cube_move_back() {
+/// Content and attributes of files change places, as if Linux had put them there.
+fn entangled() -> MemDevice {
     let device = MemDevice::new(image(Policies::default()));
-    // Content and attributes of files change places, as if Linux had put them there.
     for number in [2, 5, 7] {
         let [one, other] = twins(&device, number).map(|number| inode(&device, number));
         let put = |to: &OwnedInode, from: &OwnedInode| {
@@ -91,6 +92,12 @@ fn blocks_that_another_system_put_into_another_cube_move_back() {
         put(&other, &one);
     }
     visit(&device);
+    device
+}
+
+#[test]
+fn blocks_that_another_system_put_into_another_cube_move_back() {
+    let device = entangled();
     let entangled = found(&device);
     assert!(ids(&entangled).iter().all(|id| *id == "cube-entangled-blocks"), "{entangled:?}");
     assert!(entangled.len() >= 6, "{entangled:?}");
@@ -200,4 +207,45 @@ fn a_fence_holds_the_free_blocks_of_cubes_until_the_next_mount() {
     closed.unwrap();
     assert!(free(&device) > before - 100, "{} of {before}", free(&device));
     assert!(found(&device).is_empty(), "{:?}", found(&device));
+}
+
+/// Power fails while blocks move back: in each state of which `wanted` takes one, the next mount has all content and finishes
+/// what was begun. Returns how many states were tried.
+fn power_fails_while_blocks_move_back(wanted: usize) -> usize {
+    let base = entangled().to_vec();
+    let recorder = Recorder::new(MemDevice::new(base.clone()));
+    let ((), closed) = used(&recorder, |_| {});
+    closed.unwrap();
+    let trace = recorder.trace();
+    let all = crashes(&trace, Effort::default()).into_iter();
+    let all: Vec<Crash> = all.filter(|crash| !cannot_be(&trace, crash)).step_by(wanted).collect();
+    for crash in &all {
+        let device = MemDevice::new(base.clone());
+        trace.replay(crash, &device).unwrap();
+        let ((), closed) = used(&device, |fs| {
+            for top in ["/a", "/b"] {
+                let top = at(fs, top).unwrap();
+                for number in [1, 2, 5, 7] {
+                    let file = find(fs, top, &name(number)).unwrap();
+                    let content = read(fs, file, 9000).unwrap();
+                    assert_eq!(content, [number as u8; 3000], "{crash:?}");
+                }
+            }
+        });
+        closed.unwrap();
+        assert!(found(&device).is_empty(), "{crash:?}: {:?}", found(&device));
+    }
+    all.len()
+}
+
+#[test]
+fn power_fails_while_blocks_move_back_into_their_cubes() {
+    let states = power_fails_while_blocks_move_back(29);
+    assert!(states > 10, "{states}");
+}
+
+#[test]
+#[ignore = "all states; `cargo xtask crash` runs it"]
+fn power_fails_in_all_states_while_blocks_move_back() {
+    eprintln!("{} states", power_fails_while_blocks_move_back(1));
 }

@@ -1,6 +1,6 @@
 //! Damaged journals of cubes, and lists of orphans that name something of another cube: found, kept from harm, and repaired.
 
-use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
+use floe_blockdev::{Fault, Faulty, MemDevice, ReadBlocks, WriteBlocks};
 use floe_check::problem::Weight;
 use floe_check::{CheckOptions, Problem, check};
 use floe_ext4::alloc::Space as _;
@@ -143,11 +143,15 @@ fn a_damaged_log_of_a_cube_is_replayed_up_to_the_damage() {
     serves(&device);
 }
 
+/// Cubes as a crash or an unmount leaves them.
+fn left(locked: bool) -> MemDevice {
+    if locked { crashed() } else { MemDevice::new(laid_out(Tenants::Apart, Policies::default())) }
+}
+
 #[test]
 fn a_journal_of_a_cube_that_cannot_be_used_is_made_anew() {
     for locked in [false, true] {
-        let sealed = || MemDevice::new(laid_out(Tenants::Apart, Policies::default()));
-        let device = if locked { crashed() } else { sealed() };
+        let device = left(locked);
         let own = of_a(&device);
         device.write_at(own.journal.offset_bytes(0).unwrap(), &[0xa5; 1024]).unwrap();
         let problems = damage(&device);
@@ -205,8 +209,7 @@ fn a_list_of_orphans_deletes_nothing_of_another_cube() {
 #[test]
 fn a_damaged_list_of_orphans_concerns_its_cube_alone() {
     for locked in [false, true] {
-        let sealed = || MemDevice::new(laid_out(Tenants::Apart, Policies::default()));
-        let device = if locked { crashed() } else { sealed() };
+        let device = left(locked);
         let own = of_a(&device);
         device.write_at(own.orphan_block.0 * BLOCK + 40, b"damage").unwrap();
         let problems = damage(&device);
@@ -222,6 +225,42 @@ fn a_damaged_list_of_orphans_concerns_its_cube_alone() {
         });
         closed.unwrap();
         repaired(&device);
+        serves(&device);
+    }
+}
+
+/// A list of orphans that cannot be read: its cube has a finding, nothing of it is written over, and the rest is repaired.
+#[test]
+fn an_unreadable_list_of_orphans_concerns_its_cube_alone() {
+    for locked in [false, true] {
+        let device = left(locked);
+        let own = of_a(&device);
+        // Damage elsewhere, which is to be repaired.
+        edit(&device, InodeNr::ROOT, |inode| inode.base.links_count += 3);
+        let bytes = device.to_vec();
+        let (page, unread) = (BLOCK as u32, (own.orphan_block, Fault::Unreadable));
+        let faulty = Faulty::new(MemDevice::new(bytes), page, [unread]);
+        let problem = Problem::UnreadableBlock { inode: own.inode, block: own.orphan_block };
+        assert!(damage(&faulty).contains(&problem), "{:?}", damage(&faulty));
+        let planned = repair(&faulty, &RepairOptions::default(), &mut Yes).unwrap();
+        let left: Vec<&Problem> = planned.left.iter().map(|(problem, _)| problem).collect();
+        assert_eq!(left, [&problem]);
+        let at = own.orphan_block.0 * BLOCK;
+        let writes = planned.staged.staged_ranges();
+        assert!(!writes.is_empty());
+        assert!(writes.iter().all(|range| range.end <= at || range.start >= at + BLOCK));
+        // With a copy of the device that can be read, the same repair leaves nothing.
+        let seen = Seen::of(&device);
+        let options = CommitOptions {
+            seen: &seen,
+            undo: None,
+            overwrite_unreadable: false,
+            interrupt: None,
+            progress: None,
+        };
+        commit(&planned.staged, &device, &options).unwrap();
+        drop(planned);
+        assert!(damage(&device).is_empty(), "{:?}", damage(&device));
         serves(&device);
     }
 }

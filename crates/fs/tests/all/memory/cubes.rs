@@ -22,7 +22,7 @@ use super::live::{NOW, mounted, native};
 pub(crate) fn with_cubes() -> &'static [u8] {
     static BASE: OnceLock<Vec<u8>> = OnceLock::new();
     BASE.get_or_init(|| {
-        let device = MemDevice::new(native(20 << 20));
+        let device = MemDevice::new(native(20 << 20, "lot_size=4m", "256"));
         let (disk, volume) = Disk::open(&device).unwrap();
         {
             let files = disk.files().unwrap();

@@ -5,7 +5,7 @@ use floe_blockdev::MemDevice;
 use floe_format::InodeNr;
 use floe_format::ext::inode::InodeFlags;
 use floe_format::ext::quota::QuotaKind;
-use floe_fs::{Change, FsError, Limits, NewInode, Op, OpKind, Place, Store};
+use floe_fs::{Change, FsError, Limits, NewInode, Op, OpKind, Place, SetMode, Store};
 use floe_testkit::quota::set_limits;
 use floe_testkit::tool;
 
@@ -187,5 +187,87 @@ fn a_disk_is_full_to_the_block_while_changes_wait() {
         let (least, most) = (sizes.iter().min(), sizes.iter().max());
         let close = least.zip(most).is_some_and(|(least, most)| most - least <= 16 * 1024);
         assert!(close, "{kind:?}: {sizes:?}");
+    }
+}
+
+/// The kind of files that fill a file system.
+#[derive(Clone, Copy, Debug)]
+enum Full {
+    /// Long names.
+    Names,
+    /// Blocks of attributes.
+    Attributes,
+    /// Small files whose maps have a block each.
+    Maps,
+}
+
+impl Full {
+    /// Makes one more of it, in a directory with others that `places` ends with.
+    fn more<S: Store>(
+        self,
+        store: &S,
+        places: &mut Vec<InodeNr>,
+        number: u64,
+    ) -> Result<(), FsError> {
+        if number.is_multiple_of(60) {
+            let name = format!("directory {number}");
+            let place = Place { directory: InodeNr::ROOT, name: name.as_bytes() };
+            let kind = OpKind::Create { place, new: NewInode::directory(0o755) };
+            places.extend(apply(store, 0, kind)?);
+        }
+        let directory = places.last().copied().unwrap_or(InodeNr::ROOT);
+        let name = match self {
+            Self::Names => format!("{number:x<250}"),
+            Self::Attributes | Self::Maps => number.to_string(),
+        };
+        let inode = create(store, 0, directory, &name)?;
+        match self {
+            Self::Names => Ok(()),
+            Self::Attributes => {
+                let value = &[number as u8; 3000];
+                let (name, mode) = (&b"user.long"[..], SetMode::Create);
+                let kind = OpKind::SetAttribute { inode, name, value, mode };
+                apply(store, 0, kind).map(drop)
+            }
+            Self::Maps => (0..6).try_for_each(|at| {
+                let written = write(store, 0, inode, at * 8192, 4096).1;
+                written.map_or(Ok(()), Err)
+            }),
+        }
+    }
+}
+
+/// Regions of 16 KiB are full long before the disk is. Metadata goes on elsewhere, in other regions at first: nothing is refused
+/// while there is a free block for it.
+#[test]
+fn a_full_region_refuses_nothing() {
+    if tool::missing() {
+        return;
+    }
+    let base = live::native(9 << 20, "lot_size=4m,region_size=16k", "12000");
+    for full in [Full::Names, Full::Attributes, Full::Maps] {
+        for immediate in [false, true] {
+            let device = MemDevice::new(base.clone());
+            let limits = Limits { immediate, ..Limits::default() };
+            let filled = mounted(&device, limits, |memory| {
+                let (mut made, mut places) = (0, Vec::new());
+                let refused = loop {
+                    match full.more(memory, &mut places, made) {
+                        Ok(()) => made += 1,
+                        Err(error) => break error,
+                    }
+                };
+                ensure!(matches!(refused, FsError::NoSpace), "after {made}: {refused}");
+                memory.sync()?;
+                let left = memory.lower().space();
+                ensure!(left.free_inodes > 0, "the inodes came first");
+                Ok((made, left.free_blocks))
+            });
+            let (made, left) = filled.unwrap_or_else(|error| panic!("{full:?}: {error:#}"));
+            eprintln!("{full:?} {immediate}: {made}, {left} blocks left");
+            // A directory that grows may need three at once; data are not put into regions.
+            assert!(left <= 16, "{full:?} {immediate}: {made} made, {left} blocks left");
+            judge(&device, true).unwrap_or_else(|error| panic!("{full:?}: {error:#}"));
+        }
     }
 }

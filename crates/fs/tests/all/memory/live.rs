@@ -32,7 +32,7 @@ pub(crate) fn base_of(kind: Base) -> &'static [u8] {
     BASES[kind as usize].get_or_init(|| match kind {
         Base::Stock => made(&["-t", "ext4"]),
         Base::Quota => made(&["-t", "ext4", "-O", "quota,project", "-I", "256"]),
-        Base::Native => native(9 << 20),
+        Base::Native => native(9 << 20, "lot_size=4m", "256"),
     })
 }
 
@@ -43,10 +43,10 @@ fn made(kind: &[&str]) -> Vec<u8> {
     image.to_vec().unwrap()
 }
 
-/// An empty native file system with lots of 4 MiB.
-pub(crate) fn native(size_bytes: usize) -> Vec<u8> {
+/// An empty native file system with these extended options and so many inodes.
+pub(crate) fn native(size_bytes: usize, extended: &str, inodes: &str) -> Vec<u8> {
     let mut options = Options::of_type(FsType::Native);
-    for (letter, value) in [('E', "lot_size=4m"), ('J', "size=4"), ('N', "256")] {
+    for (letter, value) in [('E', extended), ('J', "size=4"), ('N', inodes)] {
         options.set(letter, value).unwrap();
     }
     let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: NOW };

@@ -4,7 +4,7 @@
 mod acts;
 mod beside;
 mod budget;
-mod crash;
+pub(crate) mod crash;
 mod cube_queues;
 mod cubes;
 mod device_faults;

@@ -33,5 +33,5 @@ pub(crate) fn program(path: &Path) -> Result<Outcome> {
     }
     let left = !repaired.is_clean() || !repaired.left.is_empty();
     let exit = i32::from(repaired.repaired()) | if left { 4 } else { 0 };
-    Ok(Outcome { exit: Some(exit), timed_out: false, text: String::new() })
+    Ok(Outcome { exit: Some(exit), timed_out: false, text: format!("left: {:?}", repaired.left) })
 }

@@ -1,5 +1,5 @@
 //! Native images, made by the program itself, with the files of the profiles. For e2fsck and Linux
-//! they are ext4.
+//! they are ext4. Those of rext3 are made here, too.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,6 +10,7 @@ use floe_testkit::image::Contents;
 use floe_testkit::{Image, Profile, build, tool};
 
 use super::super::{Args, built_floe, chosen};
+use super::rext3;
 
 /// Size of the images: four lots.
 const SIZE: &str = "64m";
@@ -38,11 +39,13 @@ pub(super) fn base(args: &Args, profile: Profile) -> Result<Image> {
 
 fn make(args: &Args, profile: Profile) -> Result<Contents> {
     let floe = args.floe.clone().map_or_else(built_floe, Ok)?;
+    let (options, size): (&[&str], &str) =
+        if args.rext3 { (&rext3::OPTIONS, rext3::SIZE) } else { (&OPTIONS, SIZE) };
     let files = build::base(profile)?;
     let image = Image::empty(0)?;
     let mut command = tool::command(floe.to_str().context("a path that is not UTF-8")?);
-    command.arg("mkfs").args(OPTIONS).args(["-F", "-U", build::UUID, "--from"]);
-    command.arg(format!("image:{}", files.path().display())).arg(image.path()).arg(SIZE);
-    tool::run(&command, 60)?.expect("floe mkfs -t native", &[0])?;
+    command.arg("mkfs").args(options).args(["-F", "-U", build::UUID, "--from"]);
+    command.arg(format!("image:{}", files.path().display())).arg(image.path()).arg(size);
+    tool::run(&command, 60)?.expect("floe mkfs", &[0])?;
     Contents::read(image.path())
 }

@@ -13,6 +13,8 @@ use serde_json::json;
 use crate::exit::Outcome;
 use crate::image_files::place;
 
+#[cfg(test)]
+mod crash;
 pub(super) mod image;
 pub(super) mod mounted;
 
@@ -128,6 +130,11 @@ fn move_in(tree: &dyn Tree, source: &[u8], cube: &[u8], tops: &BTreeSet<u64>) ->
         moved.is_resumed = true;
     } else {
         let mut seen = Seen::default();
+        ensure!(
+            !is_lost_found(tree, source, name, &of)?,
+            "{} is where repairs put what has no name; nothing was moved",
+            printable(source)
+        );
         judge(tree, source, &of, tops, &mut seen)?;
         seen.judge_links(source)?;
         let near = format!(".floe-move-in.{}", of.inode);
@@ -154,6 +161,18 @@ fn move_in(tree: &dyn Tree, source: &[u8], cube: &[u8], tops: &BTreeSet<u64>) ->
     // Its own time of change has passed by now, but that of the content stays.
     tree.sync()?;
     Ok(moved)
+}
+
+/// Whether a source is the directory `lost+found` of the root. A mount by FUSE may show its root as inode 1.
+fn is_lost_found(tree: &dyn Tree, source: &[u8], name: &[u8], of: &Stat) -> Result<bool> {
+    if name != b"lost+found" || of.kind != Kind::Directory {
+        return Ok(false);
+    }
+    let end = source.iter().rposition(|&byte| byte != b'/').map_or(0, |at| at + 1);
+    let above = &source[..end.saturating_sub(name.len())];
+    let above =
+        tree.stat(above.strip_suffix(b"/").filter(|rest| !rest.is_empty()).unwrap_or(above))?;
+    Ok(above.is_some_and(|above| matches!(above.inode, 1 | 2)))
 }
 
 /// Removes the mark of a copy whose source an earlier run removed, before it was cut off.

@@ -52,8 +52,31 @@ fn path(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))
 }
 
+/// Attempts at a move whose calls are interrupted.
+const MOST_ATTEMPTS: usize = 10;
+
 /// Moves a file or directory below a mount into the directory of a cube of the same mount.
 pub(in crate::commands::cube) fn run(source: &Path, cube: &Path) -> Result<Moved> {
+    // A call can be interrupted after an earlier run was killed in the middle of one. As after a run that was cut off, the next
+    // attempt finishes the move.
+    for _ in 1..MOST_ATTEMPTS {
+        match attempt(source, cube) {
+            Err(error) if is_interrupted(&error) => {}
+            ended => return ended,
+        }
+    }
+    attempt(source, cube)
+}
+
+fn is_interrupted(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let of_std = cause.downcast_ref::<std::io::Error>();
+        cause.downcast_ref() == Some(&Errno::INTR)
+            || of_std.is_some_and(|error| error.kind() == std::io::ErrorKind::Interrupted)
+    })
+}
+
+fn attempt(source: &Path, cube: &Path) -> Result<Moved> {
     let source = std::path::absolute(source)?;
     let cube = std::path::absolute(cube)?;
     let of_cube = fs::symlink_metadata(&cube).with_context(|| cube.display().to_string())?;

@@ -1,0 +1,337 @@
+//! Commits per second of workers that each wait for their own changes (`fsync`) to files that have nothing in common, in
+//! process, beside the kernel's ext4 on the same backing file; used by `cargo xtask commits`:
+//!
+//! ```text
+//! cargo run --release -p floe-fs --example commits -- beside FOLDER MILLISECONDS ROUNDS WORKERS...
+//! cargo run --release -p floe-fs --example commits -- model MICROSECONDS ROUNDS WORKERS...
+//! ```
+//!
+//! `beside` alternates: one file in FOLDER has a stock ext4; Floe opens and uses it, then the kernel mounts it by a loop device
+//! (for root). Each line has fsyncs in a second and flushes of the device for each of them, of both.
+//!
+//! `model` has a device in memory whose flush takes so long, and nothing else any time.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use floe_blockdev::{MemDevice, Model, Modelled, WritableFile, WriteBlocks};
+use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
+use floe_format::InodeNr;
+use floe_fs::{
+    Disk, FileSystem, FsError, Limits, Live, Lower, MemFs, NewInode, Op, OpKind, Place, now,
+};
+use floe_sync::{Barrier, thread};
+use floe_testkit::kernel::Mounted;
+use rustix::fs::{major, minor};
+
+/// Bytes of the file system.
+const IMAGE_BYTES: u64 = 1 << 30;
+/// Bytes of a write.
+const WRITE_BYTES: usize = 4096;
+/// A file that grows begins again at this size.
+const MOST_BYTES: u64 = 16 << 20;
+/// Files of a worker that are not removed yet.
+const MOST_FILES: u64 = 64;
+
+/// The changes that a worker makes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    /// 4 KiB more of a file of its own.
+    Append,
+    /// A new file of 4 KiB in a directory of its own.
+    Create,
+}
+
+/// The same calls of both. Each worker has a directory of its own.
+trait Side: Sync {
+    type File;
+    fn make(&self, worker: usize, name: &str) -> Result<Self::File>;
+    fn write(&self, file: &Self::File, at: u64, bytes: &[u8]) -> Result<()>;
+    fn sync(&self, file: &Self::File) -> Result<()>;
+    fn remove(&self, worker: usize, name: &str) -> Result<()>;
+}
+
+struct Floe<L> {
+    fs: FileSystem<MemFs<L>>,
+    directories: Vec<InodeNr>,
+}
+
+impl<L: Lower> Floe<L> {
+    fn new(lower: L, workers: usize) -> Result<Self> {
+        let fs = FileSystem::new(MemFs::new(lower, Limits::default()));
+        let mut new = Self { fs, directories: Vec::new() };
+        for worker in 0..workers {
+            let name = worker.to_string();
+            let place = Place { directory: InodeNr::ROOT, name: name.as_bytes() };
+            let kind = OpKind::Create { place, new: NewInode::directory(0o755) };
+            new.directories.push(new.apply(kind)?.context("no directory")?);
+        }
+        new.fs.sync()?;
+        Ok(new)
+    }
+
+    fn apply(&self, kind: OpKind<'_>) -> Result<Option<InodeNr>, FsError> {
+        let made = self.fs.apply(&Op { uid: 0, gid: 0, time: now(), kind })?;
+        let Some(made) = made else { return Ok(None) };
+        self.fs.forget(made.inode, 1)?;
+        Ok(Some(made.inode))
+    }
+
+    fn end(self) -> Result<L> {
+        let (lower, lost) = self.fs.into_store().finish()?;
+        lost?;
+        Ok(lower)
+    }
+}
+
+impl<L: Lower + Sync> Side for Floe<L>
+where
+    FileSystem<MemFs<L>>: Sync,
+{
+    type File = InodeNr;
+
+    fn make(&self, worker: usize, name: &str) -> Result<InodeNr> {
+        let place = Place { directory: self.directories[worker], name: name.as_bytes() };
+        let kind = OpKind::Create { place, new: NewInode::regular(0o644) };
+        self.apply(kind)?.context("nothing was created")
+    }
+
+    fn write(&self, file: &InodeNr, at: u64, bytes: &[u8]) -> Result<()> {
+        self.apply(OpKind::Write { inode: *file, offset_bytes: at, bytes })?;
+        Ok(())
+    }
+
+    fn sync(&self, file: &InodeNr) -> Result<()> {
+        Ok(self.fs.sync_inode(*file, None)?)
+    }
+
+    fn remove(&self, worker: usize, name: &str) -> Result<()> {
+        let place = Place { directory: self.directories[worker], name: name.as_bytes() };
+        self.apply(OpKind::Unlink(place))?;
+        Ok(())
+    }
+}
+
+/// A mount of the kernel's.
+struct Kernel(PathBuf);
+
+impl Side for Kernel {
+    type File = fs::File;
+
+    fn make(&self, worker: usize, name: &str) -> Result<fs::File> {
+        let path = self.0.join(worker.to_string()).join(name);
+        Ok(fs::OpenOptions::new().write(true).create_new(true).open(path)?)
+    }
+
+    fn write(&self, file: &fs::File, at: u64, bytes: &[u8]) -> Result<()> {
+        Ok(file.write_all_at(bytes, at)?)
+    }
+
+    fn sync(&self, file: &fs::File) -> Result<()> {
+        Ok(file.sync_all()?)
+    }
+
+    fn remove(&self, worker: usize, name: &str) -> Result<()> {
+        Ok(fs::remove_file(self.0.join(worker.to_string()).join(name))?)
+    }
+}
+
+/// When a worker ends.
+#[derive(Clone, Copy, Debug)]
+enum Until {
+    Elapsed(Duration),
+    Done(u64),
+}
+
+/// Works until the end; how many changes were acknowledged.
+fn work<S: Side>(side: &S, load: Load, worker: usize, until: Until, began: Instant) -> Result<u64> {
+    let bytes = [7; WRITE_BYTES];
+    let mut growing = None;
+    let mut done = 0;
+    loop {
+        let over = match until {
+            Until::Elapsed(most) => began.elapsed() >= most,
+            Until::Done(most) => done >= most,
+        };
+        if over {
+            return Ok(done);
+        }
+        let name = format!("file {done}");
+        match (load, &growing) {
+            (Load::Create, _) => {
+                let file = side.make(worker, &name)?;
+                side.write(&file, 0, &bytes)?;
+                side.sync(&file)?;
+                if let Some(old) = done.checked_sub(MOST_FILES) {
+                    side.remove(worker, &format!("file {old}"))?;
+                }
+            }
+            (Load::Append, Some((file, at))) if *at < MOST_BYTES => {
+                side.write(file, *at, &bytes)?;
+                side.sync(file)?;
+                growing = growing.map(|(file, at)| (file, at + WRITE_BYTES as u64));
+            }
+            (Load::Append, _) => {
+                growing = Some((side.make(worker, &name)?, 0));
+                continue;
+            }
+        }
+        done += 1;
+    }
+}
+
+/// Lets workers work at the same time: acknowledged changes, and seconds.
+fn measure<S: Side>(side: &S, load: Load, workers: usize, until: Until) -> Result<(u64, f64)> {
+    let barrier = Barrier::new(workers);
+    let barrier = &barrier;
+    thread::scope(|scope| {
+        let run = |worker| {
+            scope.spawn(move || {
+                barrier.wait();
+                let began = Instant::now();
+                let done = work(side, load, worker, until, began)?;
+                Ok::<_, anyhow::Error>((done, began.elapsed().as_secs_f64()))
+            })
+        };
+        let running: Vec<_> = (0..workers).map(run).collect();
+        let (mut all, mut seconds) = (0, 0.0f64);
+        for worker in running {
+            let ended = worker.join().map_err(|_| anyhow::anyhow!("a worker panicked"))?;
+            let (done, took) = ended?;
+            (all, seconds) = (all + done, seconds.max(took));
+        }
+        Ok((all, seconds))
+    })
+}
+
+/// A stock ext4 on all of a device.
+fn format(device: &dyn WriteBlocks) -> Result<()> {
+    let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: now() };
+    let params = Options::of_type(FsType::Ext4).params(device.size_bytes(), None, &fresh)?;
+    Ok(mkfs::write(&Plan::new(&params)?, &device)?)
+}
+
+/// Acknowledged changes in a second, and flushes for each, of one run of Floe on a device that counts flushes.
+fn of_floe<D: WriteBlocks>(
+    device: &Modelled<D>,
+    load: Load,
+    workers: usize,
+    until: Until,
+) -> Result<(f64, f64)> {
+    let (disk, volume) = Disk::open(device)?;
+    let files = disk.files()?;
+    let floe = Floe::new(Live::new(&disk, &files, volume, now())?, workers)?;
+    let before = device.flushes();
+    let (done, seconds) = measure(&floe, load, workers, until)?;
+    let flushes = device.flushes() - before;
+    floe.end()?.finish(now())?;
+    drop(files);
+    disk.close()?;
+    Ok((done as f64 / seconds, flushes as f64 / done as f64))
+}
+
+/// Flushes that the block device below a folder has done.
+fn kernel_flushes(folder: &Path) -> Result<u64> {
+    let device = fs::metadata(folder)?.dev();
+    let path = format!("/sys/dev/block/{}:{}/stat", major(device), minor(device));
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    let field = text.split_whitespace().nth(15).context("this kernel does not count flushes")?;
+    Ok(field.parse()?)
+}
+
+/// The same of the kernel.
+fn of_kernel(image: &Path, load: Load, workers: usize, until: Until) -> Result<(f64, f64)> {
+    let mount = Mounted::new(image, "noinit_itable")?;
+    let top = mount.path().to_owned();
+    (0..workers).try_for_each(|worker| fs::create_dir(top.join(worker.to_string())))?;
+    fs::File::open(&top)?.sync_all()?;
+    let before = kernel_flushes(&top)?;
+    let (done, seconds) = measure(&Kernel(top.clone()), load, workers, until)?;
+    let flushes = kernel_flushes(&top)? - before;
+    mount.unmount()?;
+    Ok((done as f64 / seconds, flushes as f64 / done as f64))
+}
+
+fn median(all: &[(f64, f64)], of: fn(&(f64, f64)) -> f64) -> f64 {
+    let mut all: Vec<f64> = all.iter().map(of).collect();
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
+fn beside(folder: &Path, most: Duration, rounds: usize, workers: &[usize]) -> Result<()> {
+    let image = folder.join("commits.img");
+    let made = WritableFile::create(&image, IMAGE_BYTES)?;
+    // All of it has its place: otherwise the system below would allocate for some.
+    let zeroes = vec![0; 1 << 20];
+    for at in (0..IMAGE_BYTES).step_by(zeroes.len()) {
+        made.write_at(at, &zeroes)?;
+    }
+    made.flush()?;
+    drop(made);
+    let fresh = || -> Result<WritableFile> {
+        let device = WritableFile::open(&image)?;
+        format(&device)?;
+        device.flush()?;
+        Ok(device)
+    };
+    let until = Until::Elapsed(most);
+    for load in [Load::Append, Load::Create] {
+        for &workers in workers {
+            let (mut floe, mut kernel) = (Vec::new(), Vec::new());
+            for _ in 0..rounds {
+                let device = Modelled::new(fresh()?, &Model::flushes(Duration::ZERO));
+                floe.push(of_floe(&device, load, workers, until)?);
+                drop((device, fresh()?));
+                kernel.push(of_kernel(&image, load, workers, until)?);
+            }
+            let of = |all: &[_]| (median(all, |one| one.0), median(all, |one| one.1));
+            let ((rate, flushes), (other, others)) = (of(&floe), of(&kernel));
+            println!(
+                "{load:?} {workers:2} workers: {rate:8.0} /s and {flushes:5.2} flushes; kernel {other:8.0} /s and {others:5.2}; \
+                 {:5.2} times",
+                rate / other
+            );
+        }
+    }
+    fs::remove_file(&image)?;
+    Ok(())
+}
+
+fn model(flush: Duration, rounds: u64, workers: &[usize]) -> Result<()> {
+    for load in [Load::Append, Load::Create] {
+        for &workers in workers {
+            let memory = MemDevice::new(vec![0; IMAGE_BYTES as usize / 4]);
+            format(&memory)?;
+            let device = Modelled::new(memory, &Model::flushes(flush)).waiting();
+            let (rate, flushes) = of_floe(&device, load, workers, Until::Done(rounds))?;
+            println!("{load:?} {workers:2} workers: {rate:8.0} /s and {flushes:5.2} flushes");
+        }
+    }
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [way, first, rest @ ..] = &words[..] else { bail!("too few arguments") };
+    let numbers: Vec<u64> = rest.iter().map(|word| word.parse()).collect::<Result<_, _>>()?;
+    let counts = |from: usize| -> Vec<usize> {
+        let all = numbers.get(from..).unwrap_or_default();
+        all.iter().filter_map(|&count| usize::try_from(count).ok()).collect()
+    };
+    match (way.as_str(), &numbers[..]) {
+        ("beside", &[milliseconds, rounds, ..]) => {
+            let rounds = usize::try_from(rounds)?;
+            ensure!(rounds > 0, "at least one round");
+            beside(first.as_ref(), Duration::from_millis(milliseconds), rounds, &counts(2))
+        }
+        ("model", &[rounds, ..]) => {
+            model(Duration::from_micros(first.parse()?), rounds, &counts(1))
+        }
+        _ => bail!(
+            "beside FOLDER MILLISECONDS ROUNDS WORKERS..., or model MICROSECONDS ROUNDS WORKERS..."
+        ),
+    }
+}
