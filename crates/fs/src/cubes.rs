@@ -28,8 +28,6 @@ pub use call::{CubeCall, Settings, Which};
 const COUNTERS: usize = 8;
 /// How long a cube that is to be taken away waits for the calls inside.
 const MOST_WAIT: Duration = Duration::from_secs(10);
-/// Blocks of a cube's own journal from which on its changes wait in memory.
-const FEWEST_TO_WAIT: u32 = 256;
 /// How often a thread that waits at a gate looks again.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -94,8 +92,6 @@ struct Gate {
     mode: AtomicU8,
     /// Each change reaches the disk at once.
     at_once: AtomicBool,
-    /// Its own journal is so small that a change may take most of what one may.
-    small: AtomicBool,
     running: [Counter; COUNTERS],
     about: Mutex<About>,
 }
@@ -272,14 +268,6 @@ impl Gates {
         }
         if failed {
             self.fail(cube, "a failure was recorded before".to_owned());
-        }
-    }
-
-    /// Sets how many blocks the own journal of a cube has; 0: it has none.
-    pub(crate) fn know_journal(&self, cube: u32, blocks: u32) {
-        if let Some(gate) = self.known(cube) {
-            let is_small = (1..FEWEST_TO_WAIT).contains(&blocks);
-            gate.small.store(is_small, Ordering::SeqCst);
         }
     }
 

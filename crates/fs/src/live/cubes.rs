@@ -39,7 +39,6 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     pub fn make_cube(&self, caller: &Caller, new: &NewCube<'_>) -> Result<u32, FsError> {
         let cube = self.run(new.parent, |volume, tx| volume.create_cube(tx, caller, new))?;
         self.gates.know(cube, new.policies, false);
-        self.gates.know_journal(cube, new.journal_blocks);
         if let Some(top) = self.work().volume.top_of_cube(cube) {
             let find = |directory, name: &[u8]| match (directory, name) {
                 (directory, name) if directory == new.parent && name == new.name => Some(top),
@@ -120,7 +119,6 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         let subs = self.subs(None);
         for sub in &subs {
             self.gates.know(sub.cube, sub.policies, sub.state == State::Failed);
-            self.gates.know_journal(sub.cube, sub.journal.blocks);
             self.queue_recovery(sub.cube);
         }
         self.pin(&subs);

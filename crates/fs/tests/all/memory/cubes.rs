@@ -18,7 +18,7 @@ use floe_testkit::{Image, oracle};
 use super::acts::{Act, find, run};
 use super::live::{NOW, mounted, native};
 
-/// Five lots of 4 MiB, of which the cubes `a` and `b` have one each, with a journal of 256 blocks.
+/// Five lots of 4 MiB, of which the cubes `a` and `b` have one each, with a journal of 64 blocks.
 pub(crate) fn with_cubes() -> &'static [u8] {
     static BASE: OnceLock<Vec<u8>> = OnceLock::new();
     BASE.get_or_init(|| {
@@ -33,7 +33,7 @@ pub(crate) fn with_cubes() -> &'static [u8] {
                     name: &path.as_bytes()[1..],
                     path: path.as_bytes(),
                     permissions: 0o755,
-                    journal_blocks: 256,
+                    journal_blocks: 64,
                     policies: Policies::default(),
                 };
                 live.create_cube(&Caller::system(NOW), &new).unwrap();
