@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use floe_blockdev::WriteBlocks;
-use floe_disk::ops::{Caller, OpError, Reserved, Step};
+use floe_disk::ops::{Caller, NewKind, OpError, Reserved, Step};
 use floe_disk::volume::Volume;
 use floe_ext4::tx::Tx;
 use floe_format::InodeNr;
@@ -17,7 +17,7 @@ use crate::cubes::Gates;
 use crate::directory::NameHash;
 use crate::disk::{ChangeError, Disk};
 use crate::memory::{Above, Deed, Facts, Lower, Quotas};
-use crate::op::OpKind;
+use crate::op::{Applied, Op, OpKind};
 use crate::store::{Space, Store};
 
 /// Blocks of a write that are mapped in one transaction: a longer write is several.
@@ -36,6 +36,12 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
         };
         let immediate = match self.disk {
             Disk::Direct { .. } => Some("it has no journal"),
+            // Too late to refuse a change that does not fit.
+            Disk::Journaled(_)
+                if work.volume.most_of_one_change() > work.volume.most_changed_blocks() =>
+            {
+                Some("its journal is too short")
+            }
             Disk::Journaled(_) => None,
         };
         Facts {
@@ -128,15 +134,12 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         let most_blocks = usual_blocks.min(volume.share_of_journal(cube));
         let many = || {
             self.disk.change(|tx| {
-                let (mut made, mut changed_blocks) = (0, 0);
+                let (mut made, mut left_blocks) = (0, most_blocks);
                 for deed in deeds {
-                    volume.limit_changes(most_blocks - changed_blocks);
-                    let done = self.attempt(volume, tx, deed);
-                    if !matches!(done, Ok(true)) {
-                        break;
-                    }
+                    volume.limit_changes(left_blocks);
+                    let Ok(Some(blocks)) = self.attempt(volume, tx, deed) else { break };
                     made += 1;
-                    changed_blocks += volume.last_changed_blocks();
+                    left_blocks = left_blocks.saturating_sub(blocks);
                 }
                 volume.limit_changes(usual_blocks);
                 Ok(made)
@@ -158,36 +161,42 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                 Ok(made)
             }
             Err(ChangeError::Refused(error)) => Err(of_op(error)),
-            Err(ChangeError::Ended(why)) => {
-                work.ended = Some(why.clone());
-                self.faults.end_writing();
-                Err(FsError::Ended(why))
+            Err(ChangeError::Apart) => {
+                self.read_anew(&mut work, "the journal of a cube ended");
+                Ok(0)
             }
+            Err(ChangeError::Ended(why)) => Err(self.end_work(&mut work, &why)),
         }
     }
 
-    /// Makes a change in a transaction with others; `false` if it needs transactions of its own.
+    /// Makes a change in a transaction with others, and returns how many blocks it changes; `None` if it needs transactions of
+    /// its own.
     fn attempt(
         &self,
         volume: &mut Volume,
         tx: &mut dyn Tx,
         deed: &Deed<'_>,
-    ) -> Result<bool, OpError> {
+    ) -> Result<Option<usize>, OpError> {
         match deed {
             Deed::Create(op, reserved) => {
-                let OpKind::Create { place, new } = op.kind else { return Ok(false) };
+                let OpKind::Create { place, new } = op.kind else { return Ok(None) };
+                if !volume.is_table_open(reserved.inode)? {
+                    return Ok(None);
+                }
                 self.image.forget(reserved.inode);
                 let (caller, directory, name) = (caller_of(op), place.directory, place.name);
                 volume.create_reserved(tx, &caller, directory, name, &new, *reserved)?;
             }
             // It stays an orphan, which the next mount deletes.
-            Deed::Release(_) if self.is_read_only() => {}
-            Deed::Release(inode) if self.gates.has_failed(self.gates.of_inode(*inode)) => {}
+            Deed::Release(_) if self.is_read_only() => return Ok(Some(0)),
+            Deed::Release(inode) if self.gates.has_failed(self.gates.of_inode(*inode)) => {
+                return Ok(Some(0));
+            }
             Deed::Release(inode) => {
                 self.image.forget(*inode);
                 let caller = Caller::system(crate::now());
                 let step = volume.finish_orphan(tx, self.disk, &caller, *inode)?;
-                return Ok(step != Step::More);
+                return Ok((step == Step::Done).then(|| volume.last_changed_blocks()));
             }
             Deed::Apply(op) => match op.kind {
                 OpKind::Change { inode, size_bytes: None, change } => {
@@ -196,20 +205,53 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                 OpKind::Write { inode, offset_bytes, bytes } => {
                     let most_bytes = BLOCKS_PER_WRITE * u64::from(self.block_bytes());
                     if bytes.len() as u64 > most_bytes {
-                        return Ok(false);
+                        return Ok(None);
                     }
                     self.image.forget(inode);
                     let caller = caller_of(op);
                     volume.write(tx, self.disk, &caller, inode, offset_bytes, bytes)?;
                 }
-                OpKind::Change { .. } | OpKind::Range { .. } => return Ok(false),
+                OpKind::Change { .. } | OpKind::Range { .. } => return Ok(None),
                 _ => {
                     let applied = in_one(volume, tx, op)?;
                     applied.created.into_iter().for_each(|inode| self.image.forget(inode));
                 }
             },
         }
-        Ok(true)
+        Ok(Some(volume.last_changed_blocks()))
+    }
+
+    /// Makes a change of names or attributes at once.
+    pub(super) fn apply_in_one(&self, op: &Op<'_>) -> Result<Applied, FsError> {
+        let home = op.kind.home();
+        let created = match &op.kind {
+            OpKind::Create { place, new } => Some((place.directory, new.kind)),
+            OpKind::CreateUnnamed { directory, new } => Some((*directory, new.kind)),
+            _ => None,
+        };
+        let made = self.run(home, |volume, tx| match in_one(volume, tx, op) {
+            Err(OpError::TooLong) if created.is_some() => Ok(None),
+            done => done.map(Some),
+        })?;
+        let (None, Some((directory, kind))) = (&made, created) else {
+            return made.ok_or(FsError::Invalid);
+        };
+        // It gets the number behind all that are promised, and so the table is opened for it first.
+        let is_directory = kind == NewKind::Directory;
+        for promised in self.reserve_inodes(directory, is_directory, 1)? {
+            let opened = self.open_table(directory, promised.inode);
+            self.give_back(promised.inode);
+            opened?;
+        }
+        self.run(home, |volume, tx| in_one(volume, tx, op))
+    }
+
+    /// Lets the creation of a promised inode change no block of the table of inodes but its own.
+    pub(super) fn open_table(&self, directory: InodeNr, inode: InodeNr) -> Result<(), FsError> {
+        self.steps(directory, |volume, tx| match volume.is_table_open(inode)? {
+            true => Ok(Step::Done),
+            false => volume.open_table(tx, inode),
+        })
     }
 
     /// Makes a change in as many transactions as it takes.
@@ -221,6 +263,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                 let OpKind::Create { place, new } = op.kind else { return Err(FsError::Invalid) };
                 let (caller, directory, name) = (caller_of(op), place.directory, place.name);
                 self.image.forget(reserved.inode);
+                self.open_table(directory, reserved.inode)?;
                 self.run(directory, |volume, tx| {
                     volume.create_reserved(tx, &caller, directory, name, &new, *reserved)
                 })

@@ -5,7 +5,7 @@ use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
 use floe_sync::Arc;
 
-use super::{Live, caller_of, in_one};
+use super::{Live, caller_of};
 use crate::cubes::{CubeCall, Gates};
 use crate::error::twice;
 use crate::file_system::kept_time;
@@ -79,7 +79,7 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
                 })?
             }
             _ => {
-                let applied = self.run(op.kind.home(), |volume, tx| in_one(volume, tx, op))?;
+                let applied = self.apply_in_one(op)?;
                 if let Some(inode) = applied.created {
                     // Its number may have been another's.
                     self.image.forget(inode);

@@ -11,6 +11,7 @@ mod device_faults;
 mod discards;
 mod limits;
 mod live;
+mod long_changes;
 mod losses;
 mod odd_values;
 mod opening;
