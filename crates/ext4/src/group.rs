@@ -179,7 +179,7 @@ impl Groups {
         let geo = &self.geometry;
         let (group, index) = geo.place_of(inode).ok_or(Refusal::Missing("such inode"))?;
         let desc = self.desc(group)?;
-        let per_block = (geo.block_size / u32::from(geo.inode_size)).max(1);
+        let per_block = (geo.block_size / geo.inode_size).max(1);
         let written = match geo.features.group_desc_csum() {
             true if desc.inode_uninit() => 0,
             true => geo.inodes_per_group.saturating_sub(desc.itable_unused),
@@ -208,7 +208,7 @@ impl Groups {
             return Ok(true);
         }
         let geo = &self.geometry;
-        let per_block = (geo.block_size / u32::from(geo.inode_size)).max(1);
+        let per_block = (geo.block_size / geo.inode_size).max(1);
         let end = (hidden.start - hidden.start % per_block + per_block).min(hidden.end);
         for index in hidden.start..end {
             self.zero_inode(tx, geo.inode_at(group, index))?;

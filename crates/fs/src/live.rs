@@ -248,7 +248,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
                     again = false;
                 }
                 Err(ChangeError::Refused(error)) => return Err(of_op(error)),
-                // What concerns the cube is refused now.
+                // A change that concerns the cube is refused now.
                 Err(ChangeError::Apart) if once_more => {
                     self.read_anew(&mut work, "the journal of a cube ended");
                     once_more = false;

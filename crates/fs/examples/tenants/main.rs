@@ -103,7 +103,7 @@ const fn case(
     Case { name, places, loads, checked: None }
 }
 
-/// What loads did in a second, and flushes of the device.
+/// The work of loads in a second, and flushes of the device.
 struct Rates {
     loads: Vec<f64>,
     flushes: f64,
