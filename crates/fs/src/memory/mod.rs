@@ -24,6 +24,7 @@ mod content;
 mod evict;
 mod extended;
 mod flush;
+mod follow;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
 mod locks;

@@ -13,6 +13,7 @@ mod live;
 mod losses;
 mod odd_values;
 mod opening;
+mod passing;
 mod patterns;
 mod read_errors;
 
