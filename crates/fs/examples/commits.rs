@@ -151,7 +151,7 @@ struct Spent {
 }
 
 impl Spent {
-    /// Of this thread until now.
+    /// That of this thread until now.
     fn now() -> Result<Self> {
         let text = fs::read_to_string("/proc/thread-self/schedstat")?;
         let mut words = text.split_whitespace().map(str::parse);
