@@ -34,7 +34,14 @@ pub(crate) const TOOLS: [Tool; 3] = [
     Tool {
         package: "floe-vm",
         about: "Linux in a guest: power failures, odd fields, LVM, faulty devices, a booting Debian",
-        commands: &["boot", "faulty-device", "kernel-load", "linux-fields", "online-lvm"],
+        commands: &[
+            "boot",
+            "faulty-device",
+            "kernel-load",
+            "linux-fields",
+            "online-lvm",
+            "vm-host",
+        ],
     },
     Tool {
         package: "floe-bench",

@@ -307,9 +307,9 @@ impl<'d> Cubes<'d> {
         (cube > 0 && self.map.current(cube).is_none_or(is_top)).then_some(cube)
     }
 
-    fn files(&self) -> Files<'d> {
+    fn files(&self) -> Files<'_> {
         let Opened { superblock, geometry, groups, .. } = &self.opened;
-        Files::new(self.base, superblock.clone(), geometry.clone(), groups.clone())
+        Files::new(self.base, superblock.clone(), geometry.clone(), groups)
     }
 
     /// The directory that names the directory of a cube: the root if nobody knows.

@@ -12,12 +12,10 @@ use anyhow::{Context, Result, bail, ensure};
 use floe_testkit::image::Contents;
 use floe_testkit::{Image, build, tool};
 
-use crate::guest::{Kernel, MARK, Machine, VARIABLE};
+use crate::guest::{Kernel, MARK, Machine};
 use scenes::{Disk, End, Left, SCENES, Scene};
 use system::System;
 
-/// The kernel of Debian's package `user-mode-linux`, which boots fastest.
-const USER_MODE_LINUX: &str = "/usr/bin/linux.uml";
 const MEMORY_MIB: u32 = 1024;
 /// Maximum time for the shutdown after the last word of a scene.
 const SHUTDOWN: Duration = Duration::from_secs(180);
@@ -86,9 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// The named kernel, or the one that boots fastest.
 fn kernel(named: Option<&Path>) -> Result<Kernel> {
-    let fast = Path::new(USER_MODE_LINUX);
-    let is_best = named.is_none() && std::env::var_os(VARIABLE).is_none() && fast.exists();
-    let kernel = Kernel::find(if is_best { Some(fast) } else { named })?;
+    let kernel = Kernel::fastest(named)?;
     ensure!(kernel.modules().is_some(), "{} has no folder with modules", kernel.image().display());
     Ok(kernel)
 }

@@ -22,7 +22,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 
 pub(crate) use archive::Root;
-pub(crate) use kernel::{Kernel, VARIABLE};
+pub(crate) use kernel::Kernel;
 
 /// Prefix of lines from the program inside the guest to the one outside.
 pub(crate) const MARK: &str = "floe-guest:";
@@ -46,6 +46,8 @@ pub(crate) struct Machine {
     memory_mib: u32,
     /// Whether a reboot of the system restarts the machine instead of ending it.
     restarts: bool,
+    /// Whether what its disks acknowledge is durable on the host.
+    is_durable: bool,
     folder: TempDir,
 }
 
@@ -78,6 +80,7 @@ impl Machine {
             root: path,
             memory_mib,
             restarts: false,
+            is_durable: false,
             folder,
         })
     }
@@ -90,8 +93,14 @@ impl Machine {
             root: initramfs.to_owned(),
             memory_mib,
             restarts: true,
+            is_durable: false,
             folder: tool::scratch("floe-guest-")?,
         })
+    }
+
+    /// The same with disks that acknowledge only what the host has made durable.
+    pub(crate) fn with_durable_disks(self) -> Self {
+        Self { is_durable: true, ..self }
     }
 
     /// Starts the machine with image files as its disks (see [`disk`]) and with arguments for its
@@ -147,12 +156,13 @@ impl Machine {
         let patience = "no_timer_check tsc=unstable nosoftlockup rcupdate.rcu_cpu_stall_suppress=1";
         command.args(["-append", &format!("console=ttyS0 mitigations=off {patience} {line}")]);
         for (at, disk) in disks.iter().enumerate() {
-            // A comma separates options; two of them stand for one in a name. Data are in the image
-            // file as soon as they are written, so flushing to the medium is unnecessary.
+            // A comma separates options; two of them stand for one in a name. If not asked for more, data are in the image
+            // file as soon as they are written, and flushing to the medium is unnecessary.
+            let cache = if self.is_durable { "writethrough" } else { "unsafe" };
             let file = disk.replace(',', ",,");
             command.args([
                 "-drive",
-                &format!("if=none,id=disk{at},format=raw,cache=unsafe,discard=unmap,file={file}"),
+                &format!("if=none,id=disk{at},format=raw,cache={cache},discard=unmap,file={file}"),
                 "-device",
                 &format!("virtio-blk-pci,drive=disk{at}"),
             ]);
@@ -166,7 +176,9 @@ impl Machine {
         command.arg(format!("mem={}M", self.memory_mib));
         command.arg(format!("initrd={}", self.root.display()));
         for (at, disk) in disks.iter().enumerate() {
-            command.arg(format!("ubd{at}={disk}"));
+            // It flushes nothing by itself; `s` opens the file with O_SYNC.
+            let flag = if self.is_durable { "s" } else { "" };
+            command.arg(format!("ubd{at}{flag}={disk}"));
         }
         command.args(["con=null", "con0=null,fd:1", "ssl=null"]);
         command

@@ -9,6 +9,7 @@ mod kernel_load;
 mod linux_fields;
 pub mod linux_judge;
 mod online_lvm;
+mod vm_host;
 
 use std::process::ExitCode;
 
@@ -36,6 +37,8 @@ enum Chore {
     LinuxFields(linux_fields::Args),
     /// Check mounted file systems on LVM volumes, thin and thick, in a guest (needs qemu and lvm2)
     OnlineLvm(online_lvm::Args),
+    /// Damage the cube of one of three guests whose disks lie in cubes of one mount (needs root, FUSE and a kernel)
+    VmHost(vm_host::Args),
     /// The part of `faulty-device` inside its guest
     #[command(hide = true)]
     GuestFaulty(faulty_device::GuestArgs),
@@ -48,6 +51,9 @@ enum Chore {
     /// The part of `online-lvm` inside its guest
     #[command(hide = true)]
     GuestLvm(online_lvm::GuestArgs),
+    /// The part of `vm-host` inside its guests
+    #[command(hide = true)]
+    GuestTenant(vm_host::GuestArgs),
 }
 
 /// Runs the command line of this process.
@@ -68,10 +74,12 @@ fn run(chore: Chore) -> Result<()> {
         Chore::KernelLoad(args) => kernel_load::run(&args),
         Chore::LinuxFields(args) => linux_fields::run(&args),
         Chore::OnlineLvm(args) => online_lvm::run(&args),
+        Chore::VmHost(args) => vm_host::run(&args),
         Chore::GuestFaulty(args) => faulty_device::inside(&args),
         Chore::GuestJudge(args) => linux_judge::inside(&args),
         Chore::GuestLoad(args) => kernel_load::inside(&args),
         Chore::GuestLvm(args) => online_lvm::inside(&args),
+        Chore::GuestTenant(args) => vm_host::inside(&args),
     }
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use floe_testkit::image::Contents;
 use floe_testkit::{Image, Profile, build};
 
-use crate::guest::{Kernel, Machine, Root, Running, VARIABLE};
+use crate::guest::{Kernel, Machine, Root, Running};
 use crate::kernel_load;
 
 pub use inside::{Args as GuestArgs, run as inside};
@@ -23,8 +23,6 @@ const BOOTS: u32 = 3;
 pub const BATCH: usize = 48;
 /// Alignment of the images in the disk of a batch, in bytes.
 const ALIGN_BYTES: u64 = 1 << 20;
-/// Debian's path of User Mode Linux.
-const USER_MODE_LINUX: &str = "/usr/bin/linux.uml";
 
 /// Linux's verdict on an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,12 +49,7 @@ impl LinuxJudge {
     /// # Errors
     /// There is none, or it cannot be started; the message tells how to install one.
     pub fn find(named: Option<&Path>) -> Result<Self> {
-        let program = Path::new(USER_MODE_LINUX);
-        let named = match named {
-            None if std::env::var_os(VARIABLE).is_none() && program.exists() => Some(program),
-            named => named,
-        };
-        let kernel = Kernel::find(named)
+        let kernel = Kernel::fastest(named)
             .context("no Linux to judge images (Debian: apt install user-mode-linux)")?;
         let mut root = Root::new(&std::env::current_exe().context("finding this program")?)?;
         let losetup = ["/usr/sbin/losetup", "/sbin/losetup"].map(Path::new);

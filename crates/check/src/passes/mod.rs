@@ -11,5 +11,6 @@ pub mod refine;
 pub mod refine_shard;
 pub mod registry;
 pub mod rescan;
+mod results;
 pub mod shard;
 mod swept;

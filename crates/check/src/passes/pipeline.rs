@@ -1,6 +1,5 @@
 //! The order of the passes.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -11,11 +10,12 @@ use floe_format::{GroupNr, InodeNr};
 use super::attribute_blocks;
 use super::clock::Clock;
 use super::registry::{PASSES, Pass};
+use super::results::{Scan, Shards};
 use super::{refine_shard, shard, swept};
-use crate::checkpoint::{Closer, Header, PartEvidence, Session, Share, merge_parts};
+use crate::checkpoint::{Closer, Header, Session, Share, merge_parts};
 use crate::checks;
-use crate::checks::context::directory::{DirCx, DirEvidence};
-use crate::checks::context::inode::{Buffers, InodeEvidence};
+use crate::checks::context::directory::DirEvidence;
+use crate::checks::context::inode::Buffers;
 use crate::checks::directory::connectivity::DirTree;
 use crate::error::CheckError;
 use crate::estimate::memory::{self, Budget, Load, Plan};
@@ -25,7 +25,7 @@ use crate::evidence::attributes::AttributeEvidence;
 use crate::evidence::claims::Claims;
 use crate::evidence::dir_index::DirIndex;
 use crate::evidence::dirs::Dirs;
-use crate::evidence::fingerprint::{PartialSums, Tables};
+use crate::evidence::fingerprint::Tables;
 use crate::evidence::inode_facts::InodeFacts;
 use crate::evidence::quota_usage::QuotaUsage;
 use crate::evidence::scope::Scope;
@@ -270,7 +270,8 @@ fn passes<'d, 'p>(
     if let Some(problem) = checks::superblock::mmp::check(&volume) {
         return Err(CheckError::Fatal { problem });
     }
-    let mut scan = Scan { found, merged, closer, ..Scan::default() };
+    let shards = Shards { merged, closer, refinement: None };
+    let mut scan = Scan { found, shards, ..Scan::default() };
     let passes = start.passes();
     let mut setting = Setting {
         pool: &pool,
@@ -349,83 +350,6 @@ fn of_reserved(volume: &Volume<'_>) -> Scope {
     Scope::of((0..reserved).map(GroupNr), geometry.group_count)
 }
 
-/// Everything that passes find and keep, each for those after it. More than a dozen fields: this is all of it, in
-/// one place.
-#[derive(Default)]
-pub(super) struct Scan {
-    pub(super) found: Findings,
-    pub(super) inodes: InodeEvidence,
-    /// Evidence from directory blocks that were judged along with the inodes.
-    pub(super) early: EarlyDirs,
-    pub(super) facts: InodeFacts,
-    pub(super) claims: Claims,
-    pub(super) sums: PartialSums,
-    /// Findings about blocks that several inodes claim; a closer look at damaged groups replaces them.
-    pub(super) shared: Findings,
-    pub(super) index: DirIndex,
-    pub(super) entries: DirEvidence,
-    pub(super) tree: DirTree,
-    /// The first inode whose backpointer is not that of its name, and how many there are.
-    pub(super) other_names: Option<(InodeNr, u64)>,
-    pub(super) clusters_used: u64,
-    pub(super) paths: BTreeMap<InodeNr, Vec<u8>>,
-    pub(super) rescanned_groups: Option<u32>,
-    rescanned_parts: Option<u32>,
-    kept: Option<Kept>,
-    /// The merged evidence of all shards.
-    pub(super) merged: Option<PartEvidence>,
-    /// The merged evidence of refinements.
-    pub(super) closer: Closer,
-    /// The result of a shard of a refinement.
-    pub(super) refinement: Option<refine_shard::Refinement>,
-}
-
-impl Scan {
-    /// The input of checks of directories.
-    pub(super) fn cx<'a>(&'a self, volume: &'a Volume<'a>) -> DirCx<'a> {
-        let InodeEvidence { dirs, policies, attributes, .. } = &self.inodes;
-        DirCx::new(volume, dirs, &self.index, &self.facts, policies, &attributes.ea_references)
-    }
-
-    fn into_examination<'a>(
-        self,
-        volume: Volume<'a>,
-        journal: JournalState,
-        clock: Clock<'_>,
-        plan: Plan,
-    ) -> Examination<'a> {
-        let InodeEvidence { dirs, attributes, quota, totals, .. } = self.inodes;
-        let report = Report {
-            found: self.found.0,
-            superblock: volume.superblock.clone(),
-            geometry: volume.geometry.clone(),
-            used_backup: volume.doubts.used_backup,
-            totals,
-            clusters_used: self.clusters_used,
-            journal,
-            paths: self.paths,
-            phases: clock.phases,
-            pipeline: clock.pipeline,
-            rescanned_groups: self.rescanned_groups,
-            plan: Some(plan),
-        };
-        Examination {
-            report,
-            volume,
-            facts: self.facts,
-            claims: self.claims,
-            dirs: dirs.unjudged(),
-            index: self.index,
-            tree: self.tree,
-            entries: self.entries,
-            attributes,
-            quota,
-            rescanned_parts: self.rescanned_parts,
-            kept: self.kept,
-        }
-    }
-}
-
 /// Scans all inodes, or those whose edits an earlier examination has not seen; the number of parts of
 /// tables is told in that case. Directories are judged along with them where passes overlap. A repair
 /// keeps something for its next examination.
@@ -445,7 +369,7 @@ pub(super) fn scan_inodes(
     };
     let completed = carried_over.and_then(|carried_over| carried_over.complete(volume, pool));
     let overlaps = overlaps(volume, setting.clock.options, setting.budget);
-    let of_shards = scan.merged.as_mut().map(|merged| std::mem::take(&mut merged.inodes));
+    let of_shards = scan.shards.merged.as_mut().map(|merged| std::mem::take(&mut merged.inodes));
     let of_shards = of_shards.map(|mut inodes| {
         if let Some(tables) = &volume.mode.tables {
             // As where parts were read.
@@ -454,7 +378,7 @@ pub(super) fn scan_inodes(
         (inodes, None)
     });
     let completed = of_shards.or(completed.map(|(inodes, parts)| (inodes, Some(parts))));
-    (scan.inodes, scan.early, scan.rescanned_parts) = match (completed, overlaps) {
+    (scan.inodes, scan.dirs.early, scan.rescanned_parts) = match (completed, overlaps) {
         (Some((inodes, parts)), _) => (inodes, EarlyDirs::default(), parts),
         (None, Some(options)) => {
             let overlapped = overlap::run(volume, &options, pool.cores());

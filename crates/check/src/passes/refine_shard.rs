@@ -9,9 +9,10 @@ use std::mem::take;
 use floe_blockdev::ReadBlocks;
 use floe_format::BlockRun;
 
-use super::pipeline::{Made, Scan, Setting, Start, begin_sums, on_recovered};
+use super::pipeline::{Made, Setting, Start, begin_sums, on_recovered};
 use super::refine::{self, ByNow, Known, Suspects};
 use super::registry::{self, DIRECTORIES, Evidence, INODES, Pass};
+use super::results::Scan;
 use crate::checkpoint::{Found, Part, Share};
 use crate::checks::context::inode::InodeEvidence;
 use crate::checks::system_files::bad_blocks;
@@ -78,7 +79,7 @@ pub fn refine_shard(
     let start = |held_bytes| Start::Refine(held_bytes, share);
     let part = on_recovered(device, &options, start, |made| {
         let Made { volume, scan, header, .. } = made;
-        let Refinement { found, places } = scan.refinement?;
+        let Refinement { found, places } = scan.shards.refinement?;
         Some(Part::new(header?, share, &volume, &places, found))
     })?;
     // Only parts have a header that is not of one machine alone.
@@ -90,7 +91,7 @@ fn begin(
     setting: &mut Setting<'_, '_, '_>,
     scan: &mut Scan,
 ) -> Result<(), CheckError> {
-    if scan.closer.judged.is_some() {
+    if scan.shards.closer.judged.is_some() {
         return Err(PartRefusal::NothingLeft.into());
     }
     // The merge reports faults of the layout.
@@ -113,18 +114,18 @@ fn refine_share(
     setting: &mut Setting<'_, '_, '_>,
     scan: &mut Scan,
 ) -> Result<(), CheckError> {
-    let mut sums = take(&mut scan.sums);
+    let mut sums = take(&mut scan.blocks.sums);
     let dirs_of_groups = sums.take_dirs(&volume.geometry);
-    if let Some(merged) = &mut scan.merged {
+    if let Some(merged) = &mut scan.shards.merged {
         floe_exec::Accumulator::merge(&mut sums, take(&mut merged.bitmaps.sums));
     }
     let suspects = Suspects::of(&sums, volume);
-    let closer = take(&mut scan.closer);
+    let closer = take(&mut scan.shards.closer);
     closer.must_be_of(suspects.digest())?;
     // Evidence of all these groups is kept at once.
     setting.budget.groups_at_once(volume, &suspects.clusters, &suspects.inodes)?;
     let (share, pool) = (setting.share(), setting.pool);
-    let parts = refine::parts_near(volume, &suspects, &scan.claims);
+    let parts = refine::parts_near(volume, &suspects, &scan.blocks.claims);
     let places = share.of(&parts).iter().map(|part| blocks_of(volume, *part)).collect();
     let found = if closer.learned.is_none() {
         let again = refine::read_inodes(volume, &suspects, share.of(&parts), pool);
@@ -133,9 +134,12 @@ fn refine_share(
         let learned = InodeEvidence { facts, claims, ..InodeEvidence::default() };
         Found::Inodes(suspects.digest(), Box::new(learned))
     } else {
-        let known =
-            Known { inodes: &scan.inodes, index: &scan.index, dirs_of_groups: &dirs_of_groups };
-        let (facts, claims, dirs) = (&mut scan.facts, &mut scan.claims, &scan.entries);
+        let known = Known {
+            inodes: &scan.inodes,
+            index: &scan.dirs.index,
+            dirs_of_groups: &dirs_of_groups,
+        };
+        let (facts, claims, dirs) = (&mut scan.facts, &mut scan.blocks.claims, &scan.dirs.entries);
         let by_now = ByNow { facts, claims, dirs };
         let mut judged =
             refine::judge_share(volume, &suspects, known, by_now, closer.learned, share, pool);
@@ -146,6 +150,6 @@ fn refine_share(
         judged.names_before.links = judged.names_before.links.emptied();
         Found::Names(suspects.digest(), Box::new(judged))
     };
-    scan.refinement = Some(Refinement { found, places });
+    scan.shards.refinement = Some(Refinement { found, places });
     Ok(())
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use floe_exec::{Accumulator, Work as Expected};
 
-use super::pipeline::{Scan, Setting, check_layout, scan_inodes};
+use super::pipeline::{Setting, check_layout, scan_inodes};
 use super::refine::{self, Known, Refined};
+use super::results::Scan;
 use super::{directories, pipeline, shard};
 use crate::checks::directory::{connectivity, link_counts, paths};
 use crate::checks::inode::inodes;
@@ -208,17 +209,18 @@ fn run_shared_blocks(
     setting.clock.plan_directories(volume, &scan.inodes.dirs, setting.session.as_deref());
     take_claims(volume, scan);
     let uses = &scan.inodes.attributes.block_uses;
-    scan.shared = shared_blocks::check(volume, &scan.facts, &scan.claims, uses, setting.pool);
+    scan.blocks.shared =
+        shared_blocks::check(volume, &scan.facts, &scan.blocks.claims, uses, setting.pool);
     Ok(())
 }
 
 /// Takes claims and sums from the evidence of inodes, and adds the claims of static metadata.
 pub(super) fn take_claims(volume: &Volume<'_>, scan: &mut Scan) {
     let all = &mut scan.inodes;
-    scan.claims = take(&mut all.claims);
-    scan.sums = take(&mut all.sums);
-    scan.sums.clusters.merge(scan.claims.take_sums());
-    scan.claims.claim_metadata(&volume.metadata, volume.sums());
+    scan.blocks.claims = take(&mut all.claims);
+    scan.blocks.sums = take(&mut all.sums);
+    scan.blocks.sums.clusters.merge(scan.blocks.claims.take_sums());
+    scan.blocks.claims.claim_metadata(&volume.metadata, volume.sums());
 }
 
 fn run_directories(
@@ -226,18 +228,18 @@ fn run_directories(
     setting: &mut Setting<'_, '_, '_>,
     scan: &mut Scan,
 ) -> Result<(), CheckError> {
-    scan.index = DirIndex::made_by(setting.pool, &scan.inodes.dirs.infos);
-    let early = take(&mut scan.early);
+    scan.dirs.index = DirIndex::made_by(setting.pool, &scan.inodes.dirs.infos);
+    let early = take(&mut scan.dirs.early);
     let session = setting.session.as_deref_mut();
-    scan.entries = match scan.merged.as_mut().filter(|_| volume.mode.tables.is_some()) {
+    scan.dirs.entries = match scan.shards.merged.as_mut().filter(|_| volume.mode.tables.is_some()) {
         Some(merged) => {
             let (found, left) = (take(&mut merged.directories), take(&mut merged.left_inline));
             shard::complete_directories(&scan.cx(volume), found, &left, setting.pool)
         }
         None => directories::run(&scan.cx(volume), early, setting.pool, session)?,
     };
-    scan.sums.links.merge(take(&mut scan.entries.sums));
-    scan.other_names = volume.backpointers.take().and_then(|all| all.wrong());
+    scan.blocks.sums.links.merge(take(&mut scan.dirs.entries.sums));
+    scan.dirs.other_names = volume.backpointers.take().and_then(|all| all.wrong());
     Ok(())
 }
 
@@ -246,29 +248,30 @@ fn run_bitmaps(
     setting: &mut Setting<'_, '_, '_>,
     scan: &mut Scan,
 ) -> Result<(), CheckError> {
-    let mut sums = take(&mut scan.sums);
+    let mut sums = take(&mut scan.blocks.sums);
     let dirs_of_groups = sums.take_dirs(&volume.geometry);
-    let (facts, claims) = (&scan.facts, &scan.claims);
-    let wanted = |group| scan.merged.is_none() || !shard::has_bitmaps_of(volume, group);
+    let (facts, claims) = (&scan.facts, &scan.blocks.claims);
+    let wanted = |group| scan.shards.merged.is_none() || !shard::has_bitmaps_of(volume, group);
     let mut bitmaps =
         bitmaps::check_where(volume, facts, claims, &dirs_of_groups, setting.pool, wanted);
-    if let Some(merged) = &mut scan.merged {
+    if let Some(merged) = &mut scan.shards.merged {
         bitmaps.merge(take(&mut merged.bitmaps));
     }
-    let known = Known { inodes: &scan.inodes, index: &scan.index, dirs_of_groups: &dirs_of_groups };
+    let known =
+        Known { inodes: &scan.inodes, index: &scan.dirs.index, dirs_of_groups: &dirs_of_groups };
     let refined = Refined {
         facts: &mut scan.facts,
-        claims: &mut scan.claims,
-        dirs: &mut scan.entries,
+        claims: &mut scan.blocks.claims,
+        dirs: &mut scan.dirs.entries,
         bitmaps: &mut bitmaps,
-        shared: &mut scan.shared,
+        shared: &mut scan.blocks.shared,
     };
     let pool = setting.pool.watched(None);
-    let closer = take(&mut scan.closer);
+    let closer = take(&mut scan.shards.closer);
     scan.rescanned_groups =
         refine::prove(volume, sums, known, refined, closer, setting.budget, &pool)?;
-    scan.found.merge(take(&mut scan.shared));
-    scan.clusters_used = bitmaps.settle(volume, &mut scan.found);
+    scan.found.merge(take(&mut scan.blocks.shared));
+    scan.blocks.clusters_used = bitmaps.settle(volume, &mut scan.found);
     Ok(())
 }
 
@@ -277,13 +280,13 @@ fn run_connectivity(
     setting: &mut Setting<'_, '_, '_>,
     scan: &mut Scan,
 ) -> Result<(), CheckError> {
-    let mut entries = take(&mut scan.entries);
+    let mut entries = take(&mut scan.dirs.entries);
     let cx = scan.cx(volume);
     directories::finish(&cx, &mut entries, setting.pool);
     let mut found = take(&mut entries.found);
     let (tree, of_tree) = connectivity::check(&cx, &mut entries, setting.pool);
     found.merge(of_tree);
-    (scan.tree, scan.entries) = (tree, entries);
+    (scan.dirs.tree, scan.dirs.entries) = (tree, entries);
     scan.found.merge(found);
     Ok(())
 }
@@ -293,13 +296,14 @@ fn run_link_counts(
     setting: &mut Setting<'_, '_, '_>,
     scan: &mut Scan,
 ) -> Result<(), CheckError> {
-    let mut found = link_counts::check(&scan.cx(volume), &scan.entries, &scan.tree, setting.pool);
+    let mut found =
+        link_counts::check(&scan.cx(volume), &scan.dirs.entries, &scan.dirs.tree, setting.pool);
     orphan_file::check(volume, &mut found);
     quota::check(volume, &scan.inodes.quota, &mut found);
     scan.found.merge(found);
     // Names that damage took away, or gave, say nothing of backpointers.
     let is_damage = |problem: &Problem| problem.row().weight != Weight::Remark;
-    if let Some((inode, inodes)) = scan.other_names
+    if let Some((inode, inodes)) = scan.dirs.other_names
         && !scan.found.0.iter().any(is_damage)
     {
         scan.found.push(Problem::BackpointersWrong { inode, inodes });
@@ -313,8 +317,8 @@ fn run_paths(
     scan: &mut Scan,
 ) -> Result<(), CheckError> {
     let found = in_order(take(&mut scan.found));
-    let (met, wanted) = (&scan.entries.met, inodes_of(&found));
-    scan.paths = paths::find(&scan.cx(volume), &scan.tree, met, &wanted, setting.pool);
+    let (met, wanted) = (&scan.dirs.entries.met, inodes_of(&found));
+    scan.dirs.paths = paths::find(&scan.cx(volume), &scan.dirs.tree, met, &wanted, setting.pool);
     scan.found = Findings(found);
     Ok(())
 }

@@ -16,8 +16,9 @@ use floe_exec::{Accumulator, Pool};
 use floe_format::ext::inode::FileType;
 use floe_format::{BlockRun, GroupNr, InodeNr};
 
-use super::pipeline::{Made, Scan, Setting, Start, begin_sums, on_recovered};
+use super::pipeline::{Made, Setting, Start, begin_sums, on_recovered};
 use super::registry::{DIRECTORIES, Evidence, INODES, Pass};
+use super::results::Scan;
 use super::{attribute_blocks, inodes, overlap, refine};
 use crate::checkpoint::{Found, Part, PartEvidence, Share};
 use crate::checks::context::directory::{DirCx, DirEvidence};
@@ -86,7 +87,7 @@ pub fn check_shard(
         let groups = groups_of(&volume, share);
         let parts = parts_of(&volume, &groups);
         let places: Vec<BlockRun> = parts.iter().map(|part| blocks_of(&volume, *part)).collect();
-        let evidence = scan.merged.unwrap_or_default();
+        let evidence = scan.shards.merged.unwrap_or_default();
         let found = Found::Shard(Box::new(evidence));
         let header = header.map(|header| header.in_shards(share.count()));
         header.map(|header| Part::new(header, share, &volume, &places, found))
@@ -145,7 +146,7 @@ fn begin(
     // The merge reports faults of the layout.
     volume.doubts.bad_table_blocks = bad_blocks::check(volume, &mut Findings::default());
     begin_sums(volume, setting);
-    scan.merged = Some(PartEvidence::default());
+    scan.shards.merged = Some(PartEvidence::default());
     Ok(())
 }
 
@@ -187,7 +188,7 @@ fn judge_directories(
     // In order they take few bytes, and the merge, which must look up each, finds them near each other.
     sort_pairs(&mut found.named);
     sort_pairs(&mut found.dotdots);
-    if let Some(merged) = &mut scan.merged {
+    if let Some(merged) = &mut scan.shards.merged {
         (merged.directories, merged.left_inline) = (found, left);
     }
     Ok(())
@@ -220,7 +221,7 @@ fn judge_bitmaps(
     setting: &mut Setting<'_, '_, '_>,
     scan: &mut Scan,
 ) -> Result<(), CheckError> {
-    let mut merged = scan.merged.take().unwrap_or_default();
+    let mut merged = scan.shards.merged.take().unwrap_or_default();
     merged.inodes = take(&mut scan.inodes);
     if volume.mode.tables.is_some() {
         // The counts stay: whoever looks closer at a group needs them, too.
@@ -230,7 +231,7 @@ fn judge_bitmaps(
         let (facts, claims) = (InodeFacts::default(), Claims::default());
         merged.bitmaps = bitmaps::check_where(volume, &facts, &claims, &dirs, setting.pool, mine);
     }
-    scan.merged = Some(merged);
+    scan.shards.merged = Some(merged);
     Ok(())
 }
 

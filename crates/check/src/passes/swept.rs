@@ -2,8 +2,9 @@
 
 use floe_blockdev::ReadBlocks;
 
-use super::pipeline::{Scan, Setting};
+use super::pipeline::Setting;
 use super::registry::{Evidence, Pass};
+use super::results::Scan;
 use crate::error::CheckError;
 use crate::estimate::memory::Budget;
 use crate::evidence::backpointers::{self, Backpointers};

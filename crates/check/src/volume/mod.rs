@@ -128,9 +128,9 @@ impl<'d> Volume<'d> {
     }
 
     /// Reads files by path and inode, as programs see them.
-    pub(crate) fn files(&self) -> Files<'d> {
+    pub(crate) fn files(&self) -> Files<'_> {
         let (superblock, geometry) = (self.superblock.clone(), self.geometry.clone());
-        Files::new(self.device, superblock, geometry, self.groups.clone())
+        Files::new(self.device, superblock, geometry, &self.groups)
     }
 
     /// Whether an inode can be a file that Floe keeps for itself in a native file system: an immutable one of root. Names in

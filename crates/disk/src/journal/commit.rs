@@ -208,7 +208,7 @@ impl<D: WriteBlocks> Journal<D> {
         let time = {
             let mut shared = self.lock();
             for one in &writing {
-                shared.lanes[one.lane].state.marked_empty = false;
+                shared.lanes[one.lane].state.in_log.marked_empty = false;
             }
             (!writing.is_empty()).then(|| shared.next_commit_time((self.clock)()))
         };
@@ -351,7 +351,7 @@ impl<D: WriteBlocks> Journal<D> {
             let mut shared = self.lock();
             shared.checkpoints += 1;
             let lane = &mut shared.lanes[lane];
-            let least = (!whole).then(|| lane.state.used_blocks.div_ceil(2));
+            let least = (!whole).then(|| lane.state.in_log.used_blocks.div_ceil(2));
             (Arc::clone(&lane.log), lane.state.begin_homeward(least))
         };
         let (records, others) = self.records_apart(lane, &homeward.images);
@@ -425,7 +425,7 @@ fn close_all(shared: &mut Shared, lanes: &BTreeSet<usize>) -> Vec<Writing> {
     let mut writing = Vec::new();
     for &index in lanes {
         let lane = &mut shared.lanes[index];
-        let first = lane.state.marked_empty;
+        let first = lane.state.in_log.marked_empty;
         if let Some(closed) = lane.state.close_wanted(&lane.log) {
             let (log, inode) = (Arc::clone(&lane.log), lane.inode);
             writing.push(Writing { lane: index, inode, log, closed, first });

@@ -50,7 +50,7 @@ impl<D: WriteBlocks> Journal<D> {
             let sound =
                 shared.lanes.iter().filter(|lane| lane.state.failed.is_none() && !lane.gone);
             let end = |lane: &Lane| {
-                (Arc::clone(&lane.log), lane.state.last().next().sequence(), lane.state.head)
+                (Arc::clone(&lane.log), lane.state.last().next().sequence(), lane.state.in_log.head)
             };
             sound.map(end).collect()
         };

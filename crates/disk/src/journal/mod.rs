@@ -37,6 +37,7 @@ mod cubes;
 mod end;
 mod error;
 mod handles;
+mod in_log;
 mod log;
 mod open;
 pub mod recovery;

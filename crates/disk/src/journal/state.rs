@@ -7,6 +7,7 @@ use floe_format::{BlockNr, BlockRun};
 use floe_sync::Arc;
 
 use super::error::JournalError;
+use super::in_log::InLog;
 use super::log::Log;
 
 /// Bits of a [`TransactionId`] that count transactions; those above name the log.
@@ -87,15 +88,6 @@ pub(super) struct Closed {
     pub(super) len_blocks: u32,
 }
 
-/// A durable transaction that the tail of the log has not passed.
-#[derive(Debug)]
-pub(super) struct Durable {
-    id: TransactionId,
-    start: u32,
-    len_blocks: u32,
-    blocks: Vec<BlockNr>,
-}
-
 /// All that is known of one log. The lock of the journal guards it, which is never held while the device works.
 #[derive(Debug)]
 pub(super) struct State {
@@ -112,18 +104,10 @@ pub(super) struct State {
     covered: TransactionId,
     /// The newest durable image of each block that is not home yet.
     pub(super) home_due: Images,
-    /// Durable transactions in the log, oldest first.
-    pub(super) in_log: VecDeque<Durable>,
-    /// How many of them have a copy of each block.
-    logged: BTreeMap<BlockNr, u32>,
+    /// The transactions between the tail of the log and its head.
+    pub(super) in_log: InLog,
     /// The last transaction that somebody waits for.
     pub(super) wanted: TransactionId,
-    /// Block of the log at which the next transaction begins.
-    pub(super) head: u32,
-    /// Blocks of the log behind its tail: space that may not be written.
-    pub(super) used_blocks: u64,
-    /// Whether the superblock of the journal says that the log is empty.
-    pub(super) marked_empty: bool,
     /// A thread writes the log or home blocks: one at a time.
     pub(super) working: bool,
     /// It waits for a flush.
@@ -154,12 +138,8 @@ impl State {
             durable: last,
             covered: last,
             home_due: BTreeMap::new(),
-            in_log: VecDeque::new(),
-            logged: BTreeMap::new(),
+            in_log: InLog::new(head),
             wanted: last,
-            head,
-            used_blocks: 0,
-            marked_empty: true,
             working: false,
             at_flush: false,
             homing: false,
@@ -192,7 +172,7 @@ impl State {
     /// Blocks of the log that the running transaction may take, all in all.
     pub(super) fn room_blocks(&self, log: &Log) -> u64 {
         // One block stays free, so that a full log differs from an empty one.
-        u64::from(log.ring.len_blocks() - 1).saturating_sub(self.used_blocks)
+        u64::from(log.ring.len_blocks() - 1).saturating_sub(self.in_log.used_blocks)
     }
 
     /// The newest image of a block that is not home.
@@ -219,7 +199,7 @@ impl State {
         let closed = self.closed.iter().flat_map(|closed| closed.images.range(blocks.clone()));
         let mut logged: BTreeSet<BlockNr> = closed.map(|(&block, _)| block).collect();
         // Those that are home, too, as long as recovery would read an older copy.
-        logged.extend(self.logged.range(blocks.clone()).map(|(&block, _)| block));
+        logged.extend(self.in_log.copies_of(blocks));
         logged
     }
 
@@ -265,10 +245,8 @@ impl State {
         // At most a quarter of the log, whose blocks have numbers of 32 bits.
         let len_blocks = u32::try_from(cost).unwrap_or(u32::MAX);
         let revoked = revoked.into_iter().map(|block| block.0).collect();
-        let closed = Closed { id, images, revoked, partners, start: self.head, len_blocks };
-        let closed = Arc::new(closed);
-        self.head = log.ring.advance(self.head, len_blocks);
-        self.used_blocks += cost;
+        let start = self.in_log.take(log.ring, len_blocks);
+        let closed = Arc::new(Closed { id, images, revoked, partners, start, len_blocks });
         self.closed.push_back(Arc::clone(&closed));
         Some(closed)
     }
@@ -289,39 +267,24 @@ impl State {
                 self.home_due.remove(&BlockNr(block));
             }
             self.durable = closed.id;
-            for &block in closed.images.keys() {
-                *self.logged.entry(block).or_default() += 1;
-            }
-            self.in_log.push_back(Durable {
-                id: closed.id,
-                start: closed.start,
-                len_blocks: closed.len_blocks,
-                blocks: closed.images.keys().copied().collect(),
-            });
+            self.in_log.add(&closed);
         }
     }
 
     /// Begins to give up the oldest part of the log: all of it, or as many transactions as have `least_blocks` (rules R5 and
     /// R6: their newest durable images, which may be those of later ones, go home first).
     pub(super) fn begin_homeward(&mut self, least_blocks: Option<u64>) -> Homeward {
-        let (mut count, mut blocks) = (0, 0);
-        for one in &self.in_log {
-            if least_blocks.is_some_and(|least| blocks >= least) {
-                break;
-            }
-            (count, blocks) = (count + 1, blocks + u64::from(one.len_blocks));
-        }
+        let count = self.in_log.oldest(least_blocks);
         let mut images = Images::new();
-        for block in self.in_log.iter().take(count).flat_map(|one| &one.blocks) {
+        for block in self.in_log.blocks_of(count) {
             if let Some(image) = self.home_due.get(block) {
                 images.insert(*block, Arc::clone(image));
             }
         }
-        let tail = match (self.in_log.get(count), self.closed.front()) {
-            (Some(next), _) => (next.start, next.id),
-            (None, Some(closed)) => (closed.start, closed.id),
-            (None, None) => (self.head, self.running.id),
-        };
+        let tail = self.in_log.tail_behind(count).unwrap_or_else(|| match self.closed.front() {
+            Some(closed) => (closed.start, closed.id),
+            None => (self.in_log.head, self.running.id),
+        });
         self.homing = true;
         Homeward { images, count, tail }
     }
@@ -340,15 +303,6 @@ impl State {
                 self.home_due.remove(block);
             }
         }
-        for one in self.in_log.drain(..homeward.count.min(self.in_log.len())) {
-            self.used_blocks = self.used_blocks.saturating_sub(u64::from(one.len_blocks));
-            for block in one.blocks {
-                let copies = self.logged.entry(block).or_default();
-                *copies = copies.saturating_sub(1);
-                if *copies == 0 {
-                    self.logged.remove(&block);
-                }
-            }
-        }
+        self.in_log.give_up(homeward.count);
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn own_inodes(
     descs: &[GroupDesc],
 ) -> Option<(Option<InodeNr>, Option<InodeNr>)> {
     let home = InodeNr(Identity::of(superblock)?.home_inode);
-    let files = Files::new(device, superblock.clone(), geometry.clone(), descs.to_vec());
+    let files = Files::new(device, superblock.clone(), geometry.clone(), descs);
     cubes::own_inodes(&files, home).ok()
 }
 

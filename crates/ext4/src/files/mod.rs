@@ -6,6 +6,7 @@
 //!
 //! The caller opens the file system and replays its journal; `floe_check::view` does both.
 
+use std::borrow::Cow;
 use std::io;
 
 use floe_blockdev::ReadBlocks;
@@ -226,7 +227,7 @@ pub struct Files<'d> {
     device: &'d dyn ReadBlocks,
     superblock: Superblock,
     geometry: Geometry,
-    groups: Vec<GroupDesc>,
+    groups: Cow<'d, [GroupDesc]>,
     refuses_garbage: bool,
     refuses_damaged_names: bool,
     bounds: OnceLock<Arc<dyn Bounds>>,
@@ -239,13 +240,13 @@ impl<'d> Files<'d> {
         device: &'d dyn ReadBlocks,
         superblock: Superblock,
         geometry: Geometry,
-        groups: Vec<GroupDesc>,
+        groups: impl Into<Cow<'d, [GroupDesc]>>,
     ) -> Self {
         Self {
             device,
             superblock,
             geometry,
-            groups,
+            groups: groups.into(),
             refuses_garbage: false,
             refuses_damaged_names: false,
             bounds: OnceLock::new(),

@@ -188,7 +188,7 @@ fn parent_of(stage: &Stage<'_>, dir: InodeNr) -> Option<InodeNr> {
 fn path_of(stage: &Stage<'_>, dir: InodeNr) -> Option<Vec<u8>> {
     let volume = &stage.evidence.volume;
     let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
-    let files = Files::new(stage.overlay, superblock, geometry, volume.groups.clone());
+    let files = Files::new(stage.overlay, superblock, geometry, &volume.groups);
     let (mut at, mut parts): (InodeNr, Vec<Vec<u8>>) = (dir, Vec::new());
     for _ in 0..MOST_ABOVE {
         if at == InodeNr::ROOT {

@@ -142,7 +142,7 @@ impl<'a> Stage<'a> {
     fn named_lost_found(&self, dir: InodeNr) -> Option<InodeNr> {
         let volume = &self.evidence.volume;
         let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
-        let files = Files::new(self.overlay, superblock, geometry, volume.groups.clone());
+        let files = Files::new(self.overlay, superblock, geometry, &volume.groups);
         let listing = files.list(&files.node(dir).ok()?).ok()?;
         let mut entries = listing.entries.into_iter();
         entries.find(|entry| entry.name == b"lost+found").map(|entry| entry.inode)

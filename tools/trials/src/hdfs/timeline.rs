@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use floe_testkit::picture::Picture;
 
 /// Work of a client since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +66,7 @@ impl Timeline {
         let x = |at: Duration| LEFT + at.as_secs_f64() / end * WIDTH;
         let most = self.rates().flat_map(|(_, rates)| rates).max().unwrap_or(1).max(1) as f64;
         let behind = self.moments.iter().map(|moment| moment.behind).max().unwrap_or(1).max(1);
-        let mut picture = Picture::new();
+        let mut picture = Picture::new(LEFT + WIDTH + 30.0, LOWER + 40.0);
         picture.text(
             LEFT,
             25.0,
@@ -98,7 +99,7 @@ impl Timeline {
         }
         picture.text(LEFT, LOWER + 20.0, "black", "0 s");
         picture.text(LEFT + WIDTH - 30.0, LOWER + 20.0, "black", &format!("{end:.0} s"));
-        picture.0 + "</svg>\n"
+        picture.finish()
     }
 }
 
@@ -110,30 +111,6 @@ const HEIGHT: f64 = 150.0;
 const UPPER: f64 = 40.0 + HEIGHT;
 const LOWER: f64 = 90.0 + 2.0 * HEIGHT;
 const COLOURS: [&str; 4] = ["#1b6ca8", "#c0562c", "#3c8d40", "#7b4fa0"];
-
-/// An SVG that is being written.
-struct Picture(String);
-
-impl Picture {
-    fn new() -> Self {
-        let (width, height) = (LEFT + WIDTH + 30.0, LOWER + 40.0);
-        Self(format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
-             font-family=\"sans-serif\" font-size=\"13\">\n\
-             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-        ))
-    }
-
-    fn text(&mut self, x: f64, y: f64, colour: &str, text: &str) {
-        self.0 += &format!("<text x=\"{x:.1}\" y=\"{y:.1}\" fill=\"{colour}\">{text}</text>\n");
-    }
-
-    fn polyline(&mut self, points: impl Iterator<Item = (f64, f64)>, colour: &str) {
-        let points: Vec<String> = points.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        let points = points.join(" ");
-        self.0 += &format!("<polyline points=\"{points}\" fill=\"none\" stroke=\"{colour}\"/>\n");
-    }
-}
 
 impl fmt::Display for Timeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -9,7 +9,9 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 /// Environment variable with the kernel to use if no option names one.
-pub(crate) const VARIABLE: &str = "FLOE_GUEST_KERNEL";
+const VARIABLE: &str = "FLOE_GUEST_KERNEL";
+/// Debian's path of User Mode Linux.
+const USER_MODE_LINUX: &str = "/usr/bin/linux.uml";
 /// Advice for Debian; other kernels work too if they have ext4 and virtio disks built in or as
 /// modules.
 const HOW_TO_GET_ONE: &str = "no kernel to boot: as root `apt install linux-image-cloud-amd64`, or as anyone \
@@ -52,6 +54,13 @@ impl Kernel {
                 .find(|folder| folder.is_dir())
         });
         Ok(Self { image, modules, is_program: false })
+    }
+
+    /// As [`Self::find`], but User Mode Linux before those in `/boot`: it boots faster, and its file systems are the same.
+    pub(crate) fn fastest(named: Option<&Path>) -> Result<Self> {
+        let program = Path::new(USER_MODE_LINUX);
+        let is_free = named.is_none() && std::env::var_os(VARIABLE).is_none();
+        Self::find(if is_free && program.exists() { Some(program) } else { named })
     }
 
     /// A User Mode Linux kernel; its modules are in Debian's location.

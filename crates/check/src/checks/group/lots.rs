@@ -4,13 +4,12 @@
 //! Emits: `NativeIdentityWrong`, `LotRecordWrong`.
 //! Does not verify: reservation files and sub-superblocks (`reservations.rs` and `cubes.rs` here, which this check calls).
 
-use floe_format::ext::superblock::Superblock;
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::{LotRecord, OFFSET, is_desc_size, region_share};
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
 use super::reservations::{OwnFiles, is_reservation_file};
-use crate::checks::superblock::backups::MOST_BACKUPS;
+use crate::checks::superblock::backups::{self, MOST_BACKUPS};
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
 use crate::volume::cubes::is_sealed;
@@ -122,11 +121,9 @@ fn layout_fault(
 
 /// The size of regions that a backup of the superblock of this file system says.
 fn region_blocks_in(volume: &Volume<'_>, block: BlockNr) -> Option<u32> {
-    let mut bytes = [0; Superblock::SIZE];
-    volume.device.read_at(volume.geometry.offset_bytes(block), &mut bytes).ok()?;
-    let backup = Superblock::decode(&bytes);
-    let is_ours = Superblock::checksum_ok(&bytes) && backup.uuid == volume.superblock.uuid;
-    Identity::of(&backup).filter(|_| is_ours).map(|identity| identity.region_blocks)
+    let backup = backups::read(volume, block).ok()?;
+    let identity = Identity::of(&backup).filter(|_| backup.uuid == volume.superblock.uuid);
+    identity.map(|identity| identity.region_blocks)
 }
 
 /// The facts by which a record is judged.

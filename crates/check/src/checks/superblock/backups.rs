@@ -43,7 +43,10 @@ pub fn check(volume: &Volume<'_>, found: &mut Findings) {
 }
 
 /// The superblock in a block, or why it is none.
-fn read(volume: &Volume<'_>, block: BlockNr) -> Result<Superblock, &'static str> {
+pub(in crate::checks) fn read(
+    volume: &Volume<'_>,
+    block: BlockNr,
+) -> Result<Superblock, &'static str> {
     let mut bytes = [0; 1024];
     let offset_bytes = volume.geometry.offset_bytes(block);
     volume.device.read_at(offset_bytes, &mut bytes).map_err(|_| "it cannot be read")?;
