@@ -22,7 +22,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let status = Command::new(&cargo)
         .args(["test", "--release", "-p", "floe-disk", "--test", "all", "--", "--ignored"])
-        .args(["--nocapture", "journal_crash", "journal_ops"])
+        .args(["--nocapture", "journal_crash", "journal_ops", "cube_crash"])
         .env("FLOE_CRASH_SEEDS", format!("{}-{last}", args.seed))
         .status()
         .context("starting cargo")?;

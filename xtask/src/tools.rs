@@ -65,6 +65,7 @@ pub(crate) const TOOLS: [Tool; 3] = [
             "screenshots",
             "shards",
             "simulate-schedule",
+            "tenants",
             "tuned",
         ],
     },

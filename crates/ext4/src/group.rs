@@ -168,13 +168,75 @@ impl Groups {
             }
             _ => {}
         }
-        if let Some(seed) = self.seed {
-            let crc = bitmap::checksum(seed, &bytes, per_group);
-            desc.inode_bitmap_csum = bitmap::checksum_cut(crc, self.geometry.desc_size);
-        }
-        tx.zeroed(desc.inode_bitmap)?.copy_from_slice(&bytes);
+        self.put_inode_bitmap(tx, &mut desc, &bytes)?;
         self.put_desc(tx, group, desc)?;
         Ok(was_used != used)
+    }
+
+    /// Inodes by their number in the group that were never written, as the descriptor says, in blocks of the table before that
+    /// of an inode: they are zeroed before it is used.
+    fn hidden_before(&self, inode: InodeNr) -> Result<(GroupNr, Range<u32>), Refusal> {
+        let geo = &self.geometry;
+        let (group, index) = geo.place_of(inode).ok_or(Refusal::Missing("such inode"))?;
+        let desc = self.desc(group)?;
+        let per_block = (geo.block_size / geo.inode_size).max(1);
+        let written = match geo.features.group_desc_csum() {
+            true if desc.inode_uninit() => 0,
+            true => geo.inodes_per_group.saturating_sub(desc.itable_unused),
+            false => geo.inodes_per_group,
+        };
+        Ok((group, written..(index - index % per_block).max(written)))
+    }
+
+    /// Whether all blocks of the table of inodes before that of an inode have been written. If not, [`Groups::mark_inode`]
+    /// changes each of them.
+    ///
+    /// # Errors
+    /// [`Refusal::Missing`] if there is no such inode.
+    pub fn is_table_open(&self, inode: InodeNr) -> Result<bool, Refusal> {
+        Ok(self.hidden_before(inode)?.1.is_empty())
+    }
+
+    /// Zeroes the next block of the table of inodes that was never written, of those before the block of an inode, so that
+    /// readers may read it from now on. Returns whether [`Groups::is_table_open`] then.
+    ///
+    /// # Errors
+    /// As [`Groups::mark_inode`].
+    pub fn open_table(&mut self, tx: &mut dyn Tx, inode: InodeNr) -> Result<bool, Refusal> {
+        let (group, hidden) = self.hidden_before(inode)?;
+        if hidden.is_empty() {
+            return Ok(true);
+        }
+        let geo = &self.geometry;
+        let per_block = (geo.block_size / geo.inode_size).max(1);
+        let end = (hidden.start - hidden.start % per_block + per_block).min(hidden.end);
+        for index in hidden.start..end {
+            self.zero_inode(tx, geo.inode_at(group, index))?;
+        }
+        let mut desc = self.desc(group)?;
+        desc.itable_unused = geo.inodes_per_group - end;
+        if desc.inode_uninit() {
+            let bytes = self.inode_bitmap(tx, group)?;
+            self.put_inode_bitmap(tx, &mut desc, &bytes)?;
+        }
+        self.put_desc(tx, group, desc)?;
+        Ok(end == hidden.end)
+    }
+
+    /// Writes a bitmap of inodes, which has a checksum from then on.
+    fn put_inode_bitmap(
+        &self,
+        tx: &mut dyn Tx,
+        desc: &mut GroupDesc,
+        bytes: &[u8],
+    ) -> Result<(), Refusal> {
+        desc.flags &= !FLAG_INODE_UNINIT;
+        if let Some(seed) = self.seed {
+            let crc = bitmap::checksum(seed, bytes, self.geometry.inodes_per_group);
+            desc.inode_bitmap_csum = bitmap::checksum_cut(crc, self.geometry.desc_size);
+        }
+        tx.zeroed(desc.inode_bitmap)?.copy_from_slice(bytes);
+        Ok(())
     }
 
     /// Makes all bytes of an inode zero.

@@ -5,17 +5,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use floe_format::native::cube::{FsyncMode, MOST_CUBES, OnError, Policies, Recovery};
+use floe_format::native::cube::{FsyncMode, JournalMode, OnError, Policies, Recovery};
 use floe_format::{Geometry, GroupNr, InodeNr};
 use floe_sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicUsize, Ordering};
-use floe_sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, thread, thread_number};
+use floe_sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, thread, thread_number};
 
 use crate::FsError;
+use by_cube::ByCube;
 use desk::Desk;
 pub(crate) use desk::Job;
 use pins::Pins;
 
 mod bounds;
+pub(crate) mod by_cube;
 mod call;
 mod desk;
 pub(crate) mod pins;
@@ -24,8 +26,6 @@ pub use call::{CubeCall, Settings, Which};
 
 /// Counters of a gate: threads that run at the same time seldom share one.
 const COUNTERS: usize = 8;
-/// Gates of a leaf of their table.
-const LEAF: usize = 64;
 /// How long a cube that is to be taken away waits for the calls inside.
 const MOST_WAIT: Duration = Duration::from_secs(10);
 /// How often a thread that waits at a gate looks again.
@@ -70,6 +70,17 @@ impl Mode {
     }
 }
 
+/// The end of changes that wait in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// They reach the disk: they were accepted, also where the cube failed since.
+    Written,
+    /// The cube is checked or repaired: they wait until it is served again.
+    Held,
+    /// The cube failed, and its policy is to drop what is not durable.
+    Dropped,
+}
+
 /// A counter on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -79,6 +90,8 @@ struct Counter(AtomicI64);
 #[derive(Debug, Default)]
 struct Gate {
     mode: AtomicU8,
+    /// Each change reaches the disk at once.
+    at_once: AtomicBool,
     running: [Counter; COUNTERS],
     about: Mutex<About>,
 }
@@ -116,9 +129,6 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// A leaf of the table of gates.
-type Leaf = [OnceLock<Box<Gate>>; LEAF];
-
 /// Sizes by which inodes and blocks lie in lots.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
@@ -141,8 +151,8 @@ pub struct Gates {
     owners: Box<[AtomicU32]>,
     /// A lot has an owner besides the root cube.
     has_cubes: AtomicBool,
-    /// Gates by number, in leaves that are made when they are needed.
-    gates: Box<[OnceLock<Box<Leaf>>]>,
+    /// Gates by number. The root cube has none.
+    gates: ByCube<Gate>,
     /// Directories above cubes.
     pins: RwLock<Arc<Pins>>,
     /// Cubes that fail together, each with the smallest number among them; 0: the root cube.
@@ -164,7 +174,6 @@ impl Gates {
     pub(crate) fn new(lot_groups: u32, geometry: &Geometry) -> Self {
         let groups = geometry.group_count;
         let lots = groups.checked_div(lot_groups).map_or(0, |_| groups.div_ceil(lot_groups));
-        let leaves = if lots > 0 { MOST_CUBES as usize / LEAF + 1 } else { 0 };
         Self {
             sizes: Sizes {
                 lot_groups,
@@ -175,7 +184,7 @@ impl Gates {
             own_files: Default::default(),
             owners: (0..lots).map(|_| AtomicU32::new(0)).collect(),
             has_cubes: AtomicBool::new(false),
-            gates: (0..leaves).map(|_| OnceLock::new()).collect(),
+            gates: ByCube::new(lots > 0),
             pins: RwLock::default(),
             couples: RwLock::default(),
             desk: Mutex::default(),
@@ -242,27 +251,20 @@ impl Gates {
         group.map_or(0, |group| self.of_group(GroupNr(group)))
     }
 
-    /// The gate of a cube; `None` for numbers that no cube has.
+    /// The gate of a cube; `None` for the root cube, and numbers that no cube has.
     fn known(&self, cube: u32) -> Option<&Gate> {
-        let leaf = self.gates.get(cube as usize / LEAF).filter(|_| cube > 0)?;
-        let leaf = leaf.get_or_init(|| Box::new(std::array::from_fn(|_| OnceLock::new())));
-        Some(leaf.get(cube as usize % LEAF)?.get_or_init(Box::default))
-    }
-
-    /// All gates that were ever asked for, with their numbers.
-    fn all(&self) -> impl Iterator<Item = (u32, &Gate)> {
-        let leaves = (0..).step_by(LEAF).zip(&self.gates);
-        let leaves = leaves.filter_map(|(first, leaf)| Some((first, leaf.get()?)));
-        leaves.flat_map(|(first, leaf)| {
-            let gates = (first..).zip(leaf.iter());
-            gates.filter_map(|(cube, gate)| Some((cube, &**gate.get()?)))
-        })
+        let gate = self.gates.of(cube);
+        (!std::ptr::eq(gate, self.gates.of(0))).then_some(gate)
     }
 
     /// Sets what is known of a cube. `failed`: a failure is recorded on the disk.
     pub(crate) fn know(&self, cube: u32, policies: Policies, failed: bool) {
         if let Some(gate) = self.known(cube) {
             gate.about().policies = policies;
+            // Content that is logged reaches the log as programs wrote it; and where fsync orders nothing, the journal does.
+            let at_once =
+                policies.journal_mode == JournalMode::Data || policies.fsync_mode == FsyncMode::Off;
+            gate.at_once.store(at_once, Ordering::SeqCst);
         }
         if failed {
             self.fail(cube, "a failure was recorded before".to_owned());
@@ -273,6 +275,7 @@ impl Gates {
     pub(crate) fn forget(&self, cube: u32) {
         if let Some(gate) = self.known(cube) {
             *gate.about() = About::default();
+            gate.at_once.store(false, Ordering::SeqCst);
             gate.mode.store(Mode::Serving as u8, Ordering::SeqCst);
         }
     }
@@ -337,6 +340,42 @@ impl Gates {
         self.known(cube).is_some_and(|gate| gate.about().why.is_some())
     }
 
+    /// Whether changes of a cube may wait in memory. Not once it has failed: whoever gets past the gate is told by the disk.
+    pub(crate) fn lets_wait(&self, cube: u32) -> bool {
+        self.known(cube)
+            .is_none_or(|gate| gate.mode() == Mode::Serving && !gate.at_once.load(Ordering::SeqCst))
+    }
+
+    /// The end of changes that wait.
+    pub(crate) fn fate(&self, cube: u32) -> Fate {
+        let Some(gate) = self.known(cube) else { return Fate::Written };
+        let mode = gate.mode();
+        if mode == Mode::Serving {
+            return Fate::Written;
+        }
+        let about = gate.about();
+        if about.why.is_some() && about.policies.on_error == OnError::Crash {
+            return Fate::Dropped;
+        }
+        if matches!(mode, Mode::Checked | Mode::Away) { Fate::Held } else { Fate::Written }
+    }
+
+    /// Whether names and blocks may lead from one cube into another.
+    pub(crate) fn is_coupled(&self) -> bool {
+        self.coupled.load(Ordering::Acquire)
+    }
+
+    /// Blocks and inodes of a whole lot.
+    pub(crate) fn lot(&self) -> (u64, u64) {
+        let of = |each: u32| u64::from(self.sizes.lot_groups) * u64::from(each);
+        (of(self.sizes.blocks_per_group), of(self.sizes.inodes_per_group))
+    }
+
+    /// Whether there are lots, and so can be cubes.
+    pub(crate) fn has_lots(&self) -> bool {
+        !self.owners.is_empty()
+    }
+
     /// How a cube is served, and why it is not served as usual.
     pub fn state(&self, cube: u32) -> (Mode, Option<String>) {
         let Some(gate) = self.known(cube) else { return (Mode::Serving, None) };
@@ -347,6 +386,7 @@ impl Gates {
     /// The cubes that have failed, and why.
     pub fn failures(&self) -> Vec<(u32, Mode, String)> {
         let failed = self
+            .gates
             .all()
             .filter_map(|(cube, gate)| Some((cube, gate.mode(), gate.about().why.clone()?)));
         failed.collect()

@@ -57,6 +57,8 @@ pub enum DiskError {
 pub(crate) enum ChangeError {
     /// The operation was refused: nothing changed.
     Refused(OpError),
+    /// The journal of a cube ended while it made room: nothing changed on the disk, but in the volume, which is to be read anew.
+    Apart,
     /// It could not be written: nothing more can be.
     Ended(String),
 }
@@ -119,7 +121,10 @@ impl<D: WriteBlocks> Disk<D> {
             Self::Journaled(journal) => {
                 let mut tx = journal.begin(CREDITS).map_err(|error| ended(&error))?;
                 let value = run(&mut tx).map_err(ChangeError::Refused)?;
-                let id = tx.finish().map_err(|error| ended(&error))?;
+                let id = tx.finish().map_err(|error| match journal.is_sound() {
+                    true => ChangeError::Apart,
+                    false => ended(&error),
+                })?;
                 Ok((value, Some(id)))
             }
             Self::Direct { device, geometry } => {

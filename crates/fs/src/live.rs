@@ -18,7 +18,7 @@ use floe_disk::volume::Volume;
 use floe_ext4::files::Files;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::InodeNr;
-use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
+use floe_sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::cubes::Gates;
 use crate::disk::{ChangeError, Disk, DiskError};
@@ -42,6 +42,8 @@ pub struct Live<'f, 'd, D> {
     space: Space,
     faults: Faults,
     gates: Arc<Gates>,
+    /// Blocks of the metadata regions of lots, once somebody asked for them.
+    regions: OnceLock<Vec<u64>>,
 }
 
 #[derive(Debug)]
@@ -78,7 +80,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             ended: None,
             durable: durable::Waiting::default(),
         });
-        let live = Self { disk, image, work, space, faults, gates };
+        let live = Self { disk, image, work, space, faults, gates, regions: OnceLock::new() };
         live.learn_cubes();
         live.run(InodeNr::ROOT, |volume, tx| volume.begin_writing(tx, now))?;
         live.meet_stray_orphans();
@@ -212,7 +214,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         &self,
         mut run: impl FnMut(&mut Volume, &mut dyn Tx) -> Result<T, OpError>,
     ) -> Result<T, FsError> {
-        let mut again = true;
+        let (mut again, mut once_more) = (true, true);
         loop {
             let mut work = self.work();
             if let Some(why) = &work.ended {
@@ -246,19 +248,33 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
                     again = false;
                 }
                 Err(ChangeError::Refused(error)) => return Err(of_op(error)),
-                Err(ChangeError::Ended(why)) => {
-                    work.ended = Some(why.clone());
-                    self.faults.end_writing();
-                    return Err(FsError::Ended(why));
+                // A change that concerns the cube is refused now.
+                Err(ChangeError::Apart) if once_more => {
+                    self.read_anew(&mut work, "the journal of a cube ended");
+                    once_more = false;
                 }
+                Err(ChangeError::Apart) => return Err(self.end_work(&mut work, "a journal ended")),
+                Err(ChangeError::Ended(why)) => return Err(self.end_work(&mut work, &why)),
             }
         }
     }
 
-    /// Reads the volume anew after an operation panicked, whose transaction was given up. Without that nothing is written any
-    /// more.
+    /// Nothing is written any more.
+    fn end_work(&self, work: &mut Work, why: &str) -> FsError {
+        work.ended = Some(why.to_owned());
+        self.faults.end_writing();
+        FsError::Ended(why.to_owned())
+    }
+
+    /// Reads the volume anew after an operation panicked.
     fn revive(&self, work: &mut Work, panic: &(dyn Any + Send)) -> FsError {
         let what = panic_message(panic);
+        self.read_anew(work, &what);
+        FsError::Panicked { what }
+    }
+
+    /// Reads the volume anew after a transaction was given up. Without that nothing is written any more.
+    fn read_anew(&self, work: &mut Work, what: &str) {
         let flushed = self.disk.flush().map_err(|error| error.to_string());
         let volume = &mut work.volume;
         let read = flushed.and_then(|()| {
@@ -269,10 +285,8 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         // Its spans of freeings begin anew.
         work.durable = work.durable.begin_anew();
         if let Err(why) = read {
-            work.ended = Some(format!("{what}; {why}"));
-            self.faults.end_writing();
+            self.end_work(work, &format!("{what}; {why}"));
         }
-        FsError::Panicked { what }
     }
 
     /// Does the steps of an operation on an inode, each a transaction of its own.

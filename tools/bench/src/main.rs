@@ -19,6 +19,7 @@ mod scaling;
 mod screenshots;
 mod shards;
 mod simulate;
+mod tenants;
 mod tuned;
 
 use std::process::ExitCode;
@@ -74,6 +75,8 @@ enum Chore {
     Shards(shards::Args),
     /// Simulate the scheduling policies with more workers than this machine has cores
     SimulateSchedule(simulate::Args),
+    /// Let SQLite and mail servers run in cubes and outside, on a model of a device whose flushes are slow
+    Tenants(tenants::Args),
     /// Build the static program, optimised by a profile of checks and repairs (`make static`)
     Tuned(tuned::Args),
     /// Run one program and print its time and memory (used by `bench`)
@@ -114,6 +117,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Screenshots(args) => screenshots::run(&args),
         Chore::Shards(args) => shards::run(&args),
         Chore::SimulateSchedule(args) => simulate::run(&args),
+        Chore::Tenants(args) => tenants::run(&args),
         Chore::Tuned(args) => tuned::run(&args),
         Chore::Measure(args) => measure::run(&args),
         Chore::ReadSameBytes(args) => bench::same_bytes::run(&args),

@@ -62,13 +62,17 @@ impl<D: WriteBlocks> Journal<D> {
         own.filter_map(|lane| Some((lane.cube, lane.state.failed.clone()?))).collect()
     }
 
+    /// Whether the journal of inode 8 goes on, and with it all that have not ended.
+    pub fn is_sound(&self) -> bool {
+        let shared = self.lock();
+        shared.lanes[0].state.failed.is_none() && shared.flushes.failed.is_none()
+    }
+
     /// `Err` unless an error was that of a cube's journal, so that all others go on.
     pub(super) fn judge_root(&self, error: JournalError) -> Result<(), JournalError> {
-        let shared = self.lock();
-        let is_sound = shared.lanes[0].state.failed.is_none() && shared.flushes.failed.is_none();
         // A journal that has ended is left out the next time: without one, the error would come again.
-        let has_ended = shared.lanes.iter().any(|lane| lane.state.failed.is_some());
-        if is_sound && has_ended { Ok(()) } else { Err(error) }
+        let has_ended = self.lock().lanes.iter().any(|lane| lane.state.failed.is_some());
+        if self.is_sound() && has_ended { Ok(()) } else { Err(error) }
     }
 
     /// Ends the journal of a cube: nothing of it is written any more, and what was not durable is lost. The others go on, but
@@ -90,15 +94,19 @@ impl<D: WriteBlocks> Journal<D> {
     /// # Errors
     /// As [`Journal::commit`].
     pub fn abandon_cube(&self, cube: u32, why: &str) -> Result<bool, JournalError> {
+        let mut is_apart = false;
         loop {
             let mut shared = self.lock();
             let Some(lane) = shared.lane_of_cube(cube).filter(|lane| *lane > 0) else {
                 return Ok(false);
             };
-            let state = &shared.lanes[lane].state;
-            if state.failed.is_none() && !state.running.partners.is_empty() {
+            let Lane { state, inode, .. } = &shared.lanes[lane];
+            // So are those that inode 8 logged because they were too long for the cube's log.
+            let is_lent = !is_apart && shared.lots.moves.values().any(|to| to == inode);
+            if state.failed.is_none() && (is_lent || !state.running.partners.is_empty()) {
                 drop(shared);
                 self.commit_cube(cube)?;
+                is_apart = true;
                 continue;
             }
             shared.end_lanes([lane], why);
@@ -117,7 +125,7 @@ impl<D: WriteBlocks> Journal<D> {
         let data_writes = self.data_writes.load(floe_sync::atomic::Ordering::SeqCst);
         let goals = |shared: &Shared| {
             let own = shared.lane_of_cube(cube).unwrap_or(0);
-            // Until a new lot has moved, the journal of inode 8 logs a part of the cube.
+            // Until a lot has moved, the journal of inode 8 logs a part of the cube.
             let root =
                 own > 0 && shared.lots.moves.values().any(|to| *to == shared.lanes[own].inode);
             let lanes = if root { vec![own, 0] } else { vec![own] };

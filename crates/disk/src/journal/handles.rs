@@ -119,6 +119,11 @@ impl Handle<'_> {
         Held::Ours
     }
 
+    /// Whether this handle has all blocks.
+    pub(super) const fn is_alone(&self) -> bool {
+        self.alone
+    }
+
     /// The blocks that this handle owns.
     pub(super) fn owned(&self) -> BTreeSet<BlockNr> {
         let table = self.handles.table();

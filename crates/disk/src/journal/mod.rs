@@ -38,6 +38,7 @@ mod end;
 mod error;
 mod handles;
 mod in_log;
+mod loan;
 mod log;
 mod open;
 pub mod recovery;

@@ -84,6 +84,7 @@ impl<D: WriteBlocks> Journal<D> {
             checkpoints: 0,
             data_durable: 0,
             commit_time,
+            loans: 0,
             lots,
         };
         Ok(Self {

@@ -78,6 +78,8 @@ pub(super) struct Shared {
     pub(super) data_durable: u64,
     /// Time of the last commit, of any log: seconds since 1970 and nanoseconds.
     pub(super) commit_time: (u64, u32),
+    /// Changes that were longer than the log of their cube allows.
+    pub(super) loans: u64,
 }
 
 /// The owners of lots, for journals (rule R1): a block is logged by the journal that owns its lot.
@@ -157,6 +159,16 @@ impl Lots {
             self.lanes.remove(&lot);
         } else {
             self.lanes.insert(lot, lane);
+        }
+    }
+
+    /// Gives all lots of a log to the first one; they move back.
+    pub(super) fn lend(&mut self, lane: usize, inode: u32) {
+        let own: Vec<u32> =
+            self.lanes.iter().filter(|(_, owner)| **owner == lane).map(|(lot, _)| *lot).collect();
+        for lot in own {
+            self.give(lot, 0);
+            self.moves.entry(lot).or_insert(inode);
         }
     }
 

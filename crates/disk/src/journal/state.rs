@@ -210,9 +210,13 @@ impl State {
         freed: &[BlockRun],
     ) -> (u64, u64) {
         let new = changed.filter(|block| !self.running.images.contains_key(block)).count();
-        let revokes: usize = freed.iter().map(|&run| self.logged_of(run).len()).sum();
         let (images, revoked) = (self.running.images.len() + new, self.running.revoked.len());
-        (images as u64, (revoked + revokes) as u64)
+        (images as u64, revoked as u64 + self.revokes(freed))
+    }
+
+    /// Blocks of these runs that are revoked when they are freed.
+    pub(super) fn revokes(&self, freed: &[BlockRun]) -> u64 {
+        freed.iter().map(|&run| self.logged_of(run).len() as u64).sum()
     }
 
     /// Adds changes to the running transaction. `freed` was freed before the blocks in `changed` were written last.

@@ -1,5 +1,6 @@
 //! One change of several blocks, whole or not at all.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use floe_blockdev::WriteBlocks;
@@ -35,7 +36,8 @@ impl<'j, D: WriteBlocks> JournalTx<'j, D> {
 
     /// Lets the changes join the running transaction, whose number comes back: what was freed may be used again when
     /// that is durable, and [`Journal::commit`] makes it so. Changes of blocks that several journals own join one in each, and
-    /// all become durable together. Waits for room if the change took more blocks than it had reserved.
+    /// all become durable together. Waits for room if the change took more blocks than it had reserved, or if it is longer than
+    /// the journal of its cube allows: then that of inode 8 has it.
     ///
     /// # Errors
     /// [`JournalError::Aborted`]; [`JournalError::TooLong`] if more blocks have to be revoked than fit into one transaction;
@@ -52,7 +54,7 @@ impl<'j, D: WriteBlocks> JournalTx<'j, D> {
             .collect();
         // Never logged where there may be several journals (rule R1).
         let superblock = if journal.is_native { changed.remove(&BlockNr(0)) } else { None };
-        let shares = journal.lock().shares(geo, changed, &self.freed);
+        let (shares, lent) = journal.divide(changed, &self.freed, self.handle.is_alone())?;
         let mut shared = journal.room_for(|shared| {
             let share_len = |(&lane, share): (&usize, &super::shared::Share)| {
                 let state = &shared.lanes[lane].state;
@@ -62,6 +64,7 @@ impl<'j, D: WriteBlocks> JournalTx<'j, D> {
             shares.iter().map(share_len).collect()
         })?;
         let id = shared.join(geo, shares);
+        shared.bury(&lent);
         if let Some(image) = superblock {
             shared.superblock = Some(image);
             shared.superblock_due = true;
@@ -83,22 +86,28 @@ impl<'j, D: WriteBlocks> JournalTx<'j, D> {
         superblock.encode_with_checksum(bytes);
     }
 
-    /// `Err` if another block would make the change alone longer than a transaction of its journal may be, or if that journal
-    /// has ended.
+    /// `Err` if another block would make the change alone longer than transactions of the journals may be, or if the journal of
+    /// that block has ended. That of inode 8 takes the part of a shorter one, whoever is alone ([`Journal::divide`]).
     fn judge_room(&self, block: BlockNr) -> Result<(), Refusal> {
         let shared = self.journal.lock();
         let geo = &self.journal.geometry;
         let lane = self.judge_lane(&shared, block)?;
-        let log = &shared.lanes[lane].log;
-        let limit = u64::from(log.limit());
-        if log.cost(self.changed.len() as u64 + 1, 0) <= limit {
+        let fits = |lane: usize, blocks: u64| {
+            let log = &shared.lanes[lane].log;
+            log.cost(blocks, 0) <= u64::from(log.limit())
+        };
+        let all = self.changed.len() as u64 + 1;
+        if fits(lane, all) || self.handle.is_alone() && fits(0, all) {
             return Ok(());
         }
-        let own = self.changed.numbers().filter(|other| shared.lane_of(geo, *other) == lane);
-        if log.cost(own.count() as u64 + 1, 0) > limit {
-            return Err(Refusal::TooMuch("the change is longer than a quarter of the journal"));
+        let mut counts: BTreeMap<usize, u64> = BTreeMap::from([(lane, 1)]);
+        for other in self.changed.numbers() {
+            *counts.entry(shared.lane_of(geo, other)).or_default() += 1;
         }
-        Ok(())
+        match counts.into_iter().all(|(lane, blocks)| fits(lane, blocks)) {
+            true => Ok(()),
+            false => Err(Refusal::TooMuch("the change is longer than a quarter of the journal")),
+        }
     }
 
     /// The blocks that this handle owns, as one beside others.

@@ -12,6 +12,7 @@ use floe_format::ext::xattr::{
 use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, BlockRun, InodeNr};
 
+use super::credits::Reach;
 use super::staged::Op;
 use super::{Caller, OpError};
 use crate::volume::Volume;
@@ -115,7 +116,7 @@ impl Volume {
         value: &[u8],
         mode: SetMode,
     ) -> Result<(), OpError> {
-        self.op(tx, caller, |op| {
+        self.op_of(Reach::One, tx, caller, |op| {
             let mut inode = op.inode(inode)?;
             judge_changeable(&inode)?;
             let (index, name) = split(name)?;
@@ -141,7 +142,7 @@ impl Volume {
         inode: InodeNr,
         name: &[u8],
     ) -> Result<(), OpError> {
-        self.op(tx, caller, |op| {
+        self.op_of(Reach::One, tx, caller, |op| {
             let mut inode = op.inode(inode)?;
             judge_changeable(&inode)?;
             let (index, name) = split(name)?;

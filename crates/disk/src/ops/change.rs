@@ -5,6 +5,7 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode, TimeField, Timestamp};
 use floe_format::features::{Incompat, RoCompat};
 
+use super::credits::Reach;
 use super::staged::Op;
 use super::{Caller, OpError};
 use crate::volume::Volume;
@@ -57,7 +58,7 @@ impl Volume {
         inode: InodeNr,
         change: &Change,
     ) -> Result<(), OpError> {
-        self.op(tx, caller, |op| {
+        self.op_of(Reach::One, tx, caller, |op| {
             let mut inode = op.inode(inode)?;
             op.change(&mut inode, change)?;
             op.put(&mut inode)

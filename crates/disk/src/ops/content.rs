@@ -10,6 +10,7 @@ use floe_format::ext::inode::{FileType, Inode, InodeFlags, OwnedInode, TimeField
 use floe_format::features::RoCompat;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
+use super::credits::Reach;
 use super::staged::Op;
 use super::{Caller, OpError};
 use crate::volume::Volume;
@@ -125,7 +126,8 @@ impl Volume {
     /// Before the transaction is committed the device must be flushed.
     ///
     /// # Errors
-    /// [`OpError::NoSpace`], [`OpError::TooLarge`], [`OpError::NotPermitted`], [`OpError::Unsupported`] for encrypted files.
+    /// [`OpError::NoSpace`], [`OpError::TooLarge`], [`OpError::NotPermitted`], [`OpError::Unsupported`] for encrypted files;
+    /// [`OpError::TooLong`] for several blocks of which the journal of the cube has no room for a change: write fewer.
     /// The map and the size are as before then, but bytes that were there may be overwritten.
     pub fn write(
         &mut self,
@@ -136,7 +138,10 @@ impl Volume {
         at: u64,
         bytes: &[u8],
     ) -> Result<(), OpError> {
-        self.op(tx, caller, |op| op.write(data, inode, at, bytes))
+        let size = u64::from(self.geometry().block_size);
+        let blocks = at.saturating_add(bytes.len() as u64).div_ceil(size) - at / size;
+        let reach = if blocks > 1 { Reach::Pieces } else { Reach::One };
+        self.op_of(reach, tx, caller, |op| op.write(data, inode, at, bytes))
     }
 
     /// The largest size in bytes that a file of this kind of map may have.

@@ -6,8 +6,9 @@ use floe_format::ext::inode::{BLOCK_BYTES, FileType, InodeFlags, OwnedInode, Tim
 use floe_format::features::RoCompat;
 use floe_format::{BlockRun, GroupNr, InodeNr, LogicalBlock};
 
+use super::credits::Reach;
 use super::staged::Op;
-use super::{Caller, OpError};
+use super::{Caller, OpError, Step};
 use crate::volume::Volume;
 
 /// Set-group-ID: children of a directory with it get its group.
@@ -112,7 +113,7 @@ impl Volume {
         name: &[u8],
         new: &NewInode<'_>,
     ) -> Result<InodeNr, OpError> {
-        self.op(tx, caller, |op| op.create(dir, name, new, None))
+        self.op_of(Reach::One, tx, caller, |op| op.create(dir, name, new, None))
     }
 
     /// Promises numbers of free inodes, 1 to `most`, near the directory of what they are for. Nothing on the disk changes;
@@ -140,6 +141,30 @@ impl Volume {
         Ok(self.fs.space.free_runs(tx, group)?)
     }
 
+    /// Whether a creation with a promised number changes no block of the table of inodes but its own. If not, it changes all
+    /// before it that were never written, which are too many for one change of a small journal: [`Volume::open_table`] first.
+    ///
+    /// # Errors
+    /// There is no such inode.
+    pub fn is_table_open(&self, inode: InodeNr) -> Result<bool, OpError> {
+        Ok(self.fs.space.is_table_open(inode)?)
+    }
+
+    /// Writes zeroes to blocks of the table of inodes before a promised number that were never written, as many as a step may.
+    ///
+    /// # Errors
+    /// The table cannot be changed.
+    pub fn open_table(&mut self, tx: &mut dyn Tx, inode: InodeNr) -> Result<Step, OpError> {
+        self.op(tx, &Caller::system(Default::default()), |op| {
+            while !op.volume.fs.space.open_table(&mut op.tx, inode)? {
+                if op.is_half_full() {
+                    return Ok(Step::More);
+                }
+            }
+            Ok(Step::Done)
+        })
+    }
+
     /// Takes a promise of [`Volume::reserve_inodes`] back.
     pub fn give_back(&mut self, inode: InodeNr) {
         self.fs.space.end_reservation(inode);
@@ -158,7 +183,7 @@ impl Volume {
         new: &NewInode<'_>,
         reserved: Reserved,
     ) -> Result<(), OpError> {
-        self.op(tx, caller, |op| op.create(dir, name, new, Some(reserved)))?;
+        self.op_of(Reach::One, tx, caller, |op| op.create(dir, name, new, Some(reserved)))?;
         self.fs.space.end_reservation(reserved.inode);
         Ok(())
     }
@@ -174,7 +199,7 @@ impl Volume {
         dir: InodeNr,
         new: &NewInode<'_>,
     ) -> Result<InodeNr, OpError> {
-        self.op(tx, caller, |op| {
+        self.op_of(Reach::One, tx, caller, |op| {
             if new.kind == NewKind::Directory {
                 return Err(OpError::Invalid("a directory needs a name"));
             }
@@ -222,16 +247,20 @@ impl Op<'_> {
         let is_directory = kind == FileType::Directory;
         let generation = self.volume.draw();
         let space = &mut self.volume.fs.space;
-        let (number, generation) = match reserved {
-            Some(Reserved { inode, generation }) => {
-                space.take_inode(&mut self.tx, inode, is_directory)?;
-                (inode, generation)
-            }
+        let Reserved { inode: number, generation } = match reserved {
+            Some(reserved) => reserved,
             None => {
                 let parent = parent.number;
-                (space.new_inode(&mut self.tx, parent, is_directory, generation)?, generation)
+                let inode = space.free_inode(&mut self.tx, parent, is_directory, generation)?;
+                Reserved { inode, generation }
             }
         };
+        // Blocks of the table before it come on top.
+        let is_open = space.is_table_open(number)?;
+        space.take_inode(&mut self.tx, number, is_directory)?;
+        if !is_open {
+            self.reach = Reach::Steps;
+        }
         self.weigh_new(number);
         let size = self.volume.geometry().inode_size as usize;
         let inode = OwnedInode::new(number, size, self.extra_isize());

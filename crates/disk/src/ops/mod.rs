@@ -63,6 +63,7 @@ mod attributes;
 mod change;
 mod content;
 mod create;
+mod credits;
 mod cube_journal;
 mod cubes;
 mod directory;

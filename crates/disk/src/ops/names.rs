@@ -5,6 +5,7 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode, TimeField};
 use floe_format::native::backpointer::{Backpointer, FLAG_SEVERAL};
 
+use super::credits::Reach;
 use super::directory::{MOST_LINKS, judge_fixed};
 use super::staged::Op;
 use super::{Caller, OpError};
@@ -66,7 +67,7 @@ impl Volume {
         dir: InodeNr,
         name: &[u8],
     ) -> Result<(), OpError> {
-        self.op(tx, caller, |op| op.link(inode, dir, name))
+        self.op_of(Reach::One, tx, caller, |op| op.link(inode, dir, name))
     }
 
     /// Takes a name away from anything but a directory.
@@ -80,7 +81,7 @@ impl Volume {
         dir: InodeNr,
         name: &[u8],
     ) -> Result<Removed, OpError> {
-        self.op(tx, caller, |op| op.unlink(dir, name))
+        self.op_of(Reach::One, tx, caller, |op| op.unlink(dir, name))
     }
 
     /// Removes an empty directory.
@@ -94,7 +95,7 @@ impl Volume {
         dir: InodeNr,
         name: &[u8],
     ) -> Result<Removed, OpError> {
-        self.op(tx, caller, |op| op.rmdir(dir, name))
+        self.op_of(Reach::One, tx, caller, |op| op.rmdir(dir, name))
     }
 }
 

@@ -5,6 +5,7 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode, TimeField};
 
 use super::create::{NewInode, NewKind};
+use super::credits::Reach;
 use super::directory::{judge_fixed, type_byte};
 use super::names::Removed;
 use super::staged::Op;
@@ -56,7 +57,7 @@ impl Volume {
     ) -> Result<Renamed, OpError> {
         let from = Place { dir: from.0, name: from.1 };
         let to = Place { dir: to.0, name: to.1 };
-        self.op(tx, caller, |op| op.rename(from, to, mode))
+        self.op_of(Reach::One, tx, caller, |op| op.rename(from, to, mode))
     }
 }
 

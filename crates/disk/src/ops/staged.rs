@@ -10,6 +10,7 @@ use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
 
+use super::credits::Reach;
 use super::quota::Weight;
 use super::{Caller, OpError, panic_message};
 use crate::orphans::Orphans;
@@ -19,7 +20,7 @@ use crate::volume::{Volume, seconds_of, settle_native};
 /// Changes over a transaction that are not in it yet.
 pub(crate) struct Staged<'s> {
     outer: &'s mut dyn Tx,
-    changed: ChangedBlocks,
+    pub(super) changed: ChangedBlocks,
     revoked: Vec<BlockRun>,
     geometry: Geometry,
 }
@@ -82,12 +83,24 @@ pub(crate) struct Op<'o> {
     pub(super) weights: BTreeMap<InodeNr, Option<Weight>>,
     /// Those of them that are free now.
     pub(super) gone: BTreeSet<InodeNr>,
+    pub(super) reach: Reach,
 }
 
 impl Volume {
     /// Runs an operation. If it fails, nothing of it is left.
     pub(crate) fn op<T>(
         &mut self,
+        tx: &mut dyn Tx,
+        caller: &Caller,
+        run: impl FnOnce(&mut Op<'_>) -> Result<T, OpError>,
+    ) -> Result<T, OpError> {
+        self.op_of(Reach::Steps, tx, caller, run)
+    }
+
+    /// The same for one that can be divided, or cannot.
+    pub(super) fn op_of<T>(
+        &mut self,
+        reach: Reach,
         tx: &mut dyn Tx,
         caller: &Caller,
         run: impl FnOnce(&mut Op<'_>) -> Result<T, OpError>,
@@ -105,16 +118,14 @@ impl Volume {
             orphans_before: None,
             weights: BTreeMap::new(),
             gone: BTreeSet::new(),
+            reach,
         };
         // A panic is a bug of ours: nothing of the operation is left, as of one that fails.
         let ran = catch_unwind(AssertUnwindSafe(|| run(&mut op)));
         let ran = ran.unwrap_or_else(|panic| Err(OpError::Panicked(panic_message(&*panic))));
         let done = ran.and_then(|value| {
             op.count_usage()?;
-            let changed = &op.tx.changed;
-            let fits = changed.len() <= op.volume.most_changed
-                && op.volume.fs.space.fits_journals(changed.numbers(), false);
-            if fits { Ok(value) } else { Err(OpError::TooLong) }
+            if op.fits() { Ok(value) } else { Err(OpError::TooLong) }
         });
         let Op { tx: staged, superblock_before, orphans_before, .. } = op;
         let error = match done {

@@ -35,6 +35,8 @@ pub(super) struct Cubes {
     journals: BTreeMap<u32, (InodeNr, u32)>,
     /// A system that does not know cubes has written: what leads from one cube into another may be sound.
     coupled: bool,
+    /// A cube that is full takes no lot for now.
+    stays: bool,
     /// The objects that changed, as they were before.
     changes: Vec<Before>,
 }
@@ -184,10 +186,15 @@ impl Pool {
             *counts.entry(self.cube_of_group(group)).or_default() += 1;
         }
         counts.into_iter().all(|(cube, count)| {
-            let own = self.cubes.journals.get(&cube);
-            let most = own.map_or(usize::MAX, |(_, blocks)| *blocks as usize / SHARE_OF_JOURNAL);
+            let most = self.share_of_journal(cube);
             count <= if twice { most / 2 } else { most }
         })
+    }
+
+    /// Blocks that a change may take of the journal of a cube.
+    pub(crate) fn share_of_journal(&self, cube: u32) -> usize {
+        let own = self.cubes.journals.get(&cube);
+        own.map_or(usize::MAX, |(_, blocks)| *blocks as usize / SHARE_OF_JOURNAL)
     }
 
     /// Writes the journal of a cube into the records of its lots.
@@ -303,8 +310,21 @@ impl Pool {
         u64::from(self.regions.lot_groups) * u64::from(self.groups.geometry().blocks_per_group)
     }
 
+    /// Whether cubes that are full take free lots.
+    pub(crate) const fn let_grow(&mut self, may: bool) {
+        self.cubes.stays = !may;
+    }
+
+    /// The same, asked.
+    pub(crate) const fn may_grow(&self) -> bool {
+        !self.cubes.stays
+    }
+
     /// Gives a cube one more lot. Returns whether its limit allows that and there is a free one.
     pub(crate) fn grow(&mut self, tx: &mut dyn Tx, cube: u32) -> Result<bool, Refusal> {
+        if self.cubes.stays {
+            return Ok(false);
+        }
         let limit = self.cubes.limits.get(&cube).copied().unwrap_or(0);
         let lots = self.lots_of(cube).len() as u64 + 1;
         if limit > 0 && lots.saturating_mul(self.lot_blocks()) > limit {

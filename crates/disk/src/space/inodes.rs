@@ -10,12 +10,12 @@ use floe_format::{GroupNr, InodeNr};
 use super::Pool;
 
 impl Pool {
-    /// A free inode for something new in the directory `parent`, marked as used. `hint` spreads what begins a tree of its
-    /// own: directories in the root.
+    /// A free inode for something new in the directory `parent`. `hint` spreads what begins a tree of its own: directories in
+    /// the root.
     ///
     /// # Errors
-    /// [`Refusal::Full`], or that bitmaps cannot be read or changed.
-    pub(crate) fn new_inode(
+    /// [`Refusal::Full`], or that bitmaps cannot be read.
+    pub(crate) fn free_inode(
         &mut self,
         tx: &mut dyn Tx,
         parent: InodeNr,
@@ -23,16 +23,14 @@ impl Pool {
         hint: u32,
     ) -> Result<InodeNr, Refusal> {
         let free = self.free_inodes(tx, parent, is_directory, hint, 1)?;
-        let inode = free.first().copied().ok_or(Refusal::Full("inode"))?;
-        self.groups_mut().mark_inode(tx, inode, true, is_directory)?;
-        Ok(inode)
+        free.first().copied().ok_or(Refusal::Full("inode"))
     }
 
-    /// Promises numbers of free inodes to the caller: 1 to `most` in one group, chosen as by [`Pool::new_inode`]. Nothing
+    /// Promises numbers of free inodes to the caller: 1 to `most` in one group, chosen as by [`Pool::free_inode`]. Nothing
     /// on the disk changes.
     ///
     /// # Errors
-    /// As [`Pool::new_inode`].
+    /// As [`Pool::free_inode`].
     pub(crate) fn reserve_inodes(
         &mut self,
         tx: &mut dyn Tx,
@@ -49,7 +47,7 @@ impl Pool {
         Ok(free)
     }
 
-    /// Marks an inode as used whose number was promised; the promise stays until [`Pool::end_reservation`], because the
+    /// Marks an inode as used. If its number was promised, the promise stays until [`Pool::end_reservation`], because the
     /// operation may fail yet.
     ///
     /// # Errors
@@ -61,6 +59,23 @@ impl Pool {
         is_directory: bool,
     ) -> Result<(), Refusal> {
         self.groups_mut().mark_inode(tx, inode, true, is_directory).map(drop)
+    }
+
+    /// Whether an inode whose number was promised changes no block of its table but its own when it is taken. Slots get numbers
+    /// in advance, so that one may be taken long before those below it.
+    pub(crate) fn is_table_open(&self, inode: InodeNr) -> Result<bool, Refusal> {
+        self.groups().is_table_open(inode)
+    }
+
+    /// A step towards that; returns whether it was the last one.
+    pub(crate) fn open_table(&mut self, tx: &mut dyn Tx, inode: InodeNr) -> Result<bool, Refusal> {
+        self.groups_mut().open_table(tx, inode)
+    }
+
+    /// Keeps the promises of numbers, and all that is freed and not durable, of a pool that is read anew.
+    pub(crate) fn take_over(&mut self, before: &mut Self) {
+        self.reserved_inodes = std::mem::take(&mut before.reserved_inodes);
+        self.held = std::mem::take(&mut before.held);
     }
 
     /// Ends the promise of a number.

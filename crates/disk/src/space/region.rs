@@ -247,20 +247,23 @@ impl Pool {
             self.regions.known.insert(lot, None);
             return Ok(false);
         };
-        let form = self.form(&file);
-        let mut emptied = Emptied(&mut self.groups, 0);
-        let mut root = file.base.block;
-        let goal = region.run.start;
-        let runs = TreeEditor { tx, space: &mut emptied, form, goal, steps: 0 }
-            .remove(&mut root, 0..LOGICAL_END)?;
-        let mut freed = emptied.1;
-        for run in runs {
-            freed += self.groups.mark_blocks(tx, run, false)?;
+        // One that is empty stays as it is: whoever seeks a block in the full regions of many lots changes none of them.
+        if file.blocks() > 0 {
+            let form = self.form(&file);
+            let mut emptied = Emptied(&mut self.groups, 0);
+            let mut root = file.base.block;
+            let goal = region.run.start;
+            let runs = TreeEditor { tx, space: &mut emptied, form, goal, steps: 0 }
+                .remove(&mut root, 0..LOGICAL_END)?;
+            let mut freed = emptied.1;
+            for run in runs {
+                freed += self.groups.mark_blocks(tx, run, false)?;
+            }
+            file.base.block = TreeEditor::EMPTY;
+            file.set_blocks(0);
+            self.put_file(tx, &mut file)?;
+            self.free_clusters += freed;
         }
-        file.base.block = TreeEditor::EMPTY;
-        file.set_blocks(0);
-        self.put_file(tx, &mut file)?;
-        self.free_clusters += freed;
         self.regions.open.insert(lot);
         self.regions.order.push(lot);
         Ok(true)

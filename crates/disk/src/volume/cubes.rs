@@ -17,7 +17,7 @@ use floe_format::native::identity::Identity;
 use floe_format::native::lot::{LotRecord, lot_groups};
 use floe_format::{Geometry, GroupNr, InodeNr};
 
-use super::Volume;
+use super::{Room, Volume};
 use crate::caller::Caller;
 use crate::op_error::OpError;
 
@@ -100,6 +100,55 @@ impl Volume {
         room
     }
 
+    /// Free space in the lots that a cube has now, and the sum of `regions`, which are blocks by lot, of them. 0 stands for the
+    /// root cube, which has all lots that no cube has; the blocks that are reserved for the administrator are its.
+    pub fn room_in(&self, cube: u32, regions: &[u64]) -> (Room, u64) {
+        let kept = |lots: &mut dyn Iterator<Item = u32>| -> u64 {
+            lots.filter_map(|lot| regions.get(lot as usize)).sum()
+        };
+        let free = |lots: &mut dyn Iterator<Item = u32>| -> (u64, u64) {
+            let geo = self.geometry();
+            let mut sum = (0, 0);
+            for lot in lots {
+                let first = self.fs.space.first_group(lot).0;
+                let groups = first..first.saturating_add(self.lot_groups()).min(geo.group_count);
+                for desc in groups.filter_map(|group| self.groups().get(group as usize)) {
+                    sum.0 += u64::from(desc.free_blocks_count) << geo.cluster_bits;
+                    sum.1 += u64::from(desc.free_inodes_count);
+                }
+            }
+            sum
+        };
+        if cube > 0 {
+            let lots = self.fs.space.lots_of(cube);
+            let (free_blocks, free_inodes) = free(&mut lots.iter().copied());
+            let room = Room { free_blocks, available_blocks: free_blocks, free_inodes };
+            return (room, kept(&mut lots.iter().copied()));
+        }
+        let all = self.room();
+        if !self.has_cubes() {
+            return (all, regions.iter().sum());
+        }
+        let owned = || self.lot_owners().into_keys();
+        let (blocks, inodes) = free(&mut owned());
+        let room = Room {
+            free_blocks: all.free_blocks.saturating_sub(blocks),
+            available_blocks: all.available_blocks.saturating_sub(blocks),
+            free_inodes: all.free_inodes.saturating_sub(inodes),
+        };
+        (room, regions.iter().sum::<u64>().saturating_sub(kept(&mut owned())))
+    }
+
+    /// Blocks that a change of a cube may take of its own journal; without one there is no limit.
+    pub fn share_of_journal(&self, cube: u32) -> usize {
+        self.fs.space.share_of_journal(cube)
+    }
+
+    /// Whether a cube that is full may take free lots. It may until this is called.
+    pub fn let_grow(&mut self, may: bool) {
+        self.fs.space.let_grow(may);
+    }
+
     /// Reads everything anew after an operation panicked or blocks were changed below the volume; all changes before must be
     /// durable. `device` shows them.
     ///
@@ -111,6 +160,8 @@ impl Volume {
         let fs = fs.map_err(|_| OpError::Stopped)?;
         let mut new = Self::of(device, fs).map_err(|_| OpError::Stopped)?;
         (new.was_clean, new.enforced) = (self.was_clean, std::mem::take(&mut self.enforced));
+        new.let_grow(self.fs.space.may_grow());
+        new.fs.space.take_over(&mut self.fs.space);
         new.op(tx, &Caller::system(Timestamp::default()), |op| op.read_orphans())?;
         *self = new;
         Ok(())

@@ -138,8 +138,8 @@ impl Volume {
         self.fs.space.has_cubes()
     }
 
-    /// Blocks of all metadata regions, free or not, as their records have them: data are never put there.
-    pub fn region_blocks(&self, device: &dyn ReadBlocks) -> u64 {
+    /// Blocks of the metadata region of each lot, free or not, as its record has them: data are never put there.
+    pub fn region_blocks(&self, device: &dyn ReadBlocks) -> Vec<u64> {
         let geo = self.geometry();
         let first_of = |lot: u32| GroupNr(lot.saturating_mul(geo.descs_per_block()));
         let region = |lot: u32| {
@@ -148,7 +148,7 @@ impl Volume {
             let read = device.read_at(geo.offset_bytes(block).saturating_add(at as u64), &mut raw);
             read.ok().and_then(|()| LotRecord::of(&raw)).map_or(0, |record| record.region_blocks)
         };
-        self.fs.space.lots().map(|lot| u64::from(region(lot))).sum()
+        self.fs.space.lots().map(|lot| u64::from(region(lot))).collect()
     }
 
     /// Gives the free blocks of a lot's region to its reservation file. Blocks that were freed must be so for good

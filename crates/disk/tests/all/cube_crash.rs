@@ -17,6 +17,7 @@ use floe_format::{GroupNr, InodeNr};
 use floe_testkit::crash::{Effort, each_state, tears};
 
 use crate::cube_journals::{base, create, cubes_of, make_cube};
+use crate::cube_loans::{overwrite, plant};
 use crate::journal_ops::{Mounted, Tree, tree, unmount};
 
 /// The parts of a tree that become durable apart from each other.
@@ -235,14 +236,45 @@ fn after_any_crash_each_cube_has_what_was_acknowledged() {
     assert!(states > 150, "{states}");
 }
 
+/// Changes of a cube that are longer than its log allows, between others of it and of another one.
+fn long_changes(recorder: &Recorder<MemDevice>, rounds: u8) -> Run {
+    let mut run = Recording::new(recorder, recorder);
+    run.act(plant);
+    run.fsync("a");
+    for round in 0..rounds {
+        run.act(|mounted| create(mounted, &format!("a/before{round}")));
+        run.act(|mounted| create(mounted, &format!("b/new{round}")));
+        run.act(|mounted| overwrite(mounted, 2 + round));
+        if round % 2 == 1 {
+            run.fsync("a");
+        }
+        run.act(|mounted| create(mounted, &format!("a/after{round}")));
+        run.act(|mounted| create(mounted, &format!("new{round}")));
+        run.fsync(if round % 3 == 0 { "b" } else { "a" });
+    }
+    assert_eq!(run.mounted.journal.loans(), u64::from(rounds));
+    run.end()
+}
+
+#[test]
+fn changes_that_are_too_long_for_the_log_of_their_cube_survive_any_crash() {
+    let recorder = Recorder::new(MemDevice::new(base().to_vec()));
+    let run = Run { one_in: 5, ..long_changes(&recorder, 3) };
+    let states = run.explore(EFFORT, 5 * 25).unwrap();
+    eprintln!("{states} states of {} events", run.trace.events.len());
+    assert!(states > 150, "{states}");
+}
+
 /// Thousands of states, by hand: `cargo xtask crash`.
 #[test]
 #[ignore = "minutes"]
 fn thousands_of_states_of_cubes() {
-    let recorder = Recorder::new(MemDevice::new(base().to_vec()));
-    let run = changes(&recorder, &recorder, 12);
-    let states = run.explore(Effort { random_per_epoch: 6, seed: 2 }, 40).unwrap();
-    eprintln!("{states} states of {} events", run.trace.events.len());
+    for long in [false, true] {
+        let recorder = Recorder::new(MemDevice::new(base().to_vec()));
+        let run = if long { long_changes(&recorder, 8) } else { changes(&recorder, &recorder, 12) };
+        let states = run.explore(Effort { random_per_epoch: 6, seed: 2 }, 40).unwrap();
+        eprintln!("{states} states of {} events", run.trace.events.len());
+    }
 }
 
 /// Which cubes there are, by the records of lots, by their names, and by their journals.

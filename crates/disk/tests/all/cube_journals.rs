@@ -83,7 +83,7 @@ fn log_at(device: &dyn ReadBlocks) -> impl Fn(u64) -> Option<u32> + use<> {
 }
 
 /// Logs that were written behind the first `from` events, their superblocks aside.
-fn logs_written(device: &Recorder<MemDevice>, from: usize) -> Vec<u32> {
+pub(crate) fn logs_written(device: &Recorder<MemDevice>, from: usize) -> Vec<u32> {
     let log = log_at(device);
     let mut logs: Vec<u32> = device.trace().events[from..]
         .iter()

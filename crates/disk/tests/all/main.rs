@@ -5,6 +5,7 @@
 mod changes;
 mod cube_crash;
 mod cube_journals;
+mod cube_loans;
 mod cube_moves;
 mod cubes;
 mod fill;

@@ -1,20 +1,24 @@
 //! The disk below the file system in memory: many changes in one transaction.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use floe_blockdev::WriteBlocks;
-use floe_disk::ops::{Caller, OpError, Reserved, Step};
+use floe_disk::ops::{Caller, NewKind, OpError, Reserved, Step};
 use floe_disk::volume::Volume;
 use floe_ext4::tx::Tx;
 use floe_format::InodeNr;
 use floe_format::ext::quota::QuotaKind;
 use floe_format::features::{Incompat, RoCompat};
+use floe_sync::Arc;
 
 use super::{Live, caller_of, in_one, of_op};
 use crate::FsError;
+use crate::cubes::Gates;
 use crate::directory::NameHash;
 use crate::disk::{ChangeError, Disk};
-use crate::memory::{Deed, Facts, Lower, Quotas};
-use crate::op::OpKind;
-use crate::store::Store;
+use crate::memory::{Above, Deed, Facts, Lower, Quotas};
+use crate::op::{Applied, Op, OpKind};
+use crate::store::{Space, Store};
 
 /// Blocks of a write that are mapped in one transaction: a longer write is several.
 pub(super) const BLOCKS_PER_WRITE: u64 = 256;
@@ -32,12 +36,14 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
         };
         let immediate = match self.disk {
             Disk::Direct { .. } => Some("it has no journal"),
-            // Free blocks of a cube are no use to another.
-            Disk::Journaled(_) if work.volume.has_cubes() => Some("it has cubes"),
+            // Too late to refuse a change that does not fit.
+            Disk::Journaled(_)
+                if work.volume.most_of_one_change() > work.volume.most_changed_blocks() =>
+            {
+                Some("its journal is too short")
+            }
             Disk::Journaled(_) => None,
         };
-        // Free blocks of regions are not for content.
-        let kept_blocks = work.volume.region_blocks(self.disk);
         Facts {
             hash: NameHash::of(superblock),
             extents: features.incompat.contains(Incompat::EXTENTS),
@@ -45,7 +51,6 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
             cluster_blocks: geometry.cluster_blocks,
             inodes_per_group: geometry.inodes_per_group,
             quotas,
-            kept_blocks,
             immediate,
         }
     }
@@ -65,6 +70,30 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
 
     fn give_back(&self, inode: InodeNr) {
         self.work().volume.give_back(inode);
+    }
+
+    fn room_in(&self, cube: u32) -> (Space, u64) {
+        // Free blocks of regions are not for content.
+        let regions = self.regions.get_or_init(|| self.work().volume.region_blocks(self.disk));
+        let work = self.work();
+        let (room, kept_blocks) = work.volume.room_in(cube, regions);
+        drop(work);
+        let kept = if cube == 0 { self.image.kept_blocks() } else { 0 };
+        let available_blocks = room.available_blocks.saturating_sub(kept);
+        let (free_blocks, free_inodes) = (room.free_blocks, room.free_inodes);
+        (Space { free_blocks, available_blocks, free_inodes, ..self.space }, kept_blocks)
+    }
+
+    fn let_grow(&self, may: bool) {
+        self.work().volume.let_grow(may);
+    }
+
+    fn shared_gates(&self) -> Option<Arc<Gates>> {
+        Some(Arc::clone(&self.gates))
+    }
+
+    fn tend_cubes_below(&self, above: &Above<'_>) -> Vec<u32> {
+        self.run_jobs(above)
     }
 
     fn make(&self, deeds: &[Deed<'_>]) -> (usize, Result<(), FsError>) {
@@ -99,21 +128,32 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         }
         self.faults.judge()?;
         let volume = &mut work.volume;
-        let most_blocks = volume.most_changed_blocks();
-        let many = self.disk.change(|tx| {
-            let (mut made, mut changed_blocks) = (0, 0);
-            for deed in deeds {
-                volume.limit_changes(most_blocks - changed_blocks);
-                let done = self.attempt(volume, tx, deed);
-                if !matches!(done, Ok(true)) {
-                    break;
+        let usual_blocks = volume.most_changed_blocks();
+        // All are changes of one cube; together they may take no more of its own journal than one may.
+        let cube = deeds.first().map_or(0, |deed| self.gates.of_inode(home_of(deed)));
+        let most_blocks = usual_blocks.min(volume.share_of_journal(cube));
+        let many = || {
+            self.disk.change(|tx| {
+                let (mut made, mut left_blocks) = (0, most_blocks);
+                for deed in deeds {
+                    volume.limit_changes(left_blocks);
+                    let Ok(Some(blocks)) = self.attempt(volume, tx, deed) else { break };
+                    made += 1;
+                    left_blocks = left_blocks.saturating_sub(blocks);
                 }
-                made += 1;
-                changed_blocks += volume.last_changed_blocks();
+                volume.limit_changes(usual_blocks);
+                Ok(made)
+            })
+        };
+        let many = match catch_unwind(AssertUnwindSafe(many)) {
+            Ok(many) => many,
+            Err(panic) => {
+                // The first one is made alone then, so that a fault of it is that of its cube.
+                self.revive(&mut work, &*panic);
+                work.volume.limit_changes(usual_blocks);
+                return Ok(0);
             }
-            volume.limit_changes(most_blocks);
-            Ok(made)
-        });
+        };
         match many {
             Ok((made, _)) => {
                 drop(work);
@@ -121,35 +161,42 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                 Ok(made)
             }
             Err(ChangeError::Refused(error)) => Err(of_op(error)),
-            Err(ChangeError::Ended(why)) => {
-                work.ended = Some(why.clone());
-                self.faults.end_writing();
-                Err(FsError::Ended(why))
+            Err(ChangeError::Apart) => {
+                self.read_anew(&mut work, "the journal of a cube ended");
+                Ok(0)
             }
+            Err(ChangeError::Ended(why)) => Err(self.end_work(&mut work, &why)),
         }
     }
 
-    /// Makes a change in a transaction with others; `false` if it needs transactions of its own.
+    /// Makes a change in a transaction with others, and returns how many blocks it changes; `None` if it needs transactions of
+    /// its own.
     fn attempt(
         &self,
         volume: &mut Volume,
         tx: &mut dyn Tx,
         deed: &Deed<'_>,
-    ) -> Result<bool, OpError> {
+    ) -> Result<Option<usize>, OpError> {
         match deed {
             Deed::Create(op, reserved) => {
-                let OpKind::Create { place, new } = op.kind else { return Ok(false) };
+                let OpKind::Create { place, new } = op.kind else { return Ok(None) };
+                if !volume.is_table_open(reserved.inode)? {
+                    return Ok(None);
+                }
                 self.image.forget(reserved.inode);
                 let (caller, directory, name) = (caller_of(op), place.directory, place.name);
                 volume.create_reserved(tx, &caller, directory, name, &new, *reserved)?;
             }
             // It stays an orphan, which the next mount deletes.
-            Deed::Release(_) if self.is_read_only() => {}
+            Deed::Release(_) if self.is_read_only() => return Ok(Some(0)),
+            Deed::Release(inode) if self.gates.has_failed(self.gates.of_inode(*inode)) => {
+                return Ok(Some(0));
+            }
             Deed::Release(inode) => {
                 self.image.forget(*inode);
                 let caller = Caller::system(crate::now());
                 let step = volume.finish_orphan(tx, self.disk, &caller, *inode)?;
-                return Ok(step != Step::More);
+                return Ok((step == Step::Done).then(|| volume.last_changed_blocks()));
             }
             Deed::Apply(op) => match op.kind {
                 OpKind::Change { inode, size_bytes: None, change } => {
@@ -158,20 +205,53 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                 OpKind::Write { inode, offset_bytes, bytes } => {
                     let most_bytes = BLOCKS_PER_WRITE * u64::from(self.block_bytes());
                     if bytes.len() as u64 > most_bytes {
-                        return Ok(false);
+                        return Ok(None);
                     }
                     self.image.forget(inode);
                     let caller = caller_of(op);
                     volume.write(tx, self.disk, &caller, inode, offset_bytes, bytes)?;
                 }
-                OpKind::Change { .. } | OpKind::Range { .. } => return Ok(false),
+                OpKind::Change { .. } | OpKind::Range { .. } => return Ok(None),
                 _ => {
                     let applied = in_one(volume, tx, op)?;
                     applied.created.into_iter().for_each(|inode| self.image.forget(inode));
                 }
             },
         }
-        Ok(true)
+        Ok(Some(volume.last_changed_blocks()))
+    }
+
+    /// Makes a change of names or attributes at once.
+    pub(super) fn apply_in_one(&self, op: &Op<'_>) -> Result<Applied, FsError> {
+        let home = op.kind.home();
+        let created = match &op.kind {
+            OpKind::Create { place, new } => Some((place.directory, new.kind)),
+            OpKind::CreateUnnamed { directory, new } => Some((*directory, new.kind)),
+            _ => None,
+        };
+        let made = self.run(home, |volume, tx| match in_one(volume, tx, op) {
+            Err(OpError::TooLong) if created.is_some() => Ok(None),
+            done => done.map(Some),
+        })?;
+        let (None, Some((directory, kind))) = (&made, created) else {
+            return made.ok_or(FsError::Invalid);
+        };
+        // It gets the number behind all that are promised, and so the table is opened for it first.
+        let is_directory = kind == NewKind::Directory;
+        for promised in self.reserve_inodes(directory, is_directory, 1)? {
+            let opened = self.open_table(directory, promised.inode);
+            self.give_back(promised.inode);
+            opened?;
+        }
+        self.run(home, |volume, tx| in_one(volume, tx, op))
+    }
+
+    /// Lets the creation of a promised inode change no block of the table of inodes but its own.
+    pub(super) fn open_table(&self, directory: InodeNr, inode: InodeNr) -> Result<(), FsError> {
+        self.steps(directory, |volume, tx| match volume.is_table_open(inode)? {
+            true => Ok(Step::Done),
+            false => volume.open_table(tx, inode),
+        })
     }
 
     /// Makes a change in as many transactions as it takes.
@@ -183,10 +263,19 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                 let OpKind::Create { place, new } = op.kind else { return Err(FsError::Invalid) };
                 let (caller, directory, name) = (caller_of(op), place.directory, place.name);
                 self.image.forget(reserved.inode);
+                self.open_table(directory, reserved.inode)?;
                 self.run(directory, |volume, tx| {
                     volume.create_reserved(tx, &caller, directory, name, &new, *reserved)
                 })
             }
         }
+    }
+}
+
+/// The inode in whose cube a change is made.
+const fn home_of(deed: &Deed<'_>) -> InodeNr {
+    match deed {
+        Deed::Apply(op) | Deed::Create(op, _) => op.kind.home(),
+        Deed::Release(inode) => *inode,
     }
 }

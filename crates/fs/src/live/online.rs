@@ -19,6 +19,7 @@ use floe_repair::policy::Yes;
 use super::Live;
 use crate::FsError;
 use crate::cubes::{Job, Mode};
+use crate::memory::Above;
 
 /// The end of a check or a repair of a cube.
 struct Done {
@@ -30,11 +31,11 @@ struct Done {
 impl<D: WriteBlocks> Live<'_, '_, D> {
     /// Checks and repairs cubes for which that was asked for. Returns those whose blocks were changed, of which nothing that is
     /// kept is true any more.
-    pub(super) fn run_jobs(&self) -> Vec<u32> {
+    pub(super) fn run_jobs(&self, above: &Above<'_>) -> Vec<u32> {
         let mut changed = Vec::new();
         while let Some(job) = self.gates.next_job() {
             let (cube, mut has_changed) = (job.cube, false);
-            let run = AssertUnwindSafe(|| self.run_job(&job, &mut has_changed));
+            let run = AssertUnwindSafe(|| self.run_job(&job, above, &mut has_changed));
             let report = match catch_unwind(run) {
                 Ok(Ok(report)) => report,
                 Ok(Err(why)) => {
@@ -45,13 +46,14 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                 }
                 Err(panic) => {
                     let why = panic_message(&*panic);
+                    self.image.forget_all();
+                    (above.forget)(cube);
                     self.fail_cube(cube, format!("a fault of Floe itself in its check: {why}"));
                     self.gates.bring_back(cube, false);
                     format!("failed: {why}\n")
                 }
             };
             if has_changed {
-                self.image.forget_all();
                 changed.push(cube);
                 self.note_stale_top(cube);
             }
@@ -60,7 +62,12 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         changed
     }
 
-    fn run_job(&self, job: &Job, has_changed: &mut bool) -> Result<String, String> {
+    fn run_job(
+        &self,
+        job: &Job,
+        above: &Above<'_>,
+        has_changed: &mut bool,
+    ) -> Result<String, String> {
         let text = |error: &dyn std::error::Error| error.to_string();
         let others = self.gates.coupled_with(job.cube);
         if !others.is_empty() {
@@ -73,7 +80,13 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         }
         let mode = if job.repairs { Mode::Away } else { Mode::Checked };
         self.gates.take(job.cube, mode).map_err(|error| text(&error))?;
-        let done = self.look(job, has_changed);
+        let settled = (above.settle)(job.cube).map_err(|error| text(&error));
+        let done = settled.and_then(|()| self.look(job, has_changed));
+        if *has_changed {
+            // Before anybody is let in again.
+            self.image.forget_all();
+            (above.forget)(job.cube);
+        }
         let is_sound = done.as_ref().is_ok_and(|done| done.is_sound);
         let had_failed = self.gates.has_failed(job.cube);
         if is_sound && had_failed {

@@ -5,10 +5,11 @@ use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
 use floe_sync::Arc;
 
-use super::{Live, caller_of, in_one};
+use super::{Live, caller_of};
 use crate::cubes::{CubeCall, Gates};
 use crate::error::twice;
 use crate::file_system::kept_time;
+use crate::memory::Above;
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, Directory, FsError, Timestamp};
@@ -78,7 +79,7 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
                 })?
             }
             _ => {
-                let applied = self.run(op.kind.home(), |volume, tx| in_one(volume, tx, op))?;
+                let applied = self.apply_in_one(op)?;
                 if let Some(inode) = applied.created {
                     // Its number may have been another's.
                     self.image.forget(inode);
@@ -123,7 +124,7 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     }
 
     fn tend_cubes(&self) -> Vec<u32> {
-        self.run_jobs()
+        self.run_jobs(&Above::NOBODY)
     }
 
     fn release(&self, inode: InodeNr) -> Result<(), FsError> {

@@ -7,7 +7,7 @@ use floe_format::InodeNr;
 use super::extended::Extended;
 use super::lower::Lower;
 use super::mnode::Mnode;
-use super::own::Own;
+use super::own::{Own, OwnPart};
 use super::record::{Record, Stamp};
 use super::room::{Cost, Room};
 use super::stripes::Stripes;
@@ -72,6 +72,10 @@ impl<L: Lower> MemFs<L> {
             return Ok(Err(Stop::Pass));
         }
         changing.refill();
+        let cube = self.cube_of(op.kind.home());
+        if changing.pending(cube).room.is_unknown() {
+            changing.pending(cube).room.note(self.lower.room_in(cube));
+        }
         let done = {
             let (state, mut slots) = changing.0.parts();
             let Some(own) = slots.first_mut() else { return Ok(Err(Stop::Pass)) };
@@ -97,7 +101,8 @@ impl<L: Lower> MemFs<L> {
                 self.prepare_place(state, to, true)?;
                 let mut at = to.directory;
                 for _ in 0..MOST_LEVELS {
-                    if at == InodeNr::ROOT {
+                    // Those above the directory of a cube do not count.
+                    if at == InodeNr::ROOT || state.cube_of(at) != state.cube_of(to.directory) {
                         return Some(());
                     }
                     self.load_names(state, at).ok()?;
@@ -183,7 +188,9 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let stripes = node.stripes().ok_or_else(|| self.missing())?;
         // An index of two levels, half full, takes blocks with this many bytes at least.
         let block = u64::from(self.fs.lower.block_bytes());
-        let own = self.own.room.as_ref().map_or(0, |room| room.waiting_name_bytes(directory));
+        let room = self.own.parts.known(self.state.cube_of(directory));
+        let room = room.and_then(|part| part.room.as_ref());
+        let own = room.map_or(0, |room| room.waiting_name_bytes(directory));
         let waiting = node.name_bytes() + own;
         let grown = node.status.length.size().saturating_add(4 * waiting);
         if grown > (block / 8).saturating_mul(block / 8).saturating_mul(block) / 8 {
@@ -193,45 +200,59 @@ impl<'s, L: Lower> Attempt<'s, L> {
         if lists.default { Err(Stop::Pass) } else { Ok((node, stripes)) }
     }
 
-    /// Logs a change for which there is room. The caller still has the locks by which it is ordered, so that a change that
-    /// is merged never depends on one that is not logged yet.
-    pub(super) fn push(&mut self, stamp: Stamp, record: Record) {
-        self.own.take(&record);
+    /// Whether two inodes lie in one cube. A change that concerns several is made by the disk at once.
+    pub(super) fn is_one_cube(&self, one: InodeNr, other: InodeNr) -> bool {
+        self.state.cube_of(one) == self.state.cube_of(other)
+    }
+
+    /// The space that this slot has in the cube of an inode.
+    pub(super) fn part(&mut self, inode: InodeNr) -> &mut OwnPart {
+        self.own.parts.of(self.state.cube_of(inode))
+    }
+
+    /// Logs a change in the cube of an inode for which there is room. The caller still has the locks by which it is ordered, so
+    /// that a change that is merged never depends on one that is not logged yet.
+    pub(super) fn push(&mut self, home: InodeNr, stamp: Stamp, record: Record) {
+        let cube = self.state.cube_of(home);
+        self.own.take(cube, &record);
         self.own.last = self.own.last.max(stamp);
-        self.fs.logs.enter().parts().1.records.push((stamp, record));
+        self.fs.logs.enter().parts().1.of(cube).records.push((stamp, record));
     }
 
     /// Notes that the content of a file changed.
     pub(super) fn note_content(&mut self, inode: InodeNr) {
         let mut logs = self.fs.logs.enter();
-        let changed = &mut logs.parts().1.changed;
+        let changed = &mut logs.parts().1.of(self.state.cube_of(inode)).changed;
         if changed.last() != Some(&inode) {
             changed.push(inode);
             self.own.logged += 1;
         }
     }
 
-    /// Reserves space for a change.
-    pub(super) fn reserve(&mut self, cost: &Cost) -> Result<(), Stop> {
-        let blocks = self.state.sizes.to_lease(cost.most_blocks(self.fs.lower.block_bytes()));
-        self.reserve_by(blocks, cost.inodes(), |room| room.has_for(cost))
+    /// Reserves space for a change in the cube of an inode.
+    pub(super) fn reserve(&mut self, home: InodeNr, cost: &Cost) -> Result<(), Stop> {
+        let sizes = self.state.sizes;
+        let blocks = sizes.to_lease(cost.most_blocks(self.fs.lower.block_bytes()));
+        self.reserve_by(home, (blocks, cost.inodes()), |room| room.has_for(sizes, cost))
     }
 
     /// The same for so many pages of a file.
-    pub(super) fn reserve_pages(&mut self, pages: u64) -> Result<(), Stop> {
-        let blocks = self.state.sizes.blocks_for_pages(pages);
-        self.reserve_by(blocks, 0, |room| room.has_for_pages(pages))
+    pub(super) fn reserve_pages(&mut self, file: InodeNr, pages: u64) -> Result<(), Stop> {
+        let sizes = self.state.sizes;
+        let needed = (sizes.blocks_for_pages(pages), 0);
+        self.reserve_by(file, needed, |room| room.has_for_pages(sizes, pages))
     }
 
     fn reserve_by(
         &mut self,
-        blocks: u64,
-        inodes: u64,
+        home: InodeNr,
+        needed: (u64, u64),
         fits: impl Fn(&Room) -> bool,
     ) -> Result<(), Stop> {
-        let (blocks, inodes) =
-            if self.alone { self.state.pending().room.left() } else { (blocks, inodes) };
-        match self.own.lease(self.state, blocks, inodes, fits) {
+        let (state, cube) = (self.state, self.state.cube_of(home));
+        let left = || state.pending(cube).room.left(state.sizes);
+        let needed = if self.alone { left() } else { needed };
+        match self.own.lease(state, cube, needed, fits) {
             true => Ok(()),
             false if self.alone => Err(Stop::Pass),
             false => Err(Stop::Alone),

@@ -2,13 +2,14 @@
 
 use floe_disk::ops::Change;
 use floe_format::InodeNr;
-use floe_sync::MutexGuard;
 
+use super::ends::Unsettled;
 use super::flush::{Batch, Choice, PAGES_PER_BATCH, RECORDS_PER_BATCH, Step};
 use super::losses::Losses;
 use super::lower::{Deed, Lower};
-use super::{MemFs, State};
+use super::{MemFs, State, Turn};
 use crate::FsError;
+use crate::cubes::{Fate, Gates};
 use crate::op::{Op, OpKind};
 
 impl Step {
@@ -52,26 +53,53 @@ impl Step {
     }
 }
 
+/// Bytes of content that are written while other cubes wait for the disk.
+const BYTES_PER_STRETCH: usize = 1 << 20;
+
 impl<L: Lower> MemFs<L> {
-    /// Makes the changes of a batch on the disk, but for those that cannot be made and those that depend on them.
+    /// The end of the changes from `at` on that the disk is asked for at once: those of other cubes go in between.
+    fn stretch(&self, deeds: &[Deed<'_>], at: usize) -> usize {
+        if !self.lower.gates().is_some_and(Gates::has_cubes) {
+            return deeds.len();
+        }
+        let mut bytes = 0;
+        let written = |deed: &Deed<'_>| match deed {
+            Deed::Apply(Op { kind: OpKind::Write { bytes, .. }, .. }) => bytes.len(),
+            _ => 0,
+        };
+        let rest = deeds.iter().skip(at).take_while(|deed| {
+            let fits = bytes < BYTES_PER_STRETCH;
+            bytes += written(deed);
+            fits
+        });
+        at + rest.count()
+    }
+
+    /// Makes the changes of a batch on the disk, but for those that cannot be made and those that depend on them; none any
+    /// more once `is_over` says so.
     ///
     /// # Errors
     /// [`FsError::Ended`]: nothing can be written any more.
-    pub(super) fn carry(&self, batch: &Batch, losses: &mut Losses) -> Result<(), FsError> {
+    pub(super) fn carry(
+        &self,
+        batch: &Batch,
+        losses: &mut Losses,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), FsError> {
         let (mut steps, mut deeds) = (Vec::new(), Vec::new());
         for step in &batch.steps {
             deeds.extend(step.deeds());
             steps.resize(deeds.len(), step);
         }
         let (mut at, mut tried) = (0, None);
-        while let Some(step) = steps.get(at) {
+        while let Some(step) = steps.get(at).filter(|_| !is_over()) {
             if step.depends_on(losses) {
                 step.lose(losses, None);
                 at += 1;
                 continue;
             }
             // Changes that depend on a lost one are found one by one.
-            let end = if losses.is_empty() { deeds.len() } else { at + 1 };
+            let end = if losses.is_empty() { self.stretch(&deeds, at) } else { at + 1 };
             let (made, done) = {
                 let _changing = self.changing_below();
                 self.lower.make(deeds.get(at..end).unwrap_or_default())
@@ -95,50 +123,67 @@ impl<L: Lower> MemFs<L> {
         Ok(())
     }
 
-    /// After some changes of a batch are lost: lets the disk have all others that wait, and memory what the disk has.
+    /// After some changes of a batch are lost: lets the disk have all others of the cube that wait, and memory what the disk has.
     /// Nobody changes anything meanwhile, because a change could depend on a lost one.
-    pub(super) fn reconcile(
-        &self,
-        _turn: &MutexGuard<'_, ()>,
-        losses: Losses,
-    ) -> Result<(), FsError> {
-        self.write_alone(&mut self.state_mut(), losses)
+    pub(super) fn reconcile(&self, turn: &Turn<'_>, losses: Losses) -> Result<(), FsError> {
+        self.write_alone(&mut self.state_mut(), turn, losses)
     }
 
-    /// The same by a thread that is alone already. Without losses, too: whatever others change, all is written then.
-    pub(super) fn write_alone(&self, state: &mut State, mut losses: Losses) -> Result<(), FsError> {
-        let done = self.write_the_rest(state, &mut losses);
-        if let Err(error) = done {
-            return Err(state.end(&error));
+    /// The same by a thread that is alone already. Without losses, too: whatever others change, all of the cube is written then.
+    pub(super) fn write_alone(
+        &self,
+        state: &mut State,
+        turn: &Turn<'_>,
+        mut losses: Losses,
+    ) -> Result<(), FsError> {
+        let cube = turn.cube;
+        let is_over = || self.fate(turn) == Fate::Dropped;
+        match self.write_the_rest(state, cube, &mut losses, &is_over) {
+            Err(Unsettled::Differs(inode, what)) if cube > 0 => {
+                self.lower.note_panic(cube, &what);
+                losses.add_times(inode, &FsError::Panicked { what });
+                state.pending(cube).drop_all();
+            }
+            Err(Unsettled::Differs(_, what)) => return Err(state.end(&FsError::Ended(what))),
+            Err(Unsettled::Failed(error)) => return Err(state.end(&error)),
+            Ok(()) if is_over() => state.pending(cube).drop_all(),
+            Ok(()) => {}
         }
-        state.forget_all();
-        state.pending().room.note(self.lower.space());
+        state.forget(cube);
+        state.pending(cube).room.note(self.lower.room_in(cube));
         if !losses.is_empty() {
             state.late.add(losses);
         }
         Ok(())
     }
 
-    fn write_the_rest(&self, state: &State, losses: &mut Losses) -> Result<(), FsError> {
+    fn write_the_rest(
+        &self,
+        state: &State,
+        cube: u32,
+        losses: &mut Losses,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), Unsettled> {
         loop {
-            let mut pending = state.pending();
+            let mut pending = state.pending(cube);
             let records = pending.log.oldest(pending.log.last(), RECORDS_PER_BATCH);
             let contents = match records.is_empty() {
                 true => pending.some_contents(state, PAGES_PER_BATCH),
                 false => Vec::new(),
             };
             let choice = Choice { records, contents, ..Choice::default() };
-            if choice.is_empty() {
+            if choice.is_empty() || is_over() {
                 break;
             }
             let batch = pending.take_off(state, choice);
-            self.carry(&batch, losses)?;
-            pending.land(state, &batch);
+            drop(pending);
+            self.carry(&batch, losses, is_over)?;
+            state.pending(cube).land(state, &batch);
         }
-        let due: Vec<InodeNr> = state.pending().unsettled.iter().copied().collect();
+        let due: Vec<InodeNr> = state.pending(cube).unsettled.iter().copied().collect();
         for inode in due {
             let Some(found) = state.get(inode).map(|node| node.shown()) else { continue };
-            if found.links > 0 && !losses.concern(inode) {
+            if found.links > 0 && !losses.concern(inode) && !is_over() {
                 let settled = self.compare(&found).map(drop);
                 survive(settled, inode, losses)?;
             }
@@ -149,16 +194,15 @@ impl<L: Lower> MemFs<L> {
 
 /// Notes that the times of an inode are lost, where that is all.
 pub(super) fn survive(
-    done: Result<(), FsError>,
+    done: Result<(), Unsettled>,
     inode: InodeNr,
     losses: &mut Losses,
-) -> Result<(), FsError> {
+) -> Result<(), Unsettled> {
     match done {
-        Err(error @ FsError::Ended(_)) => Err(error),
-        Err(error) => {
+        Err(Unsettled::Failed(error)) if !matches!(error, FsError::Ended(_)) => {
             losses.add_times(inode, &error);
             Ok(())
         }
-        Ok(()) => Ok(()),
+        done => done,
     }
 }

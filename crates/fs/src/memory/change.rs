@@ -50,13 +50,13 @@ impl<L: Lower> Attempt<'_, L> {
             }
             // A cut block has to be zeroed behind the cut, a new size needs at most a map.
             self.charge_blocks(node, self.state.sizes.blocks_for_pages(1))?;
-            self.reserve_pages(1)?;
+            self.reserve_pages(inode, 1)?;
         }
         if let Some(size) = size_bytes {
             let mut resized = node.content.lock();
             let gone = node.content.resize(&node.status.length, size, &mut resized);
             node.content.begin().touch(0, op.time);
-            self.own.pages -= gone.cast_signed();
+            self.part(inode).pages -= gone.cast_signed();
             self.note_content(inode);
         }
         if size_bytes.is_some() && *change == Change::default() {
@@ -72,7 +72,7 @@ impl<L: Lower> Attempt<'_, L> {
         let record = Record { uid: op.uid, gid: op.gid, time: op.time, action };
         let last = held.guarded.last;
         // Nothing that concerns the inode happened since its last change, if that is the last of this slot, too.
-        if !node.is_directory() && self.join_last(last, &record) {
+        if !node.is_directory() && self.join_last((inode, last), &record) {
             node.fold(&now);
             return Ok(Applied::default());
         }
@@ -80,7 +80,7 @@ impl<L: Lower> Attempt<'_, L> {
         locked.begin(stamp);
         node.fold(&now);
         held.guarded.last = stamp;
-        self.push(stamp, record);
+        self.push(inode, stamp, record);
         locked.end();
         Ok(Applied::default())
     }
@@ -103,7 +103,7 @@ impl<L: Lower> Attempt<'_, L> {
         // As many as it can touch.
         let most_pages = bytes.len() as u64 / PAGE_BYTES + 2;
         self.charge_blocks(node, self.state.sizes.blocks_for_pages(most_pages))?;
-        self.reserve_pages(most_pages)?;
+        self.reserve_pages(inode, most_pages)?;
         let below = |at: u64, into: &mut [u8]| {
             let _reading = self.fs.reading_below();
             self.fs.lower.read(inode, at, into)
@@ -128,9 +128,10 @@ impl<L: Lower> Attempt<'_, L> {
             }
         }
         node.content.begin().touch(offset_bytes / PAGE_BYTES, op.time);
-        self.own.pages += brought.dirty.cast_signed();
         self.own.kept_pages += brought.kept;
-        if let Some(room) = &mut self.own.room {
+        let part = self.part(inode);
+        part.pages += brought.dirty.cast_signed();
+        if let Some(room) = &mut part.room {
             room.pages += brought.dirty.cast_signed();
         }
         self.note_content(inode);
@@ -162,7 +163,7 @@ impl<L: Lower> Attempt<'_, L> {
         let record = record(op, action);
         let cost = Cost::of(&record);
         self.charge_blocks(node, cost.own_blocks())?;
-        self.reserve(&cost)?;
+        self.reserve(inode, &cost)?;
         let mut held = Held::lock(node);
         match (mode, extended.get(name).is_some()) {
             (SetMode::Create, true) => return Err(FsError::Exists.into()),
@@ -182,14 +183,20 @@ impl<L: Lower> Attempt<'_, L> {
         extended.set(name, value);
         node.status.change(|status| status.ctime = op.time);
         held.guarded.last = stamp;
-        self.push(stamp, record);
+        self.push(inode, stamp, record);
         Ok(Applied::default())
     }
 
     /// Adds a change to the last one of this slot, if that has this stamp and is of the same kind.
-    fn join_last(&self, stamp: Stamp, record: &Record) -> bool {
+    fn join_last(&self, (inode, stamp): (InodeNr, Stamp), record: &Record) -> bool {
         let mut logs = self.fs.logs.enter();
-        let last = logs.parts().1.records.last_mut().filter(|(last, _)| *last == stamp);
+        let last = logs
+            .parts()
+            .1
+            .of(self.state.cube_of(inode))
+            .records
+            .last_mut()
+            .filter(|(last, _)| *last == stamp);
         last.is_some_and(|(_, last)| join(last, record))
     }
 }

@@ -7,7 +7,6 @@
 use floe_format::InodeNr;
 
 use super::pages::PAGE_BYTES;
-use super::waiting::Pending;
 use super::{Limits, State};
 
 /// Buckets of the table that the hand passes between two looks.
@@ -81,7 +80,7 @@ pub(super) struct Kept {
     /// The amounts left when the hand last came round without success: it goes again when there is an eighth more, or when
     /// half of what waited then has reached the disk.
     left: Amounts,
-    pinned: usize,
+    pinned: u64,
 }
 
 /// Inodes, names and pages without those that wait.
@@ -116,8 +115,8 @@ impl Amounts {
 }
 
 impl State {
-    fn amounts(&self, pending: &Pending) -> Amounts {
-        let waiting = pending.room.pages.max(0).cast_unsigned();
+    fn amounts(&self) -> Amounts {
+        let waiting = self.total.get().1 / PAGE_BYTES;
         Amounts {
             inodes: self.nodes.count as u64,
             names: self.kept.names as u64,
@@ -126,26 +125,26 @@ impl State {
     }
 
     /// Whether memory keeps more than it may, as far as slots are merged.
-    pub(super) fn keeps_much(&self, limits: &Limits, pending: &Pending) -> bool {
+    pub(super) fn keeps_much(&self, limits: &Limits) -> bool {
         let most = Amounts::of(limits);
-        let still = 2 * pending.pinned() >= self.kept.pinned;
+        let still = 2 * self.total.pinned() >= self.kept.pinned;
         let mark = most.each(self.kept.left, |most, left| match still {
             true => most.max(left + most / 8),
             false => most,
         });
-        self.amounts(pending).exceeds(mark)
+        self.amounts().exceeds(mark)
     }
 
     /// Drops what the disk has, where too much is kept. All slots are merged.
     pub(super) fn evict(&mut self, limits: &Limits) {
-        if !self.keeps_much(limits, &self.pending()) {
+        if !self.keeps_much(limits) {
             return;
         }
         let most = Amounts::of(limits);
         let low = most.each(most, |most, _| most - most / 8);
         let buckets = self.nodes.buckets();
         for _ in 0..buckets.div_ceil(STEP) {
-            let now = self.amounts(&self.pending());
+            let now = self.amounts();
             if !now.exceeds(low) {
                 self.kept.left = Amounts::default();
                 return;
@@ -156,11 +155,7 @@ impl State {
                 self.evict_one(InodeNr(inode), now, low);
             }
         }
-        let (left, pinned) = {
-            let pending = self.pending();
-            (self.amounts(&pending), pending.pinned())
-        };
-        (self.kept.left, self.kept.pinned) = (left, pinned);
+        (self.kept.left, self.kept.pinned) = (self.amounts(), self.total.pinned());
     }
 
     /// Drops an inode, or what it has too much of.
@@ -168,7 +163,8 @@ impl State {
         let Some(node) = self.nodes.get(inode.0) else { return };
         let helps = now.inodes > low.inodes || now.names > low.names && node.is_directory();
         let may_go = self.kept.large != Some(inode);
-        if helps && may_go && self.pending().has_nothing_of(node, inode) {
+        let waits = || !self.pending(self.cube_of(inode)).has_nothing_of(node, inode);
+        if helps && may_go && !waits() {
             self.drop_node(inode);
             return;
         }

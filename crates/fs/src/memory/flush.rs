@@ -5,19 +5,20 @@ use std::collections::BTreeSet;
 use floe_disk::ops::Change;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
-use floe_sync::{MutexGuard, thread};
+use floe_sync::thread;
 
 use super::carry::survive;
 use super::content::Flight;
+use super::ends::Unsettled;
 use super::losses::Losses;
 use super::lower::Lower;
 use super::mnode::Mnode;
 use super::pages::PAGE_BYTES;
 use super::plan::plan;
 use super::record::{Action, Record, Stamp};
-use super::table::Table;
 use super::waiting::Pending;
-use super::{MemFs, State};
+use super::{MemFs, State, Turn};
+use crate::cubes::Fate;
 use crate::error::twice;
 use crate::op::{Op, OpKind};
 use crate::{Attributes, FsError, Timestamp};
@@ -162,36 +163,26 @@ fn content_off(state: &State, inode: InodeNr, batch: &mut Batch) -> bool {
     true
 }
 
-impl State {
-    /// Ends all changes: what memory has and what the disk has may differ for good.
-    pub(super) fn end(&mut self, error: &FsError) -> FsError {
-        let why = format!("changes that were accepted cannot be written: {error}");
-        FsError::Ended(self.ended.get_or_insert(why).clone())
-    }
-
-    /// Forgets all inodes; the disk has what there is to know of them.
-    pub(super) fn forget_all(&mut self) {
-        self.nodes = Table::default();
-        self.keep_nothing();
-        let mut pending = self.pending();
-        pending.dirty.clear();
-        pending.unsettled.clear();
-        (pending.room.pages, pending.room.files) = (0, 0);
-        self.pressure.note(&pending);
-    }
-}
-
 impl<L: Lower> MemFs<L> {
-    /// Lets the disk have a batch that `choose` makes up; `false` if it is empty.
+    /// Lets the disk have a batch of a cube that `choose` makes up; `false` if it is empty.
     fn flush_batch(
         &self,
-        turn: &MutexGuard<'_, ()>,
+        turn: &Turn<'_>,
         choose: impl FnOnce(&State, &mut Pending) -> Choice,
     ) -> Result<bool, FsError> {
+        let cube = turn.cube;
+        match self.fate(turn) {
+            Fate::Written => {}
+            Fate::Held => return Ok(false),
+            Fate::Dropped => {
+                self.drop_waiting(turn);
+                return Ok(false);
+            }
+        }
         let (batch, returned) = {
             let state = self.state();
             state.judge()?;
-            let mut pending = self.gather(&state);
+            let mut pending = self.gather(&state, cube);
             let choice = choose(&state, &mut pending);
             if choice.is_empty() {
                 return Ok(false);
@@ -200,14 +191,19 @@ impl<L: Lower> MemFs<L> {
         };
         returned.into_iter().for_each(|inode| self.lower.give_back(inode));
         let mut losses = Losses::default();
-        self.carry(&batch, &mut losses).map_err(|error| self.end(&error))?;
+        let carried = self.carry(&batch, &mut losses, &|| self.fate(turn) == Fate::Dropped);
+        carried.map_err(|error| self.end(&error))?;
+        if self.fate(turn) == Fate::Dropped {
+            self.drop_waiting(turn);
+            return Ok(false);
+        }
         let (gone, there) = {
             let state = self.state();
-            let mut pending = self.gather(&state);
+            let mut pending = self.gather(&state, cube);
             let gone = pending.land(&state, &batch);
-            pending.room.note(self.lower.space());
-            state.pressure.note(&pending);
-            let whole = |inode: &InodeNr| self.whole(&state, &mut pending, *inode);
+            pending.room.note(self.lower.room_in(cube));
+            state.note_pressure(cube, &pending);
+            let whole = |inode: &InodeNr| self.whole(&state, &mut pending, (cube, *inode));
             let there: Vec<Attributes> = batch.compared.iter().filter_map(whole).collect();
             (gone, there)
         };
@@ -217,7 +213,10 @@ impl<L: Lower> MemFs<L> {
                 continue;
             }
             let now = self.compare(&before).map(|now| settled.push((before, now)));
-            survive(now, before.inode, &mut losses).map_err(|error| self.end(&error))?;
+            if let Err(what) = survive(now, before.inode, &mut losses) {
+                self.end_cube(turn, what, losses)?;
+                return Ok(false);
+            }
         }
         if !losses.is_empty() {
             self.reconcile(turn, losses)?;
@@ -225,11 +224,12 @@ impl<L: Lower> MemFs<L> {
         }
         let is_crowded = {
             let state = self.state();
-            let mut pending = state.pending();
+            let mut pending = state.pending(cube);
             for (before, now) in settled {
                 self.settle(&state, &mut pending, &before, now);
             }
-            state.keeps_much(&self.limits, &pending)
+            state.note_pressure(cube, &pending);
+            state.keeps_much(&self.limits)
         };
         if is_crowded || !gone.is_empty() {
             let mut state = self.state_mut();
@@ -241,13 +241,18 @@ impl<L: Lower> MemFs<L> {
 
     /// The attributes of an inode, if the disk has all of it. Whoever changes it has one of its locks until that is logged, so
     /// a change that is seen here is seen to wait.
-    fn whole(&self, state: &State, pending: &mut Pending, inode: InodeNr) -> Option<Attributes> {
+    fn whole(
+        &self,
+        state: &State,
+        pending: &mut Pending,
+        (cube, inode): (u32, InodeNr),
+    ) -> Option<Attributes> {
         let node = state.get(inode)?;
         let stripes = node.lock_names(inode);
         let guarded = (node.lock(), node.content.lock());
         let shown = node.shown();
         let dirty = guarded.1.is_any() || node.content.is_dirty();
-        self.gather_into(state, pending);
+        self.gather_into(state, cube, pending);
         drop((guarded, stripes));
         let whole = !pending.log.concerns(inode) && !node.is_unborn() && !dirty;
         (whole && shown.links > 0).then_some(shown)
@@ -261,7 +266,7 @@ impl<L: Lower> MemFs<L> {
         let guarded = (node.lock(), node.content.lock());
         let shown = node.shown();
         let dirty = guarded.1.is_any() || node.content.is_dirty();
-        self.gather_into(state, pending);
+        self.gather_into(state, state.cube_of(inode), pending);
         if shown != *before || dirty || node.is_in_flight() || pending.log.concerns(inode) {
             return;
         }
@@ -274,15 +279,11 @@ impl<L: Lower> MemFs<L> {
         pending.unsettled.remove(&inode);
     }
 
-    fn end(&self, error: &FsError) -> FsError {
-        self.state_mut().end(error)
-    }
-
     /// Compares what memory has of an inode with the disk, and lets the disk have the times. Returns what the disk has.
     ///
     /// The records of an inode, applied, must have the effects that memory gave them; if they have not, one of the two is
     /// wrong, and to go on would lose something.
-    pub(super) fn compare(&self, memory: &Attributes) -> Result<Attributes, FsError> {
+    pub(super) fn compare(&self, memory: &Attributes) -> Result<Attributes, Unsettled> {
         let inode = memory.inode;
         let disk = {
             let _reading = self.reading_below();
@@ -298,7 +299,7 @@ impl<L: Lower> MemFs<L> {
         if same(&disk) != same(memory) {
             let (memory, disk) = (same(memory), same(&disk));
             let what = format!("memory and disk differ in {inode}: {memory:?} and {disk:?}");
-            return Err(FsError::Ended(what));
+            return Err(Unsettled::Differs(inode, what));
         }
         let times = |one: &Attributes| (one.atime, one.mtime, one.ctime);
         if times(&disk) == times(memory) {
@@ -314,19 +315,26 @@ impl<L: Lower> MemFs<L> {
         let op = Op { uid: 0, gid: 0, time: memory.ctime, kind };
         twice(|| self.lower.apply(&op))?;
         // Small inodes have no nanoseconds: what is stored counts.
-        twice(|| self.lower.attributes(inode))
+        Ok(twice(|| self.lower.attributes(inode))?)
     }
 
     /// Lets the disk have all changes that were made before the call.
     pub(super) fn flush_all(&self) -> Result<(), FsError> {
+        let cubes: Vec<u32> = self.queues.all().map(|(cube, _)| cube).collect();
+        cubes.into_iter().try_for_each(|cube| self.flush_all_of(cube, false))
+    }
+
+    /// The same for those of a cube; `is_taken`: for whoever has taken it away from its users.
+    pub(super) fn flush_all_of(&self, cube: u32, is_taken: bool) -> Result<(), FsError> {
         let until = {
             let state = self.state();
             state.judge()?;
-            self.gather(&state).log.last()
+            self.gather(&state, cube).log.last()
         };
+        let turn = || Turn { is_taken, ..self.turn(cube) };
         // Between two batches others may take their turn.
         let turns = |choose: &dyn Fn(&State, &mut Pending) -> Choice| {
-            while self.flush_batch(&self.flushing(), choose)? {
+            while self.flush_batch(&turn(), choose)? {
                 thread::yield_now();
             }
             Ok::<(), FsError>(())
@@ -335,7 +343,7 @@ impl<L: Lower> MemFs<L> {
             records: pending.log.oldest(until, RECORDS_PER_BATCH),
             ..Choice::default()
         })?;
-        let mut dirty: BTreeSet<InodeNr> = self.state().pending().dirty.clone();
+        let mut dirty: BTreeSet<InodeNr> = self.state().pending(cube).dirty.clone();
         while !dirty.is_empty() {
             let (mut contents, mut pages) = (Vec::new(), 0);
             while pages < PAGES_PER_BATCH
@@ -346,7 +354,7 @@ impl<L: Lower> MemFs<L> {
                 pages += count + 1;
                 contents.push(inode);
             }
-            self.flush_batch(&self.flushing(), |state, pending| {
+            self.flush_batch(&turn(), |state, pending| {
                 // Those that were created since the cut go along.
                 let unborn = |inode: &InodeNr| state.get(*inode).is_some_and(Mnode::is_unborn);
                 let unborn = contents.iter().copied().filter(unborn);
@@ -354,9 +362,9 @@ impl<L: Lower> MemFs<L> {
                 Choice { records, contents, ..Choice::default() }
             })?;
         }
-        let settle: Vec<InodeNr> = self.state().pending().unsettled.iter().copied().collect();
+        let settle: Vec<InodeNr> = self.state().pending(cube).unsettled.iter().copied().collect();
         for part in settle.chunks(RECORDS_PER_BATCH) {
-            self.flush_batch(&self.flushing(), |state, _| {
+            self.flush_batch(&turn(), |state, _| {
                 let settle = part.iter().filter(|inode| state.get(**inode).is_some());
                 Choice { settle: settle.copied().collect(), ..Choice::default() }
             })?;
@@ -364,10 +372,10 @@ impl<L: Lower> MemFs<L> {
         Ok(())
     }
 
-    /// Lets the disk have the changes of inodes, with all on which they depend.
+    /// Lets the disk have the changes of inodes of a cube, with all on which they depend.
     pub(super) fn flush_of(
         &self,
-        turn: &MutexGuard<'_, ()>,
+        turn: &Turn<'_>,
         inodes: impl IntoIterator<Item = InodeNr>,
     ) -> Result<(), FsError> {
         let inodes: Vec<InodeNr> = inodes.into_iter().collect();
@@ -386,16 +394,18 @@ impl<L: Lower> MemFs<L> {
 
     /// Lets the disk have some changes if many wait.
     pub(super) fn flush_some(&self) -> Result<(), FsError> {
-        self.flush_until(2)
+        let cubes: Vec<u32> = self.queues.all().map(|(cube, _)| cube).collect();
+        cubes.into_iter().try_for_each(|cube| self.flush_until(cube, 2))
     }
 
-    /// Lets the disk have changes until not more than a part of what may wait does.
-    pub(super) fn flush_until(&self, part: u64) -> Result<(), FsError> {
-        while self.is_pressed(part) {
-            if !self.flush_oldest(&self.flushing())? {
+    /// Lets the disk have changes of a cube until not more than a part of what may wait does.
+    pub(super) fn flush_until(&self, cube: u32, part: u64) -> Result<(), FsError> {
+        let is_pressed = || self.state().is_pressed(cube, part, &self.limits);
+        while is_pressed() {
+            if !self.flush_oldest(&self.turn(cube))? {
                 // Only space that slots gave back can make a difference.
                 drop(self.state_mut());
-                if !self.is_pressed(part) || !self.flush_oldest(&self.flushing())? {
+                if !is_pressed() || !self.flush_oldest(&self.turn(cube))? {
                     break;
                 }
             }
@@ -404,18 +414,11 @@ impl<L: Lower> MemFs<L> {
         Ok(())
     }
 
-    /// Whether more than a part of what may wait does.
-    pub(super) fn is_pressed(&self, part: u64) -> bool {
-        let (records, content_bytes) = self.state().pressure.get();
-        records > self.limits.records as u64 / part
-            || content_bytes > self.limits.content_bytes / part
-    }
-
-    /// Lets the disk have the oldest changes, or content, whichever presses; `false` if there are none.
-    pub(super) fn flush_oldest(&self, turn: &MutexGuard<'_, ()>) -> Result<bool, FsError> {
+    /// Lets the disk have the oldest changes of a cube, or content, whichever presses; `false` if there are none.
+    fn flush_oldest(&self, turn: &Turn<'_>) -> Result<bool, FsError> {
         self.flush_batch(turn, |state, pending| {
             let content_bytes = pending.room.pages.max(0).cast_unsigned() * PAGE_BYTES;
-            if content_bytes <= self.limits.content_bytes / 2 {
+            if content_bytes <= self.limits.content_bytes / 2 / state.total.busy() {
                 let records = pending.log.oldest(pending.log.last(), RECORDS_PER_BATCH);
                 return Choice { records, ..Choice::default() };
             }

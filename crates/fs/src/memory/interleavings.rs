@@ -273,3 +273,59 @@ fn attributes_have_the_last_value() {
         300,
     );
 }
+
+/// Two cubes change and fsync while one of them fails, whose policy keeps or drops what waits: the other one loses nothing, nobody
+/// waits for ever, and in the end memory has what the disk has.
+#[test]
+fn a_cube_that_fails_ends_its_own_changes_alone() {
+    use floe_format::native::cube::OnError;
+    for on_error in [OnError::Crash, OnError::ReadOnly] {
+        shuttle::check_random(
+            move || {
+                let disk = NullDisk::with_cubes(on_error).expect("two directories");
+                let fs = MemFs::new(disk, Limits::default());
+                let (a, b) = (NullDisk::top(1), NullDisk::top(2));
+                let make = |fs: &Fs, directory, name: &'static [u8]| {
+                    let place = Place { directory, name };
+                    let new = NewInode::regular(0o644);
+                    apply(fs, OpKind::Create { place, new }).expect("it is free")
+                };
+                make(&fs, a, b"one");
+                make(&fs, b, b"one");
+                let fs = together(
+                    fs,
+                    vec![
+                        Box::new(move |fs| {
+                            make(fs, a, b"two");
+                            fs.sync_inode(a).expect("nobody ends for all");
+                        }),
+                        Box::new(move |fs| {
+                            let made = make(fs, b, b"two").expect("it is created");
+                            fs.sync_inode(made).expect("nothing is lost");
+                            let there = fs.lower().find(b, b"two").expect("it can be read");
+                            assert_eq!(there, Some(made));
+                        }),
+                        Box::new(|fs| {
+                            let gates = fs.lower().gates().expect("there are cubes");
+                            gates.fail(1, "it was told to".to_owned());
+                            fs.sync().expect("nobody ends for all");
+                        }),
+                    ],
+                );
+                fs.sync().expect("nobody ends for all");
+                assert_eq!(fs.waiting_records(), 0);
+                for directory in [a, b] {
+                    let all = |store: &dyn Store| {
+                        let names = store.directory(directory).expect("it can be read");
+                        let all = names.behind(0).map(|(_, entry)| entry.name.clone());
+                        all.collect::<Vec<_>>()
+                    };
+                    assert_eq!(all(fs.lower()), all(&*fs));
+                    let whole = directory == b || on_error == OnError::ReadOnly;
+                    assert!(all(&*fs).len() == 2 || !whole, "{:?}", all(&*fs));
+                }
+            },
+            300,
+        );
+    }
+}

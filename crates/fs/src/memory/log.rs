@@ -367,6 +367,16 @@ impl Log {
         self.of_mnodes.of_mnodes.contains_key(&mnode)
     }
 
+    /// The inodes that changes created.
+    pub(crate) fn born(&self) -> Vec<InodeNr> {
+        let records = self.records.stamps().filter_map(|stamp| self.records.get(stamp));
+        let born = records.filter_map(|record| match &record.action {
+            Action::Create { reserved, .. } => Some(reserved.inode),
+            _ => None,
+        });
+        born.collect()
+    }
+
     /// The stamp of the last change that was ever pushed.
     pub(crate) const fn last(&self) -> Stamp {
         self.last

@@ -1,12 +1,16 @@
 //! The interface to the disk below the file system in memory.
 
+use std::fmt;
+
 use floe_disk::ops::Reserved;
 use floe_format::InodeNr;
 use floe_format::ext::quota::QuotaKind;
+use floe_sync::Arc;
 
 use super::quotas::Quotas;
+use crate::cubes::Gates;
 use crate::op::Op;
-use crate::store::Store;
+use crate::store::{Space, Store};
 use crate::{FsError, NameHash};
 
 /// Facts about the disk for the file system in memory.
@@ -24,8 +28,6 @@ pub struct Facts {
     pub inodes_per_group: u32,
     /// How quotas limit changes.
     pub quotas: Quotas,
-    /// Blocks that content never gets, free or not: those of metadata regions.
-    pub kept_blocks: u64,
     /// Why each change must reach the disk at once; `None` if changes may wait.
     pub immediate: Option<&'static str>,
 }
@@ -59,9 +61,47 @@ pub trait Lower: Store {
         Ok((u64::MAX, u64::MAX))
     }
 
+    /// Free space of a cube without a lot more, and how many blocks there content never gets, free or not: those of metadata
+    /// regions. 0 stands for the root cube, whose share has all lots that no cube has.
+    fn room_in(&self, _cube: u32) -> (Space, u64) {
+        (self.space(), 0)
+    }
+
+    /// Whether cubes that are full may take free lots from the root cube. They may until this is called.
+    fn let_grow(&self, _may: bool) {}
+
+    /// The gates of the cubes, where there can be cubes.
+    fn shared_gates(&self) -> Option<Arc<Gates>> {
+        None
+    }
+
+    /// As [`Store::tend_cubes`], below a memory with changes that wait.
+    fn tend_cubes_below(&self, _above: &Above<'_>) -> Vec<u32> {
+        self.tend_cubes()
+    }
+
     /// Makes changes in their order: all, or those before the first that cannot be made, or fewer. The first one is made
     /// or refused. Returns how many were made, and why the next one was refused, if it was.
     fn make(&self, deeds: &[Deed<'_>]) -> (usize, Result<(), FsError>);
+}
+
+/// The file system in memory above a disk that looks after a cube. Nobody is inside the cube meanwhile.
+pub struct Above<'a> {
+    /// Lets the disk have what waits for a cube.
+    pub settle: &'a dyn Fn(u32) -> Result<(), FsError>,
+    /// Forgets what memory has of a cube, because the disk was changed below it.
+    pub forget: &'a dyn Fn(u32),
+}
+
+impl Above<'_> {
+    /// Nobody: nothing waits, and nothing is kept.
+    pub const NOBODY: Self = Self { settle: &|_| Ok(()), forget: &|_| {} };
+}
+
+impl fmt::Debug for Above<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Above").finish_non_exhaustive()
+    }
 }
 
 /// A change that waited, on its way to the disk.

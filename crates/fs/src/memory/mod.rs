@@ -9,10 +9,14 @@
 //! which it depends is flushed, and the disk makes it at once. So does a change that memory would refuse for a rare reason:
 //! the disk says why.
 //!
-//! Locks, in the order in which a thread takes them: `flushing` (one flush or passing change at a time), `state` (who must not
-//! have others beside him is alone there, see [`Slots`]; all others enter), what [waits](waiting), `moving` (one directory gets
-//! another parent at a time), those of stripes, inodes and pages, `logs` (what slots have logged), `below` (readers of the disk
-//! apart from its changes). A flush is alone only where it drops inodes, so that others go on in memory meanwhile.
+//! Each cube has a queue of its own ([`Queue`]): a log, reservations, and a turn of whoever takes them to the disk. No change
+//! concerns two cubes; one that might passes. A cube that fails keeps or drops what waits in its own queue.
+//!
+//! Locks, in the order in which a thread takes them: turns of queues by the numbers of their cubes (one flush or passing change of
+//! a cube at a time), `state` (who must not have others beside him is alone there, see [`Slots`]; all others enter), the
+//! [pool](own) of a cube, what [waits](waiting) for it, `moving` (one directory gets another parent at a time), those of stripes,
+//! inodes and pages, `logs` (what slots have logged), `below` (readers of the disk apart from its changes). A flush is alone only
+//! where it drops inodes, so that others go on in memory meanwhile.
 
 mod absorb;
 mod apart;
@@ -21,6 +25,7 @@ mod carry;
 mod chains;
 mod change;
 mod content;
+mod ends;
 mod evict;
 mod extended;
 mod flush;
@@ -50,32 +55,34 @@ mod stripes;
 mod table;
 mod waiting;
 
+use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
 use floe_format::InodeNr;
 use floe_sync::{
-    Alone, Entered, Mutex, MutexGuard, OnceLock, PoisonError, Slots, before_waiting, thread,
+    Alone, Arc, Entered, Mutex, MutexGuard, OnceLock, PoisonError, Slots, before_waiting, thread,
 };
 
 use crate::FsError;
 use crate::cubes::Gates;
+use crate::cubes::by_cube::ByCube;
 use apart::Apart;
 use evict::{Kept, Share};
 use extended::Extended;
 pub use losses::Handle;
 use losses::LateErrors;
-pub use lower::{Deed, Facts, Lower};
+pub use lower::{Above, Deed, Facts, Lower};
 use mnode::{Lists, Mnode, Names};
 pub use null_disk::NullDisk;
-use own::{Logged, Own, Pool};
+use own::{Logged, Own};
 use quotas::Accounts;
 pub use quotas::Quotas;
 use record::Stamp;
-use room::{Room, Sizes};
+use room::Sizes;
 use stripes::Stripes;
 use table::Table;
-use waiting::{Pending, Pressure};
+use waiting::{Pressure, Queue};
 
 /// Bits of a stamp that number its slot.
 const SLOT_BITS: u32 = 6;
@@ -93,7 +100,7 @@ pub struct Limits {
     pub clean_names: usize,
     /// Bytes of content that are kept, likewise.
     pub clean_bytes: u64,
-    /// Nothing waits: the disk makes each change at once, as it does anyway without a journal or with cubes.
+    /// Nothing waits: the disk makes each change at once, as it does anyway without a journal or where cubes share files.
     pub immediate: bool,
 }
 
@@ -104,7 +111,7 @@ pub struct MemFs<L> {
     facts: Facts,
     limits: Limits,
     share: Share,
-    flushing: Apart<Mutex<()>>,
+    queues: Arc<ByCube<Queue>>,
     state: Slots<State, Own>,
     logs: Slots<(), Logged>,
     below: Slots<(), ()>,
@@ -116,11 +123,14 @@ pub struct MemFs<L> {
 #[derive(Debug)]
 struct State {
     nodes: Table<Mnode>,
-    pending: Apart<Mutex<Pending>>,
-    pressure: Pressure,
+    /// Changes that wait, by cube, and the sum of them.
+    queues: Arc<ByCube<Queue>>,
+    total: Pressure,
+    gates: Option<Arc<Gates>>,
     accounts: Accounts,
     sizes: Sizes,
-    pool: Pool,
+    /// How often a thread was alone: all leases end then.
+    epoch: u64,
     /// When the file system began, for stamps.
     began: Instant,
     kept: Kept,
@@ -160,6 +170,14 @@ impl State {
     }
 }
 
+/// The right to take changes of a cube to the disk.
+struct Turn<'f> {
+    cube: u32,
+    /// For whoever has taken the cube away from its users.
+    is_taken: bool,
+    _turn: MutexGuard<'f, ()>,
+}
+
 /// The state, alone.
 struct Changing<'s>(Alone<'s, State, Own>);
 
@@ -168,7 +186,9 @@ impl Changing<'_> {
     fn give_back(&mut self, lower: &impl Lower) {
         let (state, slots) = self.0.parts();
         slots.into_iter().for_each(|own| own.numbers.give_back(lower));
-        state.pending().returned.drain(..).for_each(|inode| lower.give_back(inode));
+        for (cube, _) in state.queues.all() {
+            state.pending(cube).returned.drain(..).for_each(|inode| lower.give_back(inode));
+        }
     }
 }
 
@@ -202,29 +222,33 @@ impl<L: Lower> MemFs<L> {
         if limits.immediate {
             facts.immediate.get_or_insert("it was asked for");
         }
-        let room = Room::new(lower.space(), &facts);
+        let gates = lower.shared_gates();
+        let queues = Arc::new(ByCube::new(gates.as_ref().is_some_and(|gates| gates.has_lots())));
         let state = State {
             nodes: Table::default(),
-            sizes: room.sizes,
-            pending: Apart(Mutex::new(Pending::new(room))),
-            pressure: Pressure::default(),
+            queues: Arc::clone(&queues),
+            total: Pressure::default(),
+            gates,
             accounts: Accounts::default(),
-            pool: Pool::default(),
+            sizes: Sizes::of(lower.block_bytes(), &facts),
+            epoch: 0,
             began: Instant::now(),
             kept: Kept::default(),
             ended: None,
             late: LateErrors::default(),
             changing: false,
         };
+        state.pending(0).room.note(lower.room_in(0));
+        // A cube takes a lot only where nothing that waits needs its space.
+        lower.let_grow(false);
         let state: Slots<State, Own> = Slots::new(state);
         let mut alone = state.alone();
         alone.refill();
         (0..).zip(alone.parts().1).for_each(|(number, own)| own.number = number);
         let share = limits.share(alone.parts().1.len());
         drop(alone);
-        let (flushing, moving) = (Apart::default(), Apart::default());
-        let (logs, below) = (Slots::default(), Slots::default());
-        Self { lower, facts, limits, share, flushing, state, logs, below, moving }
+        let (logs, below, moving) = (Slots::default(), Slots::default(), Apart::default());
+        Self { lower, facts, limits, share, queues, state, logs, below, moving }
     }
 
     /// Lets the disk have all that waits, and returns it; also whether changes are lost of which nobody was told yet. What
@@ -238,12 +262,24 @@ impl<L: Lower> MemFs<L> {
         state.give_back(&self.lower);
         let lost = state.late.report_all();
         drop(state);
+        self.lower.let_grow(true);
         Ok((self.lower, lost))
     }
 
-    /// Whether the disk makes each change at once. Once there is a cube it does, because free blocks of one are no use to another.
+    /// Whether the disk makes each change at once. While cubes share files it does, because changes of one concern others.
     fn is_immediate(&self) -> bool {
-        self.facts.immediate.is_some() || self.lower.gates().is_some_and(Gates::has_cubes)
+        let is_coupled = |gates: &Gates| gates.has_cubes() && gates.is_coupled();
+        self.facts.immediate.is_some() || self.lower.gates().is_some_and(is_coupled)
+    }
+
+    /// The same for the changes of a cube.
+    fn is_immediate_in(&self, cube: u32) -> bool {
+        self.is_immediate() || self.lower.gates().is_some_and(|gates| !gates.lets_wait(cube))
+    }
+
+    /// The cube of an inode; 0: the root cube.
+    fn cube_of(&self, inode: InodeNr) -> u32 {
+        self.lower.gates().map_or(0, |gates| gates.of_inode(inode))
     }
 
     /// The file system below.
@@ -253,7 +289,8 @@ impl<L: Lower> MemFs<L> {
 
     /// Changes that wait for the disk.
     pub fn waiting_records(&self) -> usize {
-        self.state_mut().pending().log.len()
+        let state = self.state_mut();
+        state.queues.all().map(|(cube, _)| state.pending(cube).log.len()).sum()
     }
 
     fn state(&self) -> Entered<'_, State, Own> {
@@ -272,10 +309,17 @@ impl<L: Lower> MemFs<L> {
         Changing(state)
     }
 
-    fn flushing(&self) -> MutexGuard<'_, ()> {
+    /// Waits until nobody else takes changes of a cube to the disk.
+    fn turn(&self, cube: u32) -> Turn<'_> {
         // A flushed change goes to the disk, or another thread flushes.
         before_waiting();
-        self.flushing.lock().unwrap_or_else(PoisonError::into_inner)
+        let turn = self.queues.of(cube).turn.lock().unwrap_or_else(PoisonError::into_inner);
+        Turn { cube, is_taken: false, _turn: turn }
+    }
+
+    /// The same for several cubes. Each thread waits for them in the order of their numbers.
+    fn turns(&self, cubes: &BTreeSet<u32>) -> Vec<Turn<'_>> {
+        cubes.iter().map(|cube| self.turn(*cube)).collect()
     }
 
     /// Waits until no other thread gives a directory another parent.

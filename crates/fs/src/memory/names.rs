@@ -87,13 +87,13 @@ impl<'s, L: Lower> Attempt<'s, L> {
             let near = (place.directory, is_directory);
             numbers.take(&self.fs.lower, group, near, reading).map_err(|_| Stop::Pass)?
         };
-        let (permissions, umask) = (new.permissions, new.umask);
+        let (permissions, umask, inode) = (new.permissions, new.umask, reserved.inode);
         let action = Action::Create { place: place.into(), kind, permissions, umask, reserved };
         let record = record(op, action);
-        let inode = reserved.inode;
         let (cost, owner) = (Cost::of(&record), owner_of_new(op, &directory.status.who()));
-        let charged =
-            self.charge_new(owner, &cost).and_then(|()| self.reserve_name(directory, &cost));
+        let charged = self
+            .charge_new(owner, &cost)
+            .and_then(|()| self.reserve_name((place.directory, directory), &cost));
         if let Err(stop) = charged {
             self.own.numbers.put_back(reserved);
             return Err(stop);
@@ -127,7 +127,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let found = Found { inode, kind: Some(new.kind.file_type()) };
         let crowded = locked.inside(&spot).map(|inside| spot.put(inside, room, key, found));
         spot.touch(op.time, i32::from(is_directory));
-        self.push(stamp, record);
+        self.push(place.directory, stamp, record);
         locked.end();
         self.note_name(place.directory, crowded);
         self.own.born += 1;
@@ -136,9 +136,13 @@ impl<'s, L: Lower> Attempt<'s, L> {
     }
 
     /// Reserves space for a change that gives a name in a directory.
-    pub(super) fn reserve_name(&mut self, directory: &Mnode, cost: &Cost) -> Result<(), Stop> {
-        self.charge_blocks(directory, cost.directory_blocks(self.fs.lower.block_bytes()))?;
-        self.reserve(cost)
+    pub(super) fn reserve_name(
+        &mut self,
+        (directory, node): (InodeNr, &Mnode),
+        cost: &Cost,
+    ) -> Result<(), Stop> {
+        self.charge_blocks(node, cost.directory_blocks(self.fs.lower.block_bytes()))?;
+        self.reserve(directory, cost)
     }
 
     pub(super) fn note_name(&mut self, directory: InodeNr, crowded: Option<bool>) {
@@ -170,7 +174,9 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let (directory, names) = self.plain(place.directory)?;
         let node = self.node(inode)?;
         let fits = |node: &Mnode| (1..MOST_LINKS).contains(&node.status.links());
+        // The disk says why a cube has no names of another.
         let fit = !node.is_directory() && node.is_simple();
+        let fit = fit && self.is_one_cube(inode, place.directory);
         if !fit || !is_good_name(place.name) {
             return Err(Stop::Pass);
         }
@@ -183,7 +189,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
             return Err(Stop::Pass);
         }
         let record = record(op, Action::Link { inode, place: place.into() });
-        self.reserve_name(directory, &Cost::of(&record))?;
+        self.reserve_name((place.directory, directory), &Cost::of(&record))?;
         let spot = names.spot(place.directory, key).ok_or(FsError::NotFound)?;
         let mut locked = Locked::one(spot);
         let mut held = Held::lock(node);
@@ -202,7 +208,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let crowded = locked.inside(&spot).map(|inside| spot.put(inside, room, key, found));
         spot.touch(op.time, 0);
         held.guarded.last = stamp;
-        self.push(stamp, record);
+        self.push(place.directory, stamp, record);
         locked.end();
         drop(held);
         self.note_name(place.directory, crowded);
@@ -212,7 +218,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
     /// The inode behind a name that is to be removed.
     pub(super) fn victim(
         &self,
-        names: &'s Stripes,
+        (directory, names): (InodeNr, &'s Stripes),
         (name, key): (&[u8], Key<'_>),
     ) -> Result<(Seen<'s>, &'s Mnode), Stop> {
         if !is_good_name(name) {
@@ -220,7 +226,8 @@ impl<'s, L: Lower> Attempt<'s, L> {
         }
         let seen = names.see(key).ok_or(FsError::NotFound)?;
         let node = self.node(seen.found.inode)?;
-        if !node.is_simple() {
+        // The directory of a cube stays where it is, which the disk says.
+        if !node.is_simple() || !self.is_one_cube(seen.found.inode, directory) {
             return Err(Stop::Pass);
         }
         Ok((seen, node))
@@ -230,7 +237,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let (_, names) = self.plain(place.directory)?;
         let key = names.key(place.name);
         loop {
-            let (seen, node) = self.victim(names, (place.name, key))?;
+            let (seen, node) = self.victim((place.directory, names), (place.name, key))?;
             let inode = seen.found.inode;
             if node.is_directory() {
                 return Err(FsError::IsADirectory.into());
@@ -250,7 +257,11 @@ impl<'s, L: Lower> Attempt<'s, L> {
             locked.inside(&spot).into_iter().for_each(|inside| seen.lead(inside, None));
             spot.touch(op.time, 0);
             held.guarded.last = stamp;
-            self.push(stamp, record(op, Action::Unlink { inode, place: place.into() }));
+            self.push(
+                place.directory,
+                stamp,
+                record(op, Action::Unlink { inode, place: place.into() }),
+            );
             locked.end();
             return Ok(Applied { created: None, nameless: gone.then_some(inode) });
         }
@@ -264,7 +275,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let (_, names) = self.plain(place.directory)?;
         let key = names.key(place.name);
         loop {
-            let (seen, node) = self.victim(names, (place.name, key))?;
+            let (seen, node) = self.victim((place.directory, names), (place.name, key))?;
             let inode = seen.found.inode;
             if !node.is_directory() {
                 return Err(FsError::NotADirectory.into());
@@ -298,7 +309,11 @@ impl<'s, L: Lower> Attempt<'s, L> {
             locked.inside(&spot).into_iter().for_each(|inside| seen.lead(inside, None));
             spot.touch(op.time, -1);
             held.guarded.last = stamp;
-            self.push(stamp, record(op, Action::RemoveDirectory { inode, place: place.into() }));
+            self.push(
+                place.directory,
+                stamp,
+                record(op, Action::RemoveDirectory { inode, place: place.into() }),
+            );
             locked.end();
             return Ok(Applied { created: None, nameless: Some(inode) });
         }

@@ -2,6 +2,8 @@
 //! in order, the sequential model that the file system above is compared with.
 
 mod changes;
+#[cfg(all(test, feature = "shuttle"))]
+mod cubes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,6 +15,7 @@ use floe_format::ext::superblock::Superblock;
 use floe_sync::{Alone, Arc, Entered, Slots};
 
 use super::lower::{Deed, Facts, Lower};
+use crate::cubes::Gates;
 use crate::directory::{Directory, Entry, NameHash};
 use crate::op::{Applied, Op, OpKind, Place};
 use crate::store::{SeekFor, Space, Store};
@@ -24,7 +27,11 @@ const SECTORS: u64 = BLOCK_BYTES as u64 / 512;
 
 /// A disk that keeps everything in tables, and loses it when it is dropped.
 #[derive(Debug)]
-pub struct NullDisk(Slots<Tables, ()>);
+pub struct NullDisk {
+    tables: Slots<Tables, ()>,
+    /// Cubes, in tests of them.
+    gates: Option<Arc<Gates>>,
+}
 
 #[derive(Clone, Debug)]
 struct Tables {
@@ -32,6 +39,8 @@ struct Tables {
     files: BTreeMap<InodeNr, File>,
     reserved: BTreeSet<InodeNr>,
     next: u32,
+    /// Inodes of a cube; 0 without cubes.
+    inodes_per_cube: u32,
     free_inodes: u64,
     free_blocks: u64,
 }
@@ -64,25 +73,26 @@ impl NullDisk {
             files: BTreeMap::new(),
             reserved: BTreeSet::new(),
             next: 12,
+            inodes_per_cube: 0,
             free_inodes,
             free_blocks,
         };
         let by = Op { uid: 0, gid: 0, time: Timestamp::default(), kind: OpKind::Unlink(ROOT) };
         tables.add(&by, InodeNr::ROOT, 0, &NewInode::directory(0o755), InodeNr::ROOT);
-        Self(Slots::new(tables))
+        Self { tables: Slots::new(tables), gates: None }
     }
 
     /// A copy of all that it has.
     pub fn snapshot(&self) -> Self {
-        Self(Slots::new(self.tables().clone()))
+        Self { tables: Slots::new(self.tables().clone()), gates: self.gates.clone() }
     }
 
     fn tables(&self) -> Entered<'_, Tables, ()> {
-        self.0.enter()
+        self.tables.enter()
     }
 
     fn tables_mut(&self) -> Alone<'_, Tables, ()> {
-        self.0.alone()
+        self.tables.alone()
     }
 }
 
@@ -188,25 +198,39 @@ impl Store for NullDisk {
     fn sync(&self) -> Result<(), FsError> {
         Ok(())
     }
+
+    fn gates(&self) -> Option<&Gates> {
+        self.gates.as_deref()
+    }
 }
 
 impl Lower for NullDisk {
     fn facts(&self) -> Facts {
+        let (hash, inodes_per_cube) = {
+            let tables = self.tables();
+            (tables.hash, tables.inodes_per_cube)
+        };
         Facts {
-            hash: self.tables().hash,
+            hash,
             extents: true,
             has_crtime: true,
             cluster_blocks: 1,
-            inodes_per_group: u32::MAX,
+            inodes_per_group: match inodes_per_cube {
+                0 => u32::MAX,
+                own => own,
+            },
             quotas: super::quotas::Quotas::None,
-            kept_blocks: 0,
             immediate: None,
         }
     }
 
+    fn shared_gates(&self) -> Option<Arc<Gates>> {
+        self.gates.clone()
+    }
+
     fn reserve_inodes(
         &self,
-        _directory: InodeNr,
+        directory: InodeNr,
         _is_directory: bool,
         most: usize,
     ) -> Result<Vec<Reserved>, FsError> {
@@ -217,7 +241,7 @@ impl Lower for NullDisk {
         }
         (0..most)
             .map(|_| {
-                let inode = tables.draw()?;
+                let inode = tables.draw(directory)?;
                 tables.reserved.insert(inode);
                 Ok(Reserved { inode, generation: inode.0 })
             })

@@ -1,5 +1,7 @@
 //! Changes that the disk makes at once, and the end of inodes.
 
+use std::collections::BTreeSet;
+
 use floe_format::InodeNr;
 use floe_format::ext::inode::InodeFlags;
 use floe_sync::OnceLock;
@@ -12,6 +14,7 @@ use super::mnode::{Mnode, Names};
 use super::quotas::{Owner, Quotas};
 use super::record::{Action, Record};
 use super::{Changing, MemFs, State};
+use crate::cubes::Gates;
 use crate::op::{Applied, Op, OpKind, Place};
 use crate::{Change, FsError, Timestamp, now};
 
@@ -24,44 +27,81 @@ const MOST_TURNS: u32 = 3;
 impl<L: Lower> MemFs<L> {
     /// Lets the disk make a change at once, behind all on which it depends.
     pub(super) fn pass(&self, op: &Op<'_>) -> Result<Applied, FsError> {
-        let whole = self.is_limited() || matches!(op.kind, OpKind::Rename { .. }) || {
-            let blocks = blocks_of(&op.kind, self.lower.block_bytes());
-            !self.state().pending().room.has(blocks, 1)
-        };
+        let home = self.cube_of(op.kind.home());
+        let needed_blocks = blocks_of(&op.kind, self.lower.block_bytes());
+        let (whole, needs_lot) = self.needs(home, op, needed_blocks);
+        let mut cubes = BTreeSet::from([home]);
+        // A cube that is full takes a lot of the root cube, of which changes may count on each block.
+        cubes.extend(needs_lot.then_some(0));
         let mut turns = 0;
         loop {
-            if whole {
-                self.flush_all()?;
+            if self.is_limited() {
+                cubes.extend(self.queues.all().map(|(cube, _)| cube));
             }
-            let turn = self.flushing();
+            if whole {
+                cubes.iter().try_for_each(|cube| self.flush_all_of(*cube, false))?;
+            }
+            let held = self.turns(&cubes);
             let concerned = {
                 let mut state = self.state_mut();
                 state.evict(&self.limits);
                 self.concerned(&mut state, &op.kind)
             };
-            self.flush_of(&turn, concerned)?;
+            let of_others = concerned.iter().map(|inode| self.cube_of(*inode));
+            let before = cubes.len();
+            cubes.extend(of_others);
+            if cubes.len() > before {
+                continue;
+            }
+            for turn in &held {
+                let own = concerned.iter().filter(|inode| self.cube_of(**inode) == turn.cube);
+                self.flush_of(turn, own.copied())?;
+            }
             let mut state = self.state_mut();
             state.judge()?;
             let concerned = self.concerned(&mut state, &op.kind);
             // Others may have changed something since.
             let is_written = |inode: &InodeNr| {
-                !state.pending().log.concerns(*inode)
+                !state.pending(state.cube_of(*inode)).log.concerns(*inode)
                     && !state.get(*inode).is_some_and(Mnode::is_dirty)
             };
-            let is_all = match (self.is_limited(), whole) {
-                (true, _) => state.pending().is_empty(),
-                (false, true) => state.pending().log.len() == 0,
+            let is_all = cubes.iter().all(|cube| match (self.is_limited(), whole) {
+                (true, _) => state.pending(*cube).is_empty(),
+                (false, true) => state.pending(*cube).log.len() == 0,
                 (false, false) => true,
-            };
+            });
             if concerned.iter().all(is_written) && is_all {
-                return self.make(&mut state, op, &concerned);
+                return self.make(&mut state, op, &concerned, needed_blocks);
             }
             if turns >= MOST_TURNS {
-                self.write_alone(&mut state, Losses::default())?;
-                return self.make(&mut state, op, &concerned);
+                for turn in &held {
+                    self.write_alone(&mut state, turn, Losses::default())?;
+                }
+                return self.make(&mut state, op, &concerned, needed_blocks);
             }
             turns += 1;
         }
+    }
+
+    /// Whether a change of a cube needs space that may be reserved for others that wait there, and whether a lot of the root cube
+    /// may be needed that is reserved there.
+    fn needs(&self, home: u32, op: &Op<'_>, blocks: u64) -> (bool, bool) {
+        let state = self.state();
+        let has = |cube: u32, blocks| state.pending(cube).room.has(state.sizes, blocks, 1);
+        let is_full = !has(home, blocks);
+        let whole = self.is_limited() || matches!(op.kind, OpKind::Rename { .. }) || is_full;
+        let lot = self.lower.gates().map_or((0, 0), Gates::lot);
+        (whole, home > 0 && is_full && !has(0, lot.0 + blocks))
+    }
+
+    /// Whether a cube may take lots for a change of so many blocks: no change of the root cube that waits counts on them.
+    fn may_grow(&self, state: &State, blocks: u64) -> bool {
+        let lot = self.lower.gates().map_or((0, 0), Gates::lot);
+        let pending = state.pending(0);
+        let (left, left_inodes) = pending.room.left(state.sizes);
+        self.is_immediate()
+            || pending.log.len() == 0 && pending.room.pages <= 0
+            || left >= lot.0 + blocks && left_inodes >= lot.1 * (1 + blocks / lot.0.max(1))
     }
 
     fn make(
@@ -69,6 +109,7 @@ impl<L: Lower> MemFs<L> {
         state: &mut Changing<'_>,
         op: &Op<'_>,
         concerned: &[InodeNr],
+        needed_blocks: u64,
     ) -> Result<Applied, FsError> {
         let _changing = self.changing_below();
         // Numbers that nobody took are free for this one, too.
@@ -77,7 +118,9 @@ impl<L: Lower> MemFs<L> {
         let (world, slots) = state.0.parts();
         world.accounts.end_leases(slots);
         let moved = will_move(state, &op.kind);
+        self.lower.let_grow(self.may_grow(state, needed_blocks));
         let done = self.lower.apply(op);
+        self.lower.let_grow(false);
         if let Ok(applied) = &done {
             follow(state, &op.kind, applied, moved);
         }
@@ -90,8 +133,16 @@ impl<L: Lower> MemFs<L> {
             }
             self.refresh(state, inode);
         }
-        state.pending().room.note(self.lower.space());
+        self.note_rooms(state, concerned);
         done
+    }
+
+    /// Notes what is free in the cubes of inodes that changed, and in the root cube, whose lots a cube may have taken.
+    fn note_rooms(&self, state: &State, changed: &[InodeNr]) {
+        let cubes: BTreeSet<u32> = changed.iter().map(|inode| self.cube_of(*inode)).collect();
+        for cube in cubes.into_iter().chain([0]).collect::<BTreeSet<u32>>() {
+            state.pending(cube).room.note(self.lower.room_in(cube));
+        }
     }
 
     /// The inodes that a change reads or changes.
@@ -147,7 +198,7 @@ impl<L: Lower> MemFs<L> {
             // The next one who asks finds out why.
             Err(_) => state.drop_node(inode),
         }
-        state.pending().unsettled.remove(&inode);
+        state.pending(state.cube_of(inode)).unsettled.remove(&inode);
     }
 
     /// Lets an inode go that has no name and that nobody uses.
@@ -156,7 +207,7 @@ impl<L: Lower> MemFs<L> {
             let _changing = self.changing_below();
             state.drop_node(inode);
             let done = self.lower.release(inode);
-            state.pending().room.note(self.lower.space());
+            self.note_rooms(state, &[inode]);
             return done;
         }
         state.judge()?;
@@ -169,7 +220,7 @@ impl<L: Lower> MemFs<L> {
             free = node.is_unborn() && !node.is_in_flight();
         }
         state.kept.pages = state.kept.pages.saturating_sub(kept);
-        let mut pending = state.pending();
+        let mut pending = state.pending(self.cube_of(inode));
         pending.forget_content(inode, pages);
         if free && pending.absorb(state, inode) {
             drop(pending);
@@ -193,7 +244,7 @@ impl<L: Lower> MemFs<L> {
             let guarded = node.lock();
             node.status.change(|status| status.atime = time);
             drop(guarded);
-            state.pending().unsettled.insert(inode);
+            state.pending(state.cube_of(inode)).unsettled.insert(inode);
             return Ok(());
         }
         let mut state = self.state_mut();
@@ -207,12 +258,12 @@ impl<L: Lower> MemFs<L> {
         done.map(|_| ())
     }
 
-    /// Lets the disk have some of what waits, if too much does.
-    pub(super) fn relieve(&self) -> Result<(), FsError> {
+    /// Lets the disk have some of what waits for a cube, if too much does.
+    pub(super) fn relieve(&self, cube: u32) -> Result<(), FsError> {
         if self.state().parts().1.is_full(self.share) {
             drop(self.state_mut());
         }
-        self.flush_until(1)
+        self.flush_until(cube, 1)
     }
 }
 

@@ -70,10 +70,13 @@ impl<'s, L: Lower> Attempt<'s, L> {
             return Err(Stop::Pass);
         }
         let (from_names, to_names) = (self.plain(from.directory)?.1, self.plain(to.directory)?.1);
+        if !self.is_one_cube(from.directory, to.directory) && is_good_name(from.name) {
+            return Err(FsError::CrossProject.into());
+        }
         let (from_key, to_key) = (from_names.key(from.name), to_names.key(to.name));
         let way = Way { from, to, from_names, to_names, from_key, to_key };
         loop {
-            let (seen, node) = self.victim(from_names, (from.name, from_key))?;
+            let (seen, node) = self.victim((from.directory, from_names), (from.name, from_key))?;
             let inode = seen.found.inode;
             let target = to_names.find(to_key);
             if target.is_some() && mode == RenameMode::NoReplace {
@@ -85,7 +88,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
             }
             let moves = node.is_directory() && from.directory != to.directory;
             if moves
-                && let Ok((_, onto)) = self.victim(to_names, (to.name, to_key))
+                && let Ok((_, onto)) = self.victim((to.directory, to_names), (to.name, to_key))
                 && !onto.is_directory()
             {
                 // Refused without the lock, but for another reason if it would come to lie below itself.
@@ -112,7 +115,8 @@ impl<'s, L: Lower> Attempt<'s, L> {
         way: &Way<'_, 's>,
         by_directory: bool,
     ) -> Result<(Seen<'s>, &'s Mnode), Stop> {
-        let (seen, node) = self.victim(way.to_names, (way.to.name, way.to_key))?;
+        let (seen, node) =
+            self.victim((way.to.directory, way.to_names), (way.to.name, way.to_key))?;
         match (by_directory, node.is_directory()) {
             (true, false) => Err(FsError::NotADirectory.into()),
             (false, true) => Err(FsError::IsADirectory.into()),
@@ -123,12 +127,15 @@ impl<'s, L: Lower> Attempt<'s, L> {
         }
     }
 
-    /// A directory and all above it up to the root.
+    /// A directory and all above it up to that of its cube: nothing moves out of a cube, so those above do not count.
     fn ancestors(&self, directory: InodeNr) -> Result<Vec<InodeNr>, Stop> {
         let mut all = vec![directory];
         let mut at = directory;
         while at != InodeNr::ROOT {
             at = self.node(at)?.stripes().ok_or_else(|| self.missing())?.parent();
+            if !self.is_one_cube(at, directory) {
+                break;
+            }
             if all.len() > MOST_LEVELS {
                 return Err(Stop::Pass);
             }
@@ -164,7 +171,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
             return Err(Stop::Pass);
         }
         let record = moved.record(op, way);
-        self.reserve_name(self.node(to.directory)?, &Cost::of(&record))?;
+        self.reserve_name((to.directory, self.node(to.directory)?), &Cost::of(&record))?;
         let source = from_names.spot(from.directory, from_key).ok_or(FsError::NotFound)?;
         let target = to_names.spot(to.directory, to_key).ok_or(FsError::NotFound)?;
         let replaced_node = replaced.map(|(seen, node)| (seen.found.inode, node));
@@ -217,7 +224,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         node.note_move(op.time);
         let gone = replaced_node.filter(|(_, node)| lose_name(node, op.time));
         held.iter_mut().for_each(|held| held.guarded.last = stamp);
-        self.push(stamp, record);
+        self.push(to.directory, stamp, record);
         locked.end();
         drop(held);
         self.note_name(to.directory, crowded);

@@ -72,14 +72,11 @@ impl Cost {
 pub(crate) struct Sizes {
     block_bytes: u32,
     cluster_blocks: u64,
-    kept_blocks: u64,
 }
 
 impl Sizes {
-    pub(crate) fn of(space: &Space, facts: &Facts) -> Self {
-        let cluster_blocks = u64::from(facts.cluster_blocks);
-        let (block_bytes, kept_blocks) = (space.block_bytes, facts.kept_blocks);
-        Self { block_bytes, cluster_blocks, kept_blocks }
+    pub(crate) const fn of(block_bytes: u32, facts: &Facts) -> Self {
+        Self { block_bytes, cluster_blocks: facts.cluster_blocks as u64 }
     }
 
     /// Blocks to lease for something that may take so many.
@@ -101,12 +98,13 @@ impl Sizes {
     }
 }
 
-/// Space that is free, and space that waiting changes may take.
-#[derive(Debug)]
+/// Space of a cube that is free, and space that waiting changes may take.
+#[derive(Debug, Default)]
 pub(crate) struct Room {
-    /// As the disk said after the last flush.
-    space: Space,
-    pub(crate) sizes: Sizes,
+    /// As the disk said after the last flush: blocks and inodes; nothing before the first time.
+    free: Option<(u64, u64)>,
+    /// Blocks that content never gets, free or not.
+    kept_blocks: u64,
     blocks: u64,
     inodes: u64,
     /// Bytes of entries that wait, by directory; none is 0.
@@ -119,72 +117,79 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    pub(crate) fn new(space: Space, facts: &Facts) -> Self {
-        let names = ByNumber::default();
-        Self {
-            space,
-            sizes: Sizes::of(&space, facts),
-            blocks: 0,
-            inodes: 0,
-            names,
-            name_bytes: 0,
-            pages: 0,
-            files: 0,
-        }
+    /// Room for the changes of a slot, which has leased nothing yet.
+    pub(crate) fn leased() -> Self {
+        Self { free: Some((0, 0)), ..Self::default() }
     }
 
-    /// Room for the changes of a slot, which has leased nothing yet.
-    pub(crate) fn empty(&self) -> Self {
-        let space = Space { available_blocks: 0, free_inodes: 0, ..self.space };
-        let sizes = Sizes { kept_blocks: 0, ..self.sizes };
-        let names = ByNumber::default();
-        let (blocks, inodes, name_bytes, pages, files) = (0, 0, 0, 0, 0);
-        Self { space, sizes, names, blocks, inodes, name_bytes, pages, files }
+    /// Whether the disk never said what is free.
+    pub(crate) const fn is_unknown(&self) -> bool {
+        self.free.is_none()
     }
 
     /// More space is leased.
     pub(crate) const fn lease(&mut self, blocks: u64, inodes: u64) {
-        self.space.available_blocks += blocks;
-        self.space.free_inodes += inodes;
+        let (before, inodes_before) = self.free();
+        self.free = Some((before + blocks, inodes_before + inodes));
+    }
+
+    const fn free(&self) -> (u64, u64) {
+        match self.free {
+            Some(free) => free,
+            None => (0, 0),
+        }
     }
 
     /// Blocks and inodes that are free and that no waiting change may take.
-    pub(crate) fn left(&self) -> (u64, u64) {
-        let kept = self.reserved_blocks() + self.sizes.kept_blocks;
-        let blocks = self.space.available_blocks.saturating_sub(kept);
-        (blocks, self.space.free_inodes.saturating_sub(self.inodes))
+    pub(crate) fn left(&self, sizes: Sizes) -> (u64, u64) {
+        let kept = self.reserved_blocks(sizes) + self.kept_blocks;
+        let (blocks, inodes) = self.free();
+        (blocks.saturating_sub(kept), inodes.saturating_sub(self.inodes))
     }
 
-    /// The disk has changed.
-    pub(crate) const fn note(&mut self, space: Space) {
-        self.space = space;
+    /// The disk has changed: what is free in the cube, and how many blocks there content never gets.
+    pub(crate) const fn note(&mut self, (space, kept_blocks): (Space, u64)) {
+        self.free = Some((space.available_blocks, space.free_inodes));
+        self.kept_blocks = kept_blocks;
+    }
+
+    /// Nothing waits any more.
+    pub(crate) fn forget_waiting(&mut self) {
+        let (free, kept_blocks) = (self.free, self.kept_blocks);
+        *self = Self { free, kept_blocks, ..Self::default() };
     }
 
     /// Blocks that waiting changes may take.
-    pub(crate) fn reserved_blocks(&self) -> u64 {
-        let entries = 2 * self.name_bytes / u64::from(self.space.block_bytes);
+    pub(crate) fn reserved_blocks(&self, sizes: Sizes) -> u64 {
+        let entries = 2 * self.name_bytes / u64::from(sizes.block_bytes);
         let directories = self.names.len() as u64 * BLOCKS_PER_DIRECTORY;
         let pages = self.pages.max(0).cast_unsigned();
-        let content = pages * self.sizes.blocks_per_page();
+        let content = pages * sizes.blocks_per_page();
         let maps = pages / PAGES_PER_LEAF + self.files * BLOCKS_PER_FILE;
-        content + (self.blocks + entries + directories + maps) * self.sizes.cluster_blocks
+        content + (self.blocks + entries + directories + maps) * sizes.cluster_blocks
+    }
+
+    /// Inodes that waiting changes may take.
+    pub(crate) const fn reserved_inodes(&self) -> u64 {
+        self.inodes
     }
 
     /// Whether there is room for `blocks` more, and for `inodes`.
-    pub(crate) fn has(&self, blocks: u64, inodes: u64) -> bool {
-        let kept = self.reserved_blocks() + self.sizes.kept_blocks;
-        let wanted = kept + self.sizes.to_lease(blocks);
-        wanted <= self.space.available_blocks && self.inodes + inodes <= self.space.free_inodes
+    pub(crate) fn has(&self, sizes: Sizes, blocks: u64, inodes: u64) -> bool {
+        let (free_blocks, free_inodes) = self.free();
+        let kept = self.reserved_blocks(sizes) + self.kept_blocks;
+        let wanted = kept + sizes.to_lease(blocks);
+        wanted <= free_blocks && self.inodes + inodes <= free_inodes
     }
 
     /// Whether there is room for a record besides what waits.
-    pub(crate) fn has_for(&self, cost: &Cost) -> bool {
-        self.has(cost.most_blocks(self.space.block_bytes), cost.inodes)
+    pub(crate) fn has_for(&self, sizes: Sizes, cost: &Cost) -> bool {
+        self.has(sizes, cost.most_blocks(sizes.block_bytes), cost.inodes)
     }
 
     /// Whether there is room for so many more pages of a file.
-    pub(crate) fn has_for_pages(&self, pages: u64) -> bool {
-        self.has(self.sizes.most_blocks_for_pages(pages), 0)
+    pub(crate) fn has_for_pages(&self, sizes: Sizes, pages: u64) -> bool {
+        self.has(sizes, sizes.most_blocks_for_pages(pages), 0)
     }
 
     /// Bytes of entries that wait for a directory.
@@ -214,17 +219,6 @@ impl Room {
             }
         }
     }
-
-    /// Space as programs see it: what waits is taken.
-    pub(crate) fn shown(&self) -> Space {
-        let reserved = self.reserved_blocks();
-        Space {
-            free_blocks: self.space.free_blocks.saturating_sub(reserved),
-            available_blocks: self.space.available_blocks.saturating_sub(reserved),
-            free_inodes: self.space.free_inodes.saturating_sub(self.inodes),
-            ..self.space
-        }
-    }
 }
 
 #[cfg(test)]
@@ -238,14 +232,6 @@ mod tests {
 
     #[test]
     fn creations_that_wait_hold_little_space_and_give_it_back() {
-        let space = Space {
-            block_bytes: 4096,
-            blocks: 1 << 20,
-            free_blocks: 1 << 20,
-            available_blocks: 1 << 20,
-            inodes: 1 << 20,
-            free_inodes: 1 << 20,
-        };
         let facts = Facts {
             hash: NameHash::of(&Superblock::decode(&[0; 1024])),
             extents: true,
@@ -253,10 +239,9 @@ mod tests {
             cluster_blocks: 1,
             inodes_per_group: 8192,
             quotas: super::super::quotas::Quotas::None,
-            kept_blocks: 0,
             immediate: None,
         };
-        let mut room = Room::new(space, &facts);
+        let (sizes, mut room) = (Sizes::of(4096, &facts), Room::default());
         let costs: Vec<Cost> = (0..100_000u32)
             .map(|number| {
                 let name = format!("file number {number:06}").as_bytes().into();
@@ -272,10 +257,13 @@ mod tests {
             .collect();
         costs.iter().for_each(|cost| room.take(cost));
         // Issue 22: below 100 MB.
-        assert!(room.reserved_blocks() * 4096 < 100_000_000);
-        assert!(room.reserved_blocks() * 4096 > 2 * 100_000 * 26, "blocks that split in halves");
-        assert_eq!(room.shown().free_inodes, (1 << 20) - 100_000);
+        assert!(room.reserved_blocks(sizes) * 4096 < 100_000_000);
+        assert!(
+            room.reserved_blocks(sizes) * 4096 > 2 * 100_000 * 26,
+            "blocks that split in halves"
+        );
+        assert_eq!(room.reserved_inodes(), 100_000);
         costs.iter().for_each(|cost| room.release(cost));
-        assert_eq!(room.reserved_blocks(), 0);
+        assert_eq!(room.reserved_blocks(sizes), 0);
     }
 }

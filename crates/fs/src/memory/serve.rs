@@ -1,15 +1,17 @@
 //! The file system in memory as a store: reads, and who makes a change.
 
+use std::collections::BTreeSet;
+
 use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 use floe_sync::Arc;
 
-use super::MemFs;
-use super::losses::Handle;
-use super::lower::Lower;
+use super::losses::{Handle, Losses};
+use super::lower::{Above, Lower};
 use super::mnode::Names;
 use super::stripes::Found;
+use super::{MemFs, State};
 use crate::cubes::{CubeCall, Gates};
 use crate::directory::Entry;
 use crate::op::{Applied, Op};
@@ -179,7 +181,9 @@ impl<L: Lower> Store for MemFs<L> {
     }
 
     fn space(&self) -> Space {
-        self.state_mut().pending().room.shown()
+        let state = self.state_mut();
+        let space = self.lower.space();
+        state.queues.all().fold(space, |space, (cube, _)| without_waiting(&state, cube, space))
     }
 
     fn block_bytes(&self) -> u32 {
@@ -195,10 +199,11 @@ impl<L: Lower> Store for MemFs<L> {
     }
 
     fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
-        if !self.is_immediate()
+        let cube = self.cube_of(op.kind.home());
+        if !self.is_immediate_in(cube)
             && let Some(applied) = self.defer(op)?
         {
-            self.relieve()?;
+            self.relieve(cube)?;
             return Ok(applied);
         }
         self.pass(op)
@@ -225,7 +230,10 @@ impl<L: Lower> Store for MemFs<L> {
     }
 
     fn sync_inode(&self, inode: InodeNr) -> Result<(), FsError> {
-        self.flush_of(&self.flushing(), [inode])?;
+        let cube = self.cube_of(inode);
+        if self.lower.gates().is_none_or(|gates| !gates.ignores_fsync(cube)) {
+            self.flush_of(&self.turn(cube), [inode])?;
+        }
         self.lower.sync_inode(inode)
     }
 
@@ -268,18 +276,30 @@ impl<L: Lower> Store for MemFs<L> {
     }
 
     fn cube_call(&self, call: &CubeCall<'_>) -> Result<Vec<u8>, FsError> {
-        let Some(directory) = call.changed_directory() else { return self.lower.cube_call(call) };
+        if call.changed_directory().is_none() {
+            return self.lower.cube_call(call);
+        }
         self.flush_all()?;
-        let _turn = self.flushing();
+        // Lots and inodes get other owners, so nothing waits meanwhile, and nothing is kept.
+        let all: BTreeSet<u32> = self.queues.all().map(|(cube, _)| cube).collect();
+        let held = self.turns(&all);
         let mut state = self.state_mut();
         state.judge()?;
+        for turn in &held {
+            self.write_alone(&mut state, turn, Losses::default())?;
+        }
         state.give_back(&self.lower);
         let answer = {
             let _changing = self.changing_below();
-            self.lower.cube_call(call)
+            self.lower.let_grow(true);
+            let answer = self.lower.cube_call(call);
+            self.lower.let_grow(false);
+            answer
         };
-        state.drop_node(directory);
-        state.pending().room.note(self.lower.space());
+        for (cube, _) in self.queues.all() {
+            state.forget(cube);
+            state.pending(cube).room.note(self.lower.room_in(cube));
+        }
         answer
     }
 
@@ -290,21 +310,34 @@ impl<L: Lower> Store for MemFs<L> {
     }
 
     fn space_of(&self, inode: InodeNr) -> Option<Space> {
-        self.lower.space_of(inode)
+        let space = self.lower.space_of(inode)?;
+        Some(without_waiting(&self.state_mut(), self.cube_of(inode), space))
     }
 
     fn tend_cubes(&self) -> Vec<u32> {
-        let changed = self.lower.tend_cubes();
-        if let (Some(gates), false) = (self.lower.gates(), changed.is_empty()) {
+        let forget = |cube| {
             let mut state = self.state_mut();
-            let known: Vec<InodeNr> = state.nodes.iter().map(|(inode, _)| InodeNr(inode)).collect();
-            for inode in known {
-                if changed.contains(&gates.of_inode(inode)) {
-                    state.drop_node(inode);
-                }
-            }
-            state.pending().room.note(self.lower.space());
-        }
-        changed
+            state.forget(cube);
+            state.pending(cube).room.note(self.lower.room_in(cube));
+        };
+        let settle = |cube| {
+            self.flush_all_of(cube, true)?;
+            // A repair may use numbers that nobody took.
+            self.state_mut().give_back(&self.lower);
+            Ok(())
+        };
+        self.lower.tend_cubes_below(&Above { settle: &settle, forget: &forget })
+    }
+}
+
+/// Space as programs see it: what waits for a cube is taken.
+fn without_waiting(state: &State, cube: u32, space: Space) -> Space {
+    let room = &state.pending(cube).room;
+    let reserved = room.reserved_blocks(state.sizes);
+    Space {
+        free_blocks: space.free_blocks.saturating_sub(reserved),
+        available_blocks: space.available_blocks.saturating_sub(reserved),
+        free_inodes: space.free_inodes.saturating_sub(room.reserved_inodes()),
+        ..space
     }
 }

@@ -1,22 +1,24 @@
-//! Changes that wait for the disk, after the logs of slots are merged. Whoever flushes has its lock; calls that change or
-//! read something need it only where they are alone.
+//! Queues of changes that wait for the disk, one for each cube, once the logs of slots are merged. Whoever flushes has its lock;
+//! calls that change or read something need it only where they are alone.
 
 use std::collections::BTreeSet;
 
 use floe_format::InodeNr;
 use floe_sync::atomic::{AtomicU64, Ordering};
-use floe_sync::{MutexGuard, PoisonError};
+use floe_sync::{Mutex, MutexGuard, PoisonError};
 
-use super::State;
 use super::absorb::{absorb, directories};
+use super::apart::Apart;
 use super::log::Log;
 use super::mnode::Mnode;
+use super::own::Pool;
 use super::pages::PAGE_BYTES;
 use super::record::Record;
 use super::room::{Cost, Room};
+use super::{Limits, State};
 
-/// Changes that wait.
-#[derive(Debug)]
+/// Changes of a cube that wait.
+#[derive(Debug, Default)]
 pub(crate) struct Pending {
     pub(crate) log: Log,
     pub(crate) room: Room,
@@ -30,23 +32,50 @@ pub(crate) struct Pending {
     pub(crate) flying: bool,
 }
 
+/// The changes of one cube that wait, and who takes them to the disk. A cube waits for no turn of another, and for no space of
+/// another.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    /// One flush or passing change of the cube at a time.
+    pub(crate) turn: Apart<Mutex<()>>,
+    pending: Apart<Mutex<Pending>>,
+    pub(crate) pool: Pool,
+    pressure: Pressure,
+}
+
 /// How much waits, for all to see.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Pressure {
     records: AtomicU64,
     content_bytes: AtomicU64,
+    /// How much keeps inodes in memory; some more than once.
+    pinned: AtomicU64,
+    /// Cubes with something that waits, in the sum of all.
+    busy: AtomicU64,
 }
 
 impl Pressure {
-    pub(crate) fn note(&self, pending: &Pending) {
+    fn words(&self) -> [&AtomicU64; 3] {
+        [&self.records, &self.content_bytes, &self.pinned]
+    }
+
+    /// Notes what waits for a cube, whose lock the caller has, also in the sum of all.
+    fn note(&self, pending: &Pending, total: &Self) {
         let pages = pending.room.pages.max(0).cast_unsigned();
-        for (word, value) in
-            [(&self.records, pending.log.len() as u64), (&self.content_bytes, pages * PAGE_BYTES)]
-        {
-            if word.load(Ordering::Relaxed) != value {
-                word.store(value, Ordering::Relaxed);
+        let now = [pending.log.len() as u64, pages * PAGE_BYTES, pending.pinned() as u64];
+        let before = self.words().map(|word| word.load(Ordering::Relaxed));
+        for (at, (before, now)) in before.into_iter().zip(now).enumerate() {
+            if before != now {
+                self.words()[at].store(now, Ordering::Relaxed);
+                total.words()[at].fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
             }
+        }
+        let is_busy = |words: [u64; 3]| words[..2].iter().any(|word| *word > 0);
+        match (is_busy(before), is_busy(now)) {
+            (false, true) => drop(total.busy.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(total.busy.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
         }
     }
 
@@ -54,12 +83,27 @@ impl Pressure {
     pub(crate) fn get(&self) -> (u64, u64) {
         (self.records.load(Ordering::Relaxed), self.content_bytes.load(Ordering::Relaxed))
     }
+
+    /// Cubes with something that waits; at least 1.
+    pub(crate) fn busy(&self) -> u64 {
+        self.busy.load(Ordering::Relaxed).max(1)
+    }
+
+    /// How much keeps inodes in memory; some more than once.
+    pub(crate) fn pinned(&self) -> u64 {
+        self.pinned.load(Ordering::Relaxed)
+    }
 }
 
 impl Pending {
-    pub(crate) fn new(room: Room) -> Self {
-        let (log, dirty) = (Log::default(), BTreeSet::new());
-        Self { log, room, dirty, unsettled: BTreeSet::new(), returned: Vec::new(), flying: false }
+    /// Drops all that waits. The numbers that creations among it had taken are given back.
+    pub(crate) fn drop_all(&mut self) {
+        self.room.forget_waiting();
+        self.returned.extend(self.log.born());
+        self.log = Log::default();
+        self.dirty.clear();
+        self.unsettled.clear();
+        self.flying = false;
     }
 
     /// Whether the disk has all changes and all content, but for times.
@@ -154,9 +198,31 @@ fn count_name_bytes(state: &State, record: &Record, sign: i64) {
 }
 
 impl State {
-    /// The waiting changes. Logs of slots are not merged here.
-    pub(crate) fn pending(&self) -> MutexGuard<'_, Pending> {
+    /// The queue of a cube. Logs of slots are not merged here.
+    pub(crate) fn pending(&self, cube: u32) -> MutexGuard<'_, Pending> {
         // A panic in a change ends all changes.
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queues.of(cube).pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets all see how much waits for a cube, whose lock the caller has.
+    pub(crate) fn note_pressure(&self, cube: u32, pending: &Pending) {
+        self.queues.of(cube).pressure.note(pending, &self.total);
+    }
+
+    /// Whether more than a part of what may wait does, and the part of it that a cube may have does for this one. Nobody who
+    /// changes something in one cube writes what waits for others.
+    pub(crate) fn is_pressed(&self, cube: u32, part: u64, limits: &Limits) -> bool {
+        let presses = |(records, content_bytes): (u64, u64), part: u64| {
+            records > limits.records as u64 / part || content_bytes > limits.content_bytes / part
+        };
+        if !presses(self.total.get(), part) {
+            return false;
+        }
+        presses(self.queues.of(cube).pressure.get(), part.saturating_mul(self.total.busy()))
+    }
+
+    /// The cube of an inode; 0: the root cube.
+    pub(crate) fn cube_of(&self, inode: InodeNr) -> u32 {
+        self.gates.as_ref().map_or(0, |gates| gates.of_inode(inode))
     }
 }

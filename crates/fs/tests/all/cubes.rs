@@ -26,6 +26,7 @@ mod modes;
 mod policies;
 mod states;
 mod struck;
+mod waiting;
 
 use faults::structures;
 use struck::{BLOCK, MIB, Tenants, find, image, laid_out, load, make, op, read, used, write};
@@ -200,7 +201,8 @@ fn cubes_are_made_changed_and_removed_while_the_file_system_is_used() {
         let file = make(fs, top, "file", NewInode::regular(0o644)).unwrap();
         write(fs, file, 0, &vec![1; 1 << 20]).unwrap();
         let used = space.free_blocks - fs.space_of(file).free_blocks;
-        assert!((256..260).contains(&used), "{used} blocks");
+        // While it waits, with what its map may take.
+        assert!((256..280).contains(&used), "{used} blocks");
         fs.cube_call(&CubeCall::Set(file, Settings::parse("max_size=none").unwrap())).unwrap();
         assert!(show(top).contains("max_size_bytes=0"));
         let again = fs.cube_call(&call);

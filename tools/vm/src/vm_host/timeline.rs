@@ -53,11 +53,6 @@ impl Timeline {
         longest
     }
 
-    /// Whether a guest finished records in the last seconds.
-    pub(super) fn works_at_the_end(&self, guest: usize) -> bool {
-        self.rates().last().is_some_and(|(moment, rates)| moment.runs[guest] && rates[guest] > 0)
-    }
-
     /// A picture: the rates of the guests, the damage and the new start as lines.
     pub(super) fn svg(&self) -> String {
         let end = self.moments.last().map_or(1.0, |moment| moment.at.as_secs_f64());

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use floe_testkit::tool;
 
-const USER_MODE_LINUX: &str = "/usr/bin/linux.uml";
+pub(crate) const USER_MODE_LINUX: &str = "/usr/bin/linux.uml";
 
 /// Runs `linux-fields` with a program that calls everything clean.
 fn fields_with_a_blind_checker(only: &str) -> Output {

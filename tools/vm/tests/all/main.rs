@@ -4,3 +4,4 @@
 
 mod kernel_load;
 mod linux_judge;
+mod vm_host;

@@ -36,7 +36,11 @@ impl Tables {
         Ok(self.file(inode)?.attributes.kind == FileType::Directory)
     }
 
-    pub(super) fn draw(&mut self) -> Result<InodeNr, FsError> {
+    /// A number near a directory: in its cube.
+    pub(super) fn draw(&mut self, near: InodeNr) -> Result<InodeNr, FsError> {
+        if let Some(cube) = near.0.saturating_sub(1).checked_div(self.inodes_per_cube) {
+            self.next = self.next.max(12) % self.inodes_per_cube + cube * self.inodes_per_cube;
+        }
         while self.files.contains_key(&InodeNr(self.next))
             || self.reserved.contains(&InodeNr(self.next))
         {
@@ -101,7 +105,7 @@ impl Tables {
         }
         let (inode, generation) = match reserved {
             Some(reserved) => (reserved.inode, reserved.generation),
-            None => (self.draw()?, 0),
+            None => (self.draw(place.directory)?, 0),
         };
         if self.files.contains_key(&inode) {
             return Err(FsError::Ended(format!("{inode} is in use")));
@@ -217,7 +221,7 @@ impl Tables {
         match &op.kind {
             OpKind::Create { place, new } => created = Some(self.create(op, place, new, None)?),
             OpKind::CreateUnnamed { directory, new } => {
-                let inode = self.draw()?;
+                let inode = self.draw(*directory)?;
                 self.add(op, inode, 0, new, *directory);
                 self.file_mut(inode)?.attributes.links = 0;
                 created = Some(inode);

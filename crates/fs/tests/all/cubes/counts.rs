@@ -39,15 +39,14 @@ fn made(is_cube: bool) -> MemDevice {
     device
 }
 
-/// Requests, bytes and flushes of calls in `/d`: many files as of a mail server, a stream, and writes at random. Both file systems
-/// make each change at once, because one with cubes does.
+/// Requests, bytes and flushes of calls in `/d`: many files as of a mail server, a stream, and writes at random. Changes wait in memory in
+/// both.
 fn counted(is_cube: bool) -> [u64; 3] {
     let device = Recorder::new(made(is_cube));
     let (disk, volume) = Disk::open(&device).unwrap();
     let files = disk.files().unwrap();
     let live = Live::new(&disk, &files, volume, now()).unwrap();
-    let limits = Limits { immediate: true, ..Limits::default() };
-    let fs = FileSystem::new(MemFs::new(live, limits));
+    let fs = FileSystem::new(MemFs::new(live, Limits::default()));
     let top = find(&fs, InodeNr::ROOT, "d").unwrap();
     let before = device.count();
     fill(&fs, top);

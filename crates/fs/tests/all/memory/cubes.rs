@@ -15,34 +15,38 @@ use floe_fs::{Disk, FsError, Limits, Live, Store};
 use floe_sync::thread;
 use floe_testkit::{Image, oracle};
 
+use super::SMALL;
 use super::acts::{Act, find, run};
 use super::live::{NOW, mounted, native};
 
 /// Five lots of 4 MiB, of which the cubes `a` and `b` have one each, with a journal of 64 blocks.
 pub(crate) fn with_cubes() -> &'static [u8] {
     static BASE: OnceLock<Vec<u8>> = OnceLock::new();
-    BASE.get_or_init(|| {
-        let device = MemDevice::new(native(20 << 20, "lot_size=4m", "256"));
-        let (disk, volume) = Disk::open(&device).unwrap();
-        {
-            let files = disk.files().unwrap();
-            let live = Live::new(&disk, &files, volume, NOW).unwrap();
-            for path in ["/a", "/b"] {
-                let new = NewCube {
-                    parent: InodeNr::ROOT,
-                    name: &path.as_bytes()[1..],
-                    path: path.as_bytes(),
-                    permissions: 0o755,
-                    journal_blocks: 64,
-                    policies: Policies::default(),
-                };
-                live.create_cube(&Caller::system(NOW), &new).unwrap();
-            }
-            live.finish(NOW).unwrap();
+    BASE.get_or_init(|| with_cubes_on(native(20 << 20, "lot_size=4m", "256")))
+}
+
+/// A native file system with the cubes `a` and `b`, which have a journal of 64 blocks.
+pub(crate) fn with_cubes_on(native: Vec<u8>) -> Vec<u8> {
+    let device = MemDevice::new(native);
+    let (disk, volume) = Disk::open(&device).unwrap();
+    {
+        let files = disk.files().unwrap();
+        let live = Live::new(&disk, &files, volume, NOW).unwrap();
+        for path in ["/a", "/b"] {
+            let new = NewCube {
+                parent: InodeNr::ROOT,
+                name: &path.as_bytes()[1..],
+                path: path.as_bytes(),
+                permissions: 0o755,
+                journal_blocks: 64,
+                policies: Policies::default(),
+            };
+            live.create_cube(&Caller::system(NOW), &new).unwrap();
         }
-        disk.close().unwrap();
-        device.to_vec()
-    })
+        live.finish(NOW).unwrap();
+    }
+    disk.close().unwrap();
+    device.to_vec()
 }
 
 /// Whether nothing is wrong but that a failure is recorded, in the superblock or for a cube (whose own copy of the record may not be
@@ -189,4 +193,45 @@ fn a_cube_whose_journal_ends_says_so_and_the_others_go_on() {
     })
     .unwrap();
     judge_cubes(&left, true).unwrap();
+}
+
+/// The same where nobody asks for an fsync: the log of the cube is full, and a change needs room there.
+#[test]
+fn a_cube_whose_full_log_cannot_be_written_fails_alone() {
+    for limits in [SMALL, Limits::default()] {
+        let memory = MemDevice::new(with_cubes().to_vec());
+        let log = log_at(&memory);
+        let blocks = (0..memory.size_bytes() / 4096).filter(|block| log(block * 4096) == Some(1));
+        let faults = blocks.map(|block| (BlockNr(block), Fault::Unwritable));
+        let device = Faulty::new(memory, 4096, faults);
+        mounted(&device, limits, |fs| {
+            run(fs, 1, &Act::Create("b/one".to_owned()))?;
+            let mut refused = 0;
+            for at in 0..100 {
+                let made = run(fs, 1, &Act::Mkdir(format!("a/{at}")))
+                    .and_then(|()| run(fs, 1, &Act::Create(format!("a/{at}/file"))));
+                refused += usize::from(made.is_err());
+                // As whoever tends a mount does, who is told what is lost.
+                let _ = fs.tend();
+            }
+            assert!(refused > 0 && !fs.is_read_only(), "{refused} refused");
+            run(fs, 1, &Act::Create("b/two".to_owned()))?;
+            run(fs, 1, &Act::Fsync("b/two".to_owned()))?;
+            run(fs, 1, &Act::Create("three".to_owned()))?;
+            run(fs, 1, &Act::Fsync("three".to_owned()))?;
+            // That the cube failed, and that changes are lost, is told once each.
+            while fs.sync().is_err() {}
+            Ok(())
+        })
+        .unwrap();
+        let left = MemDevice::new(device.inner().to_vec());
+        mounted(&left, Limits::default(), |fs| {
+            for name in ["b/one", "b/two", "three"] {
+                find(fs, name)?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        judge_cubes(&left, true).unwrap();
+    }
 }
