@@ -131,10 +131,10 @@ fn identity(params: &Params, sb: &mut Superblock) {
     // Linux on common machines hashes names as signed characters.
     sb.flags = FLAG_SIGNED_HASH | if params.test_fs { FLAG_TEST_FS } else { 0 };
     (sb.raid_stride, sb.raid_stripe_width) = (params.stride, params.stripe_width);
+    (sb.first_ino, sb.inode_size) = (FIRST_INODE, params.inode_size as u16);
     if params.old_revision {
         return;
     }
-    (sb.first_ino, sb.inode_size) = (FIRST_INODE, params.inode_size as u16);
     sb.feature_compat = params.features.compat.bits();
     sb.feature_incompat = params.features.incompat.bits();
     sb.feature_ro_compat = params.features.ro_compat.bits();

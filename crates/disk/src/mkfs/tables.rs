@@ -45,13 +45,13 @@ pub(super) fn place(
         place_flex(geometry, GroupNr(first), params, space, &mut descs[range])?;
         first = last;
     }
-    if geometry.features.group_desc_csum() {
-        let last = descs.len() - 1;
-        for (at, desc) in descs.iter_mut().enumerate() {
-            desc.flags = if lazy_tables { 0 } else { FLAG_INODE_ZEROED }
-                | if at > 0 { FLAG_INODE_UNINIT } else { 0 }
-                | if at > 0 && at < last { FLAG_BLOCK_UNINIT } else { 0 };
-        }
+    // Without checksums of descriptors nobody reads the flags, and tables are always written whole.
+    let summed = geometry.features.group_desc_csum();
+    let last = descs.len() - 1;
+    for (at, desc) in descs.iter_mut().enumerate() {
+        desc.flags = if summed && lazy_tables { 0 } else { FLAG_INODE_ZEROED }
+            | if summed && at > 0 { FLAG_INODE_UNINIT } else { 0 }
+            | if summed && at > 0 && at < last { FLAG_BLOCK_UNINIT } else { 0 };
     }
     Ok(descs)
 }

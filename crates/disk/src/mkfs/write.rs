@@ -5,7 +5,7 @@ use std::io;
 use floe_blockdev::WriteBlocks;
 use floe_format::ext::bitmap;
 use floe_format::ext::group_desc::{DescChecksum, FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT, GroupDesc};
-use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, BlockRun, GroupNr};
 
@@ -224,6 +224,10 @@ impl<'a> Output<'a> {
         let mut bytes = [0; Superblock::SIZE];
         let mut superblock = self.plan.superblock.clone();
         superblock.block_group_nr = group.0.min(u32::from(u16::MAX)) as u16;
+        if group.0 > 0 {
+            // Whoever starts from a copy does so because something is damaged, and is to check.
+            superblock.state &= !STATE_VALID;
+        }
         if group.0 == 0
             && let Some(identity) = Identity::of(&superblock)
         {

@@ -3,9 +3,14 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use floe_blockdev::WritableFile;
+use floe_blockdev::{FileDevice, ReadBlocks, WritableFile};
 use floe_disk::mkfs::tree::Timestamp;
 use floe_disk::mkfs::{Fresh, FsType, Options, Plan, write};
+use floe_ext4::fs::read_superblock;
+use floe_ext4::inode_table::desc_place;
+use floe_format::ext::superblock::Superblock;
+use floe_format::features::Incompat;
+use floe_format::{BlockNr, GroupNr};
 use floe_testkit::profile::Profile;
 use floe_testkit::rng::Rng;
 use floe_testkit::{oracle, tool};
@@ -133,6 +138,59 @@ fn system_inodes(path: &Path) -> Result<Vec<String>> {
     Ok(lines)
 }
 
+/// Bytes of a superblock that differ, as `docs/mkfs.md` says: the lifetime writes, the checksum, which covers all, and entries of
+/// the copy of the journal's map (`s_jnl_blocks`) that are not in use.
+fn different(superblock: &[u8]) -> [std::ops::Range<usize>; 3] {
+    let word = |at: usize| usize::from(u16::from_le_bytes([superblock[at], superblock[at + 1]]));
+    // A root of extents has a head and entries of 12 bytes each.
+    let unused = if word(0x10c) == 0xf30a { 0x10c + 12 * (1 + word(0x10e)) } else { 0x148 };
+    [0x178..0x180, 0x3fc..0x400, unused..0x148]
+}
+
+/// All bytes of superblocks, backups too, and of descriptors in which two file systems differ, those aside that must.
+fn bytes_that_differ(ours: &Path, theirs: &Path) -> Result<Vec<String>> {
+    let (one, other) = (FileDevice::open(ours)?, FileDevice::open(theirs)?);
+    let (_, geometry) = read_superblock(&other)?;
+    let mut faults = Vec::new();
+    let mut compare = |what: String, offset: u64, len: usize| {
+        let (mut a, mut b) = (vec![0; len], vec![0; len]);
+        one.read_at(offset, &mut a)?;
+        other.read_at(offset, &mut b)?;
+        let different = if len == Superblock::SIZE { different(&b).to_vec() } else { Vec::new() };
+        let differs =
+            |at: &usize| a[*at] != b[*at] && !different.iter().any(|range| range.contains(at));
+        for at in (0..len).filter(differs) {
+            faults
+                .push(format!("{what}, byte {at:#x}: floe {:#04x}, mke2fs {:#04x}", a[at], b[at]));
+        }
+        anyhow::Ok(())
+    };
+    for group in (0..geometry.group_count).map(GroupNr) {
+        let Some(block) = geometry.superblock_of(group) else { continue };
+        let offset = if group.0 == 0 { 1024 } else { geometry.offset_bytes(block) };
+        compare(format!("superblock of {group}"), offset, Superblock::SIZE)?;
+    }
+    for group in (0..geometry.group_count).map(GroupNr) {
+        let (block, at) = desc_place(group, &geometry);
+        let offset = geometry.offset_bytes(block) + at as u64;
+        compare(format!("descriptor of {group}"), offset, geometry.desc_size as usize)?;
+        if geometry.features.incompat.contains(Incompat::META_BG) {
+            continue;
+        }
+        let nth = block.0 - geometry.group_desc_run(GroupNr(0)).start.0;
+        for backup in (1..geometry.group_count).map(GroupNr) {
+            if geometry.superblock_of(backup).is_none() {
+                continue;
+            }
+            let copy = BlockNr(geometry.group_desc_run(backup).start.0 + nth);
+            let offset = geometry.offset_bytes(copy) + at as u64;
+            let what = format!("descriptor of {group} behind the backup of {backup}");
+            compare(what, offset, geometry.desc_size as usize)?;
+        }
+    }
+    Ok(faults)
+}
+
 /// Makes one file system with each program; returns the differences. `None`: mke2fs refuses.
 fn compare(bytes: u64, args: &[&str]) -> Result<Option<Vec<String>>> {
     let folder = tool::scratch("floe-mkfs-")?;
@@ -155,6 +213,7 @@ fn compare(bytes: u64, args: &[&str]) -> Result<Option<Vec<String>>> {
     for line in other.iter().filter(|line| !one.contains(line)) {
         faults.push(format!("mke2fs: {line}"));
     }
+    faults.extend(bytes_that_differ(&ours, &theirs)?);
     let judged = oracle::run(&ours, &["-fn"])?;
     if judged.exit != Some(0) {
         faults.push(format!("e2fsck {:?}: {}", judged.exit, judged.text));
