@@ -311,7 +311,7 @@ impl<L: Lower> MemFs<L> {
             ..Change::default()
         };
         let kind = OpKind::Change { inode, size_bytes: None, change };
-        let _changing = self.changing_below();
+        let _changing = self.changing_below(inode);
         let op = Op { uid: 0, gid: 0, time: memory.ctime, kind };
         twice(|| self.lower.apply(&op))?;
         // Small inodes have no nanoseconds: what is stored counts.
