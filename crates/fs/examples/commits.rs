@@ -7,10 +7,13 @@
 //! ```
 //!
 //! `beside` alternates: one file in FOLDER has a stock ext4; Floe opens and uses it, then the kernel mounts it by a loop device
-//! (for root). Each line has fsyncs in a second and flushes of the device for each of them, of both.
+//! (for root). Each line has, of both, fsyncs in a second and for each of them: flushes of the device, and of the threads of the
+//! workers microseconds on a processor, microseconds ready to run without one, and how often they were put on one, that is, were
+//! woken or displaced. Threads of the kernel's own, which write its journal and serve the loop device, are not counted.
 //!
 //! `model` has a device in memory whose flush takes so long, and nothing else any time.
 
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -139,6 +142,90 @@ impl Side for Kernel {
     }
 }
 
+/// The time of threads.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    running_ns: u64,
+    ready_ns: u64,
+    starts: u64,
+}
+
+impl Spent {
+    /// That of this thread until now.
+    fn now() -> Result<Self> {
+        let text = fs::read_to_string("/proc/thread-self/schedstat")?;
+        let mut words = text.split_whitespace().map(str::parse);
+        let mut next = || words.next().context("too few fields")?.context("a field");
+        Ok(Self { running_ns: next()?, ready_ns: next()?, starts: next()? })
+    }
+
+    fn each(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            running_ns: of(self.running_ns, other.running_ns),
+            ready_ns: of(self.ready_ns, other.ready_ns),
+            starts: of(self.starts, other.starts),
+        }
+    }
+}
+
+/// The result of a run.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// Changes that were acknowledged.
+    done: u64,
+    seconds: f64,
+    spent: Spent,
+}
+
+/// Figures of a run, as they are printed: the last four for each change.
+#[derive(Clone, Copy, Debug)]
+struct Figures {
+    per_second: f64,
+    flushes: f64,
+    running_us: f64,
+    ready_us: f64,
+    starts: f64,
+}
+
+impl Figures {
+    fn of(run: &Run, flushes: u64) -> Self {
+        let done = run.done as f64;
+        Self {
+            per_second: done / run.seconds,
+            flushes: flushes as f64 / done,
+            running_us: run.spent.running_ns as f64 / 1000.0 / done,
+            ready_us: run.spent.ready_ns as f64 / 1000.0 / done,
+            starts: run.spent.starts as f64 / done,
+        }
+    }
+
+    /// The medians of runs.
+    fn medians(all: &[Self]) -> Self {
+        let median = |of: fn(&Self) -> f64| {
+            let mut all: Vec<f64> = all.iter().map(of).collect();
+            all.sort_by(f64::total_cmp);
+            all[all.len() / 2]
+        };
+        Self {
+            per_second: median(|one| one.per_second),
+            flushes: median(|one| one.flushes),
+            running_us: median(|one| one.running_us),
+            ready_us: median(|one| one.ready_us),
+            starts: median(|one| one.starts),
+        }
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, into: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            into,
+            "{:6.0} /s, {:4.2} flushes, {:4.0} us running, {:5.0} us ready, {:4.1} starts",
+            self.per_second, self.flushes, self.running_us, self.ready_us, self.starts
+        )
+    }
+}
+
 /// When a worker ends.
 #[derive(Clone, Copy, Debug)]
 enum Until {
@@ -183,27 +270,32 @@ fn work<S: Side>(side: &S, load: Load, worker: usize, until: Until, began: Insta
     }
 }
 
-/// Lets workers work at the same time: acknowledged changes, and seconds.
-fn measure<S: Side>(side: &S, load: Load, workers: usize, until: Until) -> Result<(u64, f64)> {
+/// Lets workers work at the same time.
+fn measure<S: Side>(side: &S, load: Load, workers: usize, until: Until) -> Result<Run> {
     let barrier = Barrier::new(workers);
     let barrier = &barrier;
     thread::scope(|scope| {
         let run = |worker| {
             scope.spawn(move || {
                 barrier.wait();
-                let began = Instant::now();
+                let (began, before) = (Instant::now(), Spent::now()?);
                 let done = work(side, load, worker, until, began)?;
-                Ok::<_, anyhow::Error>((done, began.elapsed().as_secs_f64()))
+                let spent = Spent::now()?.each(before, |after, before| after - before);
+                Ok::<_, anyhow::Error>(Run { done, seconds: began.elapsed().as_secs_f64(), spent })
             })
         };
         let running: Vec<_> = (0..workers).map(run).collect();
-        let (mut all, mut seconds) = (0, 0.0f64);
+        let mut all = Run { done: 0, seconds: 0.0, spent: Spent::default() };
         for worker in running {
             let ended = worker.join().map_err(|_| anyhow::anyhow!("a worker panicked"))?;
-            let (done, took) = ended?;
-            (all, seconds) = (all + done, seconds.max(took));
+            let Run { done, seconds, spent } = ended?;
+            all = Run {
+                done: all.done + done,
+                seconds: all.seconds.max(seconds),
+                spent: all.spent.each(spent, |one, other| one + other),
+            };
         }
-        Ok((all, seconds))
+        Ok(all)
     })
 }
 
@@ -214,23 +306,23 @@ fn format(device: &dyn WriteBlocks) -> Result<()> {
     Ok(mkfs::write(&Plan::new(&params)?, &device)?)
 }
 
-/// Acknowledged changes in a second, and flushes for each, of one run of Floe on a device that counts flushes.
+/// One run of Floe on a device that counts flushes.
 fn of_floe<D: WriteBlocks>(
     device: &Modelled<D>,
     load: Load,
     workers: usize,
     until: Until,
-) -> Result<(f64, f64)> {
+) -> Result<Figures> {
     let (disk, volume) = Disk::open(device)?;
     let files = disk.files()?;
     let floe = Floe::new(Live::new(&disk, &files, volume, now())?, workers)?;
     let before = device.flushes();
-    let (done, seconds) = measure(&floe, load, workers, until)?;
+    let run = measure(&floe, load, workers, until)?;
     let flushes = device.flushes() - before;
     floe.end()?.finish(now())?;
     drop(files);
     disk.close()?;
-    Ok((done as f64 / seconds, flushes as f64 / done as f64))
+    Ok(Figures::of(&run, flushes))
 }
 
 /// Flushes that the block device below a folder has done.
@@ -243,22 +335,16 @@ fn kernel_flushes(folder: &Path) -> Result<u64> {
 }
 
 /// The same of the kernel.
-fn of_kernel(image: &Path, load: Load, workers: usize, until: Until) -> Result<(f64, f64)> {
+fn of_kernel(image: &Path, load: Load, workers: usize, until: Until) -> Result<Figures> {
     let mount = Mounted::new(image, "noinit_itable")?;
     let top = mount.path().to_owned();
     (0..workers).try_for_each(|worker| fs::create_dir(top.join(worker.to_string())))?;
     fs::File::open(&top)?.sync_all()?;
     let before = kernel_flushes(&top)?;
-    let (done, seconds) = measure(&Kernel(top.clone()), load, workers, until)?;
+    let run = measure(&Kernel(top.clone()), load, workers, until)?;
     let flushes = kernel_flushes(&top)? - before;
     mount.unmount()?;
-    Ok((done as f64 / seconds, flushes as f64 / done as f64))
-}
-
-fn median(all: &[(f64, f64)], of: fn(&(f64, f64)) -> f64) -> f64 {
-    let mut all: Vec<f64> = all.iter().map(of).collect();
-    all.sort_by(f64::total_cmp);
-    all[all.len() / 2]
+    Ok(Figures::of(&run, flushes))
 }
 
 fn beside(folder: &Path, most: Duration, rounds: usize, workers: &[usize]) -> Result<()> {
@@ -287,13 +373,10 @@ fn beside(folder: &Path, most: Duration, rounds: usize, workers: &[usize]) -> Re
                 drop((device, fresh()?));
                 kernel.push(of_kernel(&image, load, workers, until)?);
             }
-            let of = |all: &[_]| (median(all, |one| one.0), median(all, |one| one.1));
-            let ((rate, flushes), (other, others)) = (of(&floe), of(&kernel));
-            println!(
-                "{load:?} {workers:2} workers: {rate:8.0} /s and {flushes:5.2} flushes; kernel {other:8.0} /s and {others:5.2}; \
-                 {:5.2} times",
-                rate / other
-            );
+            let (floe, kernel) = (Figures::medians(&floe), Figures::medians(&kernel));
+            let times = floe.per_second / kernel.per_second;
+            println!("{load:?} {workers:2} workers, Floe:   {floe}; {times:5.2} times");
+            println!("{load:?} {workers:2} workers, kernel: {kernel}");
         }
     }
     fs::remove_file(&image)?;
@@ -306,8 +389,8 @@ fn model(flush: Duration, rounds: u64, workers: &[usize]) -> Result<()> {
             let memory = MemDevice::new(vec![0; IMAGE_BYTES as usize / 4]);
             format(&memory)?;
             let device = Modelled::new(memory, &Model::flushes(flush)).waiting();
-            let (rate, flushes) = of_floe(&device, load, workers, Until::Done(rounds))?;
-            println!("{load:?} {workers:2} workers: {rate:8.0} /s and {flushes:5.2} flushes");
+            let figures = of_floe(&device, load, workers, Until::Done(rounds))?;
+            println!("{load:?} {workers:2} workers: {figures}");
         }
     }
     Ok(())

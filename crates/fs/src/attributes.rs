@@ -59,6 +59,7 @@ impl Attributes {
             let finding = finding(&fault).unwrap_or_default();
             return Err(damaged(&format!("{finding}: {fault}"), Fault::of_file(&fault)));
         }
+        let node = node.fields();
         // Never used. One without names may be open still.
         if node.inode().base.mode == 0 {
             return Err(FsError::NotFound);

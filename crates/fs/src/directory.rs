@@ -140,19 +140,35 @@ impl Directory {
         self.folds
     }
 
-    /// Removes the entry of exactly this name.
+    /// Removes the entry that [`Directory::find`] finds.
     pub fn remove(&mut self, name: &[u8]) -> Option<Entry> {
-        let mut ties = self.entries.range(self.ties(name));
-        let (&cookie, _) = ties.find(|(_, entry)| *entry.name == *name)?;
+        let (cookie, _) = self.place_of(name)?;
         self.entries.remove(&cookie)
     }
 
     /// The entry of a name: the same bytes, or where case does not count the same letters.
     pub fn find(&self, name: &[u8]) -> Option<&Entry> {
-        let ties = || self.entries.range(self.ties(name)).map(|(_, entry)| entry);
-        let exact = ties().find(|entry| *entry.name == *name);
-        let folded = || ties().find(|entry| casefold::same_name(&entry.name, name));
+        self.place_of(name).map(|(_, entry)| entry)
+    }
+
+    fn place_of(&self, name: &[u8]) -> Option<(u64, &Entry)> {
+        let ties = || self.entries.range(self.ties(name)).map(|(&cookie, entry)| (cookie, entry));
+        let exact = ties().find(|(_, entry)| *entry.name == *name);
+        let folded = || ties().find(|(_, entry)| casefold::same_name(&entry.name, name));
         if self.folds { exact.or_else(folded) } else { exact }
+    }
+
+    /// Lets a name lead to an inode. One that is there keeps its letters, as on the disk. `false` as [`Directory::insert`].
+    pub(crate) fn lead(&mut self, entry: Entry) -> bool {
+        let Some((cookie, old)) = self.place_of(&entry.name) else { return self.insert(entry) };
+        let name = old.name.clone();
+        self.entries.insert(cookie, Entry { name, ..entry });
+        true
+    }
+
+    /// Lets `..` lead elsewhere.
+    pub(crate) const fn set_parent(&mut self, parent: InodeNr) {
+        self.parent = parent;
     }
 
     /// Entries behind a cookie, each with the cookie to go on from behind it.

@@ -40,13 +40,12 @@ pub(crate) fn with_better_edits<'a>(
                 Some(problem),
             ) if let Some(edit) = fixes::flipped_attribute_block(stage, problem) => Some(edit),
             (
-                Edit::Inode { .. },
-                Some(
-                    problem @ (Problem::XattrValueSizeBad { .. }
-                    | Problem::XattrEaInodeNumberBad { .. }
-                    | Problem::XattrHashBad { .. }),
-                ),
-            ) => fixes::mended_value(stage, problem),
+                Edit::Inode {
+                    edit: InodeEdit::DropAttributeBlock | InodeEdit::DropOwnAttributes,
+                    ..
+                },
+                Some(problem),
+            ) => fixes::better_than_dropping(stage, problem),
             // The whole map is known, so it is recreated without writing to the target of a wrong
             // pointer.
             (Edit::Map { inode: InodeNr::RESIZE, .. }, _) if has_resize_inode(examination) => {

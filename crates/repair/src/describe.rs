@@ -73,6 +73,9 @@ impl Edit {
                 format!("multiply-claimed blocks {were} cloned")
             }
             Self::Reservation { edit, .. } => reservation(*edit, tense),
+            Self::OwnDirectories => {
+                format!("the directory {was} put in its place, and its files got their names back")
+            }
             Self::Backpointers => format!("the names of inodes {were} stored in them again"),
             Self::Cube { cube, edit } => of_cube(*cube, *edit, tense),
             Self::Directory { logical, edit, .. } => {
@@ -316,6 +319,10 @@ fn attribute_block(block: BlockNr, edit: AttributeBlockEdit, tense: Tense) -> St
     match edit {
         AttributeBlockEdit::FlipBack { at, bits } => format!(
             "byte {at:#x} of the attribute {block} {was} changed by {bits:#04x}: its checksum then matches"
+        ),
+        AttributeBlockEdit::Salvage { .. } => format!(
+            "the damaged attributes in the attribute {block} {} removed, the others kept",
+            tense.were()
         ),
         AttributeBlockEdit::Checksum => {
             format!("the checksum of the attribute {block} {was} recomputed")

@@ -157,6 +157,8 @@ pub enum Edit {
     },
     /// The directory tree.
     Tree(TreeEdit),
+    /// Makes the directories of a native file system again, and gives its files their names back.
+    OwnDirectories,
     /// Rebuilds a directory, sorted and indexed.
     RebuildDirectory {
         /// The directory.
@@ -423,6 +425,13 @@ pub enum InodeEdit {
     DropAttributeBlock,
     /// Drops the attributes in the inode.
     DropOwnAttributes,
+    /// Keeps the attributes in the inode that prove themselves, and removes the others, among them the one at
+    /// this byte.
+    SalvageAttributes {
+        doubted: Option<u32>,
+    },
+    /// Stores the hash of the attribute value that the inode holds.
+    ValueHash(u32),
     ExtraIsize,
     /// Corrects the epoch bits of a date before 1970.
     Epoch(&'static str),
@@ -499,6 +508,10 @@ pub enum AttributeBlockEdit {
     FlipBack {
         at: u16,
         bits: u8,
+    },
+    /// Keeps the attributes that prove themselves, and removes the others, among them the one at this byte.
+    Salvage {
+        doubted: Option<u32>,
     },
     Checksum,
     References(u32),
@@ -577,7 +590,9 @@ impl Edit {
             Self::CloneShared { .. } => Phase::SharedBlocks,
             Self::Directory { .. } | Self::Entry { .. } => Phase::Directories,
             // Before files without names come into lost+found: the reservation file may be one.
-            Self::Tree(_) | Self::Reservation { edit: ReservationEdit::Name, .. } => Phase::Tree,
+            Self::Tree(_)
+            | Self::OwnDirectories
+            | Self::Reservation { edit: ReservationEdit::Name, .. } => Phase::Tree,
             Self::RebuildDirectory { .. } | Self::RebuildExtents { .. } => Phase::Rebuild,
             Self::Attach { .. }
             | Self::Release { .. }
@@ -613,10 +628,10 @@ impl Edit {
             Self::Map { edit, .. } => edit.keeps_entries(),
             Self::Directory { edit, .. } => matches!(edit, DirectoryEdit::Checksum),
             Self::Entry { edit, .. } => matches!(edit, EntryEdit::Clear | EntryEdit::Type(_)),
-            Self::AttributeBlock { .. }
-            | Self::LinkCount { .. }
-            | Self::GroupMaps { .. }
-            | Self::Totals => true,
+            Self::AttributeBlock { edit, .. } => {
+                !matches!(edit, AttributeBlockEdit::Salvage { .. })
+            }
+            Self::LinkCount { .. } | Self::GroupMaps { .. } | Self::Totals => true,
             _ => false,
         }
     }
@@ -626,10 +641,15 @@ impl Edit {
         match self {
             Self::Inode { edit, .. } => match edit {
                 InodeEdit::Clear | InodeEdit::Zero => Loss::File,
-                InodeEdit::DropAttributeBlock | InodeEdit::DropOwnAttributes => Loss::Attributes,
+                InodeEdit::DropAttributeBlock
+                | InodeEdit::DropOwnAttributes
+                | InodeEdit::SalvageAttributes { .. } => Loss::Attributes,
                 InodeEdit::EmptyInline => Loss::Data,
                 _ => Loss::None,
             },
+            Self::AttributeBlock { edit: AttributeBlockEdit::Salvage { .. }, .. } => {
+                Loss::Attributes
+            }
             Self::Map {
                 edit: MapEdit::RemoveExtent { .. } | MapEdit::ZeroPointer { .. }, ..
             } => Loss::Data,

@@ -17,6 +17,7 @@
 //! assert!(matches!(answer, Err(RepairError::Check(_))));
 //! ```
 
+mod attribute_value;
 mod better_edits;
 pub mod commit;
 pub mod cube;

@@ -113,7 +113,7 @@ pub fn plan(problem: &Problem) -> Plan {
         P::InodesPerGroupWrong { expected, .. } => {
             superblock(SuperblockEdit::InodesPerGroup(expected))
         }
-        P::SuperblockFieldContradicted { field, .. } => {
+        P::SuperblockFieldContradicted { field, .. } | P::SuperblockFieldDoubtful { field, .. } => {
             superblock(SuperblockEdit::AsExamined(field))
         }
         P::HurdFiletypeFeature => superblock(SuperblockEdit::DropFiletype),
@@ -363,6 +363,11 @@ pub fn plan(problem: &Problem) -> Plan {
             inode(value_inode, InodeEdit::SetFlags(InodeFlags::EA_INODE.bits()))
         }
         P::EaInodeDeleted { value_inode, .. } => inode(value_inode, InodeEdit::Undelete),
+        P::EaInodeModeBad { value_inode, .. } => inode(value_inode, InodeEdit::Mode(MODE_REGULAR)),
+        P::EaInodeWithAttributes { value_inode: of, .. } => Plan::Edits(vec![
+            Edit::Inode { inode: of, edit: InodeEdit::DropAttributeBlock },
+            Edit::Inode { inode: of, edit: InodeEdit::DropOwnAttributes },
+        ]),
         P::CasefoldFlagOnNonDirectory { inode: of } | P::CasefoldFlagUnsupported { inode: of } => {
             clear_flags(of, InodeFlags::CASEFOLD)
         }
@@ -576,6 +581,7 @@ pub fn plan(problem: &Problem) -> Plan {
         }
         P::NativeIdentityWrong { .. } => superblock(SuperblockEdit::NativeIdentity),
         P::LotRecordWrong { group: nr, .. } => group(nr, GroupEdit::LotRecord),
+        P::OwnDirectoryMissing { .. } => one(Edit::OwnDirectories),
         P::ReservationFileMissing { group, .. } => reservation(group, ReservationEdit::Create),
         P::ReservationFileUnnamed { group, .. } => reservation(group, ReservationEdit::Name),
         P::ReservationFileWrong { group, .. } => reservation(group, ReservationEdit::Empty),

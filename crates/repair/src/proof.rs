@@ -7,7 +7,8 @@
 //! - The checksums of extent nodes and directory blocks are seeded with the inode's number and
 //!   generation, and the first entry of a directory is its own number. A block that matches
 //!   therefore identifies its owner, with an error probability of 2^-32.
-//! - A directory names it, with the file type of its mode.
+//! - A directory names it, with the file type of its mode; or it is marked as one that holds the value of an attribute, and its
+//!   content has the hash that it remembers.
 //! - Its map leads to blocks that no other inode claims.
 //!
 //! A directory entry that names a device, FIFO or socket, together with a map that holds only a
@@ -28,6 +29,7 @@ use floe_format::ext::inode_flips::{Flips, Syndromes, owner_by_checksum};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
+use crate::attribute_value::is_proved_value;
 use crate::edit::{Edit, InodeEdit, Phase};
 use crate::file_map::FileMap;
 use crate::plan::Wanted;
@@ -275,6 +277,7 @@ impl<'s, 'a> Evidence<'s, 'a> {
         }
         let entry_type = self.has_types().then_some(file_type as u8);
         self.owns_block(image, file_type)
+            || is_proved_value(self.stage, image)
             || self.named().get(&image.number).is_some_and(|types| types.contains(&entry_type))
     }
 

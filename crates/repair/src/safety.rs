@@ -6,8 +6,8 @@
 use floe_check::Problem;
 
 use crate::edit::{
-    DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, JournalEdit, MapEdit, OrphanEdit,
-    OrphanFileEdit, ReservationEdit, SuperblockEdit, TreeEdit,
+    AttributeBlockEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, JournalEdit, MapEdit,
+    OrphanEdit, OrphanFileEdit, ReservationEdit, SuperblockEdit, TreeEdit,
 };
 
 /// Whether the change for a finding is safe. A change that is not may still be harmless; a person
@@ -62,8 +62,8 @@ pub(crate) fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
             OrphanFileEdit::Remove | OrphanFileEdit::Recreate => false,
         },
         Edit::Reservation { edit, .. } => *edit != ReservationEdit::Empty,
+        Edit::AttributeBlock { edit, .. } => !matches!(edit, AttributeBlockEdit::Salvage { .. }),
         Edit::RecreateResizeInode
-        | Edit::AttributeBlock { .. }
         | Edit::RebuildDirectory { .. }
         | Edit::RebuildExtents { .. }
         // The inode had no name, and gets one.
@@ -73,6 +73,7 @@ pub(crate) fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
         | Edit::Totals
         | Edit::QuotaFile { .. }
         | Edit::Backpointers
+        | Edit::OwnDirectories
         | Edit::Cube { .. }
         | Edit::Backups => true,
     }
@@ -196,6 +197,8 @@ fn inode(edit: InodeEdit, problem: Option<&Problem>) -> bool {
         | E::FileAclHighZero
         | E::DropAttributeBlock
         | E::DropOwnAttributes
+        | E::SalvageAttributes { .. }
+        | E::ValueHash(_)
         | E::ExtraIsize
         | E::EmptyInline
         | E::InlineDirectorySize

@@ -44,6 +44,7 @@ mod types;
 use hidden::HiddenParts;
 use order::{
     first_phases, in_turn, without_a_lost_journal, without_a_wrong_list, without_hasty_edits,
+    without_misread_values,
 };
 use partial::PartialExaminations;
 use settle::{is_sound, mark_errors, settle, settle_superblock};
@@ -341,7 +342,7 @@ impl<'s> Session<'s> {
             wanted.insert(edit, Some(problem));
         }
         wanted = without_a_wrong_list(with_better_edits(examination, &stage, wanted));
-        wanted = without_metadata_as_maps(examination, &stage, wanted);
+        wanted = without_misread_values(without_metadata_as_maps(examination, &stage, wanted));
         wanted = weighed(&stage, wanted);
         wanted = without_a_lost_journal(wanted);
         if wanted.is_empty() && examination.rescanned_parts.is_some() {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt;
 
 use floe_blockdev::ReadBlocks;
 use floe_check::report::Cost;
@@ -80,6 +81,23 @@ fn fates_are_told_with_paths() {
     assert!(!text.contains("would"), "{text}");
     assert!(text.contains("0x040003 inode-link-count-wrong"), "{text}");
     assert!(text.lines().last().unwrap().starts_with("REPAIRED: "), "{text}");
+}
+
+#[test]
+fn what_follows_from_a_change_is_not_called_damage() {
+    let Some(image) = image("ext4-1k") else { return };
+    // Twenty extents need a node; two do not, but the node stays.
+    let source = tempfile::NamedTempFile::new().unwrap();
+    for block in 0..20 {
+        source.as_file().write_all_at(&[b'x'; 1024], block * 2048).unwrap();
+    }
+    debugfs(&image, &[&format!("write {} s", source.path().display()), "punch s 3 40"]);
+    let staged = repair(&image, &RepairOptions::default(), &mut Yes).unwrap();
+    let account = Account::new(&staged, &image, "x".into(), Ending::DryRun);
+    let text = written(&account, false);
+    assert!(text.contains("  remark: the extent tree of inode"), "{text}");
+    assert!(text.contains("  later: inode"), "{text}");
+    assert!(!text.contains("  damage: "), "the node was freed, and nothing was damaged: {text}");
 }
 
 #[test]

@@ -65,10 +65,11 @@ const OF_REPAIR: Rules = &[
     ("policy", &["shared_owners"]),
     ("stage", &["failure"]),
     ("file_map", &["failure", "stage"]),
-    ("fixes", &["edit", "failure", "file_map", "stage"]),
+    ("attribute_value", &["file_map", "stage"]),
+    ("fixes", &["attribute_value", "edit", "failure", "file_map", "stage"]),
     ("better_edits", &["edit", "fixes", "plan", "stage"]),
     ("second_finding", &["file_map", "stage"]),
-    ("proof", &["edit", "file_map", "plan", "second_finding", "stage"]),
+    ("proof", &["attribute_value", "edit", "file_map", "plan", "second_finding", "stage"]),
     (
         "session",
         &[

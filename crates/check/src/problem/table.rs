@@ -610,14 +610,14 @@ problems! {
         DataRisk Damage ask Xattr
         "attribute {block} of {inode} claims to consist of {stored} blocks"
         means "Attributes have exactly one block."
-        repair "Take the block away from the inode; its attributes are lost.";
+        repair "Keep the attributes that hash and place prove, and remove the others; take the block away if none is left.";
     0x010040 "xattr-block-overlap" XattrBlockOverlap {
         inode: InodeNr, block: BlockNr, offset_bytes: u32,
     }
         DataRisk Damage ask Xattr
         "attributes of {inode} overlap or leave {block} (at byte {offset_bytes})"
         means "Names or values in the attribute block are damaged."
-        repair "Take the block away from the inode; its attributes are lost.";
+        repair "Keep the attributes that hash and place prove, and remove the others; take the block away if none is left.";
     0x010041 "xattr-block-name-bad" XattrBlockNameBad {
         inode: InodeNr, block: BlockNr, offset_bytes: u32, index: u8,
     }
@@ -625,7 +625,7 @@ problems! {
         "an attribute of {inode} in {block} (at byte {offset_bytes}) has a name of the impossible \
              class {index}"
         means "An attribute name is damaged."
-        repair "Take the block away from the inode; its attributes are lost.";
+        repair "Keep the attributes that hash and place prove, and remove the others; take the block away if none is left.";
     0x010042 "xattr-block-value-bad" XattrBlockValueBad {
         inode: InodeNr, block: BlockNr, offset_bytes: u32, value_offset: u32, value_size: u32,
     }
@@ -633,7 +633,7 @@ problems! {
         "an attribute of {inode} in {block} (at byte {offset_bytes}) has a value of {value_size} \
              bytes at {value_offset}, outside the block"
         means "An attribute value is damaged."
-        repair "Take the block away from the inode; its attributes are lost.";
+        repair "Keep the attributes that hash and place prove, and remove the others; take the block away if none is left.";
     0x010044 "directory-too-big" DirectoryTooBig {
         inode: InodeNr, logical: LogicalBlock, block: BlockNr,
     }
@@ -702,7 +702,7 @@ problems! {
         "an attribute of {inode} ({block}, byte {offset_bytes}) has a value of the impossible \
              size {value_size}"
         means "An attribute value is damaged. Block 0 means: in the inode itself."
-        repair "Drop the attributes in the inode, or the attribute block.";
+        repair "Correct the field that is wrong, if the value proves it; else remove the attribute and keep the others.";
     0x010054 "xattr-hash-bad" XattrHashBad {
         inode: InodeNr, block: BlockNr, offset_bytes: u32, stored: u32, expected: u32,
     }
@@ -711,7 +711,7 @@ problems! {
              is {expected:#010x}"
         means "The name or value of an attribute was changed or damaged. Block 0 means: in the \
              inode itself."
-        repair "Drop the attributes in the inode, or the attribute block.";
+        repair "Correct the field that is wrong, if the value proves it; else remove the attribute and keep the others.";
     0x010055 "inode-is-really-directory" InodeIsReallyDirectory { inode: InodeNr, mode: u16 }
         DataRisk Damage ask Inode
         "{inode} has mode {mode:o}, but its first block holds a directory"
@@ -819,7 +819,7 @@ problems! {
         DataRisk Damage ask Xattr
         "attributes in {inode} overlap or leave it (at byte {offset_bytes})"
         means "Names or values of attributes are damaged."
-        repair "Drop the attributes in the inode.";
+        repair "Keep the attributes that hash or place prove, and remove the others.";
     0x01006A "extent-block-checksum-bad" ExtentBlockChecksumBad {
         inode: InodeNr, node: BlockNr, logical: LogicalBlock, stored: u32, expected: u32,
     }
@@ -980,7 +980,7 @@ problems! {
         "an attribute of {inode} ({block}, byte {offset_bytes}) keeps its value in {value_inode}, \
              which cannot be"
         means "The value of the attribute is lost. Block 0 means: in the inode itself."
-        repair "Drop the attributes in the inode, or the attribute block.";
+        repair "Correct the field that is wrong, if the value proves it; else remove the attribute and keep the others.";
     0x010086 "xattr-ea-inode-flag-missing" XattrEaInodeFlagMissing {
         inode: InodeNr, value_inode: InodeNr,
     }
@@ -2124,6 +2124,19 @@ problems! {
         means "The hash proves the value, but Linux answers \"Stale file handle\" when the attribute is read. A repair \
              that frees the inode, as e2fsck's does, loses the value."
         repair "Set its count of links to 1.";
+    0x07011F "ea-inode-mode-bad" EaInodeModeBad { inode: InodeNr, value_inode: InodeNr, mode: u16 }
+        DataRisk Damage ask Xattr
+        "{value_inode} holds an attribute value of {inode}, but has mode {mode:o} and is no regular file"
+        means "Hash and size prove the value, so the mode was overwritten. Linux reads the attribute whatever the mode \
+             says, as long as it is a type that exists. A repair that believes the mode, as e2fsck's does, loses the \
+             value: it takes it for a directory, or removes the inode."
+        repair "Make it a regular file, before anything else that was found about it.";
+    0x070120 "ea-inode-with-attributes" EaInodeWithAttributes { inode: InodeNr, value_inode: InodeNr }
+        DataRisk Damage ask Xattr
+        "{value_inode} holds an attribute value of {inode}, but has attributes itself"
+        means "Hash and size prove the value. Linux refuses to read it from an inode that has attributes, or whose bytes \
+             look like that."
+        repair "Drop the attributes of the inode with the value; the value stays.";
 
     0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }
         Metadata Damage preen Superblock
@@ -2140,6 +2153,15 @@ problems! {
              e2fsck does without a backup superblock, empties inodes or writes over blocks in use. Everything \
              was looked at with the other value."
         repair "Store the value by which what lies on the disk makes sense.";
+    0x070202 "superblock-field-doubtful" SuperblockFieldDoubtful {
+        field: &'static str, stored: u64, expected: u64,
+    }
+        Metadata Remark ask Superblock
+        "superblock field {field} is {stored:#x}; by the backups and by what lies on the disk it is {expected:#x}"
+        means "A damaged bit: tools write such a field to the backups, too, and no inode uses what it announces, or no metadata lie \
+             where it says. Nothing is lost by it, but depending on the field programs refuse to read or to write the file system \
+             without need, or place new data badly."
+        repair "Store the value of the backups in the primary superblock.";
 
     0x070300 "native-identity-wrong" NativeIdentityWrong { reason: &'static str }
         Metadata Damage preen Superblock
@@ -2269,6 +2291,14 @@ problems! {
         "the name of the reservation file of the lot of {group}, {inode}, leads elsewhere or is missing"
         means "Floe finds the file by its name, and does not use the metadata region without it. The file is whole."
         repair "Let the name lead to the file.";
+    0x070313 "own-directory-missing" OwnDirectoryMissing { path: &'static str }
+        Metadata Damage ask Superblock
+        "the directory {path} of the native file system is missing"
+        means "It names the files in which Floe keeps what other programs must not touch: reservations of metadata regions, \
+             sub-superblocks and journals of cubes. Without it cubes cannot be created, and other programs may put data into \
+             the regions. A directory of somebody else that has the name is not taken for it."
+        repair "Give the directory its name back, or make a new one, and give its files their names back. A directory of \
+             somebody else in its place must be renamed first.";
 
     0x070400 "indirect-header-wrong" IndirectHeaderWrong {
         inode: InodeNr, block: BlockNr, level: u8, named: InodeNr, stored: u32,

@@ -17,6 +17,18 @@ pub fn read(
     backup: Option<BlockNr>,
     found: &mut Findings,
 ) -> Vec<GroupDesc> {
+    read_with_flags(device, superblock, geometry, backup, found).0
+}
+
+/// The same, with the flags that the descriptors of a backup have: what they say was true once.
+pub(super) fn read_with_flags(
+    device: &dyn ReadBlocks,
+    superblock: &Superblock,
+    geometry: &Geometry,
+    backup: Option<BlockNr>,
+    found: &mut Findings,
+) -> (Vec<GroupDesc>, Vec<u16>) {
+    let mut flags = Vec::new();
     let per_block = geometry.descs_per_block();
     let mut groups = Vec::with_capacity(geometry.group_count as usize);
     let mut bytes = vec![0; geometry.block_size as usize];
@@ -43,6 +55,7 @@ pub fn read(
             let group = GroupNr(first.0 + at as u32);
             let mut desc = GroupDesc::of(raw);
             if backup.is_some() {
+                flags.push(desc.flags);
                 if geometry.features.group_desc_csum() {
                     desc.flags &= !(FLAG_BLOCK_UNINIT | FLAG_INODE_UNINIT);
                     desc.itable_unused = 0;
@@ -53,7 +66,7 @@ pub fn read(
             groups.push(desc);
         }
     }
-    groups
+    (groups, flags)
 }
 
 fn judge_checksum(

@@ -69,6 +69,8 @@ pub struct Volume<'d> {
 pub struct Doubts {
     /// The block of the superblock in use, if it is a backup.
     pub used_backup: Option<BlockNr>,
+    /// The flags of its descriptors: what was never written when it was made.
+    pub backup_flags: Vec<u16>,
     /// Blocks of inode tables that are listed as bad: what is in them counts as unreadable; sorted.
     pub bad_table_blocks: Vec<BlockNr>,
     /// Groups whose descriptors fail their checksums; sorted.
@@ -106,7 +108,16 @@ impl<'d> Volume<'d> {
     /// The volume of an opened file system, and what was found while opening it. `device` is the
     /// one it was opened on.
     pub fn new(device: &'d dyn ReadBlocks, opened: Opened, now_seconds: i64) -> (Self, Findings) {
-        let Opened { superblock, geometry, groups, layout, used_backup, mut found, .. } = opened;
+        let Opened {
+            superblock,
+            geometry,
+            groups,
+            layout,
+            used_backup,
+            backup_flags,
+            mut found,
+            ..
+        } = opened;
         found.0.extend(layout.found.0);
         let mut distrusted: Vec<GroupNr> = found.0.iter().filter_map(of_bad_descriptor).collect();
         distrusted.sort_unstable();
@@ -119,7 +130,7 @@ impl<'d> Volume<'d> {
             metadata: layout.clusters,
             orphans: Vec::new(),
             now_seconds,
-            doubts: Doubts { used_backup, bad_table_blocks: Vec::new(), distrusted },
+            doubts: Doubts { used_backup, backup_flags, bad_table_blocks: Vec::new(), distrusted },
             mode: CheckMode { shortcuts: true, sums_together: true, ..CheckMode::default() },
             backpointers: None,
             cubes: None,
@@ -128,7 +139,7 @@ impl<'d> Volume<'d> {
     }
 
     /// Reads files by path and inode, as programs see them.
-    pub(crate) fn files(&self) -> Files<'_> {
+    pub fn files(&self) -> Files<'_> {
         let (superblock, geometry) = (self.superblock.clone(), self.geometry.clone());
         Files::new(self.device, superblock, geometry, &self.groups)
     }
@@ -262,6 +273,19 @@ impl<'d> Volume<'d> {
             (!self.block_bitmap_computed(group)).then_some(desc.block_bitmap),
             (!self.inode_bitmap_computed(group)).then_some(desc.inode_bitmap),
         ]
+    }
+
+    /// Whether by the backup in use a bitmap was never written. It may have been since: where the group holds nothing that it
+    /// would mark, there is no telling, and no harm.
+    pub(crate) fn was_unwritten(&self, group: GroupNr, flag: u16) -> bool {
+        let flags = self.doubts.backup_flags.get(group.0 as usize).copied().unwrap_or(0);
+        flags & flag != 0 && self.features().group_desc_csum()
+    }
+
+    /// Whether counts of free blocks and inodes and checksums of bitmaps are judged: only those of the primary superblock and its
+    /// descriptors are kept up to date.
+    pub(crate) const fn judges_counts(&self) -> bool {
+        self.doubts.used_backup.is_none()
     }
 
     fn believes_uninit(&self, group: GroupNr) -> bool {

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use floe_blockdev::{Fault, Faulty};
+use floe_check::open::{WhichSuperblock, good_backups};
 use floe_check::problem::{ROWS, Row};
 use floe_check::{CheckError, CheckOptions, JournalUse, Problem, check};
 use floe_testkit::problems::{Case, cases};
@@ -177,5 +178,24 @@ fn backups_of_sound_images_are_good() {
         let of_backups: Vec<_> =
             report.found.iter().filter(|problem| problem.row().id.starts_with("backup-")).collect();
         assert!(of_backups.is_empty(), "{profile}: {of_backups:?}");
+    }
+}
+
+/// A backup superblock and its descriptors are as old as the file system: what they say of counts, and that bitmaps were never
+/// written, is no damage.
+#[test]
+fn sound_images_are_sound_by_a_backup() {
+    if tool::missing() {
+        return;
+    }
+    for &profile in Profile::ALL {
+        let image = build::base(profile).expect("a clean image");
+        for (block, block_size) in good_backups(&image).into_iter().take(2) {
+            let superblock = WhichSuperblock { block: Some(block), block_size: Some(block_size) };
+            let options = CheckOptions { superblock, ..CheckOptions::default() };
+            let report = check(&image, &options).expect("a clean image");
+            let damage: Vec<_> = report.found.iter().filter(|problem| is_damage(problem)).collect();
+            assert!(damage.is_empty(), "{profile}, {block}: {damage:?}");
+        }
     }
 }

@@ -109,3 +109,32 @@ fn what_linux_made_larger_while_mounted_is_sealed_again() {
     visited(image.path(), 4);
     judge(&image, "after Floe");
 }
+
+/// A lot that resize2fs has added serves a cube before anything else was written by Floe.
+#[test]
+fn an_added_lot_serves_a_cube_at_once() {
+    if tool::missing() {
+        return;
+    }
+    let image = Image::empty(0).unwrap();
+    let path = image.path().to_str().unwrap();
+    let made = floe(&["mkfs", "-q", "-F", "-t", "native", "-E", "lot_size=16m", path, "16m"]);
+    assert_eq!((made.code, made.err.as_str()), (0, ""));
+    let full = floe(&["cube", "create", path, "/early"]);
+    assert!(full.code == 8 && full.err.contains("no free lot"), "{}", full.err);
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len(48 * MIB).unwrap();
+    tool::must("e2fsck", &["-fy", path], &[0, 1]).unwrap();
+    tool::must("resize2fs", &[path, "48M"], &[0]).unwrap();
+    for name in ["/one", "/two"] {
+        let made = floe(&["cube", "create", path, name]);
+        assert_eq!((made.code, made.err.as_str()), (0, ""), "{name}");
+    }
+    judge(&Image::open(image.path()).unwrap(), "two cubes");
+    let listed = floe(&["cube", "list", path]);
+    assert!(
+        listed.out.contains("/one, 1 lot") && listed.out.contains("/two, 1 lot"),
+        "{}",
+        listed.out
+    );
+}

@@ -18,7 +18,7 @@ use super::company::MOST_YIELDS;
 use super::error::JournalError;
 use super::log::Log;
 use super::shared::{Lock, Shared};
-use super::state::{Closed, Images};
+use super::state::{Closed, Images, TransactionId};
 
 /// Bytes of home blocks that are gathered for one write.
 const MOST_GATHERED: usize = 1 << 20;
@@ -50,6 +50,9 @@ impl<D: WriteBlocks> Drop for Turn<'_, D> {
 struct Flushing<'a, D: WriteBlocks> {
     journal: &'a Journal<D>,
     result: Result<(), String>,
+    /// It made something durable. Nobody is woken for a flush that did not, such as that before a commit block, but for those
+    /// who wait to flush themselves.
+    is_news: bool,
 }
 
 impl<D: WriteBlocks> Drop for Flushing<'_, D> {
@@ -65,8 +68,11 @@ impl<D: WriteBlocks> Drop for Flushing<'_, D> {
                 shared.flushes.failed.get_or_insert_with(|| why.clone());
             }
         }
+        let is_news = self.is_news || self.result.is_err() || shared.flushes.waiting > 0;
         drop(shared);
-        self.journal.changed.notify_all();
+        if is_news {
+            self.journal.changed.notify_all();
+        }
     }
 }
 
@@ -105,7 +111,7 @@ impl<D: WriteBlocks> Journal<D> {
     pub(super) fn flush_all(&self, doing: &'static str) -> Result<(), JournalError> {
         let mut shared = self.lock();
         let (wanted, mut turns) = (shared.flushes.begun + 1, 0);
-        let most_turns = MOST_YIELDS + shared.flushes.patience();
+        let most_turns = MOST_YIELDS + shared.flushes.looks();
         loop {
             if let Some(why) = &shared.flushes.failed {
                 return Err(JournalError::Aborted { why: why.clone() });
@@ -114,7 +120,9 @@ impl<D: WriteBlocks> Journal<D> {
                 return Ok(());
             }
             if shared.flushes.running {
+                shared.flushes.waiting += 1;
                 shared = self.wait(shared);
+                shared.flushes.waiting -= 1;
                 continue;
             }
             // Others are about to ask for a flush: one serves them, too, if they get there at once.
@@ -132,17 +140,20 @@ impl<D: WriteBlocks> Journal<D> {
         let committed: Vec<_> = shared.lanes.iter().map(|lane| lane.state.committed).collect();
         let data_writes = self.data_writes.load(Ordering::SeqCst);
         drop(shared);
-        let mut flushing = Flushing { journal: self, result: Err("a flush panicked".to_owned()) };
+        let result = Err("a flush panicked".to_owned());
+        let mut flushing = Flushing { journal: self, result, is_news: false };
         let began = Instant::now();
         let flushed = self.device.flush().map_err(JournalError::io(doing));
         flushing.result = flushed.as_ref().map(|_| ()).map_err(ToString::to_string);
         if flushed.is_ok() {
             let mut shared = self.lock();
             shared.flushes.took = began.elapsed();
-            shared.flushes.waiters = self.waiting.load(Ordering::SeqCst);
             for (lane, committed) in shared.lanes.iter_mut().zip(committed) {
+                let before = lane.state.durable;
                 lane.state.flushed(committed);
+                flushing.is_news |= lane.state.durable > before;
             }
+            shared.note_served();
             shared.data_durable = shared.data_durable.max(data_writes);
         }
         drop(flushing);
@@ -150,9 +161,27 @@ impl<D: WriteBlocks> Journal<D> {
     }
 
     /// One step of group commit: the log blocks of the next transactions of some logs, if somebody waits for them; a flush,
-    /// which also makes the transactions before them durable; their commit blocks (rule R4).
-    pub(super) fn step(&self, lanes: &BTreeSet<usize>) -> Result<(), JournalError> {
-        self.let_others_join();
+    /// which also makes the transactions before them durable; their commit blocks (rule R4). Where nobody wants another
+    /// transaction by then, the flush that makes them durable follows at once; otherwise it is that of the next step. The caller
+    /// leaves as soon as `goals` are durable: he comes back with other changes, and whoever waits still goes on.
+    pub(super) fn step(
+        &self,
+        lanes: &BTreeSet<usize>,
+        goals: &[(usize, TransactionId)],
+    ) -> Result<(), JournalError> {
+        if self.lock().is_any_wanted(lanes) {
+            self.let_others_join();
+        }
+        let is_written = self.write_next(lanes)?;
+        let goes_on = {
+            let shared = self.lock();
+            is_written && !shared.is_any_wanted(lanes) && shared.lacks_any(goals)
+        };
+        if goes_on { self.flush_for(lanes, "flushing the commit") } else { Ok(()) }
+    }
+
+    /// Returns whether there are transactions that only a flush makes durable.
+    fn write_next(&self, lanes: &BTreeSet<usize>) -> Result<bool, JournalError> {
         let (mut writing, superblock) = {
             let mut shared = self.lock();
             // Before any transaction, of whichever log: it says that the seal is broken.
@@ -175,9 +204,7 @@ impl<D: WriteBlocks> Journal<D> {
         if superblock {
             self.write_superblock()?;
         }
-        self.set_at_flush(lanes, true);
-        self.flush_all("flushing the log")?;
-        self.set_at_flush(lanes, false);
+        self.flush_for(lanes, "flushing the log")?;
         let time = {
             let mut shared = self.lock();
             for one in &writing {
@@ -185,7 +212,7 @@ impl<D: WriteBlocks> Journal<D> {
             }
             (!writing.is_empty()).then(|| shared.next_commit_time((self.clock)()))
         };
-        let Some(time) = time else { return Ok(()) };
+        let Some(time) = time else { return Ok(false) };
         let numbers: BTreeMap<usize, Dependency> =
             writing.iter().map(Writing::dependency).collect();
         self.write_each(&mut writing, |one| {
@@ -198,7 +225,7 @@ impl<D: WriteBlocks> Journal<D> {
         for one in &writing {
             shared.lanes[one.lane].state.committed = one.closed.id;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Writes a part of each transaction. An error in the log of a cube ends the journals that share a change with it, and the
@@ -227,6 +254,14 @@ impl<D: WriteBlocks> Journal<D> {
             at = writing[..at].iter().filter(|one| !lost.contains(&one.lane)).count();
             writing.retain(|one| !lost.contains(&one.lane));
         }
+        Ok(())
+    }
+
+    /// A flush in a turn of work on some logs, for which no other flush waits meanwhile.
+    fn flush_for(&self, lanes: &BTreeSet<usize>, doing: &'static str) -> Result<(), JournalError> {
+        self.set_at_flush(lanes, true);
+        self.flush_all(doing)?;
+        self.set_at_flush(lanes, false);
         Ok(())
     }
 
@@ -327,6 +362,8 @@ impl<D: WriteBlocks> Journal<D> {
             self.write_home(&records)?;
         }
         self.lock().lanes[lane].state.end_homing();
+        // Flushes that came meanwhile made something durable now.
+        self.changed.notify_all();
         self.flush_all("flushing what went home")?;
         let (start, id) = homeward.tail;
         log.write_superblock(&self.device, id.sequence(), start, 0)?;

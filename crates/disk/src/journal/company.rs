@@ -1,21 +1,27 @@
 //! How long a commit waits for others, so that one flush serves them, too.
 //!
-//! Programs that each wait for their own changes come back soon after the flush that served them. Whoever writes the next
-//! transaction waits for as many as there were then, an eighth of the time of a flush at most; where flushes are fast, or where
-//! nobody else waited, not at all.
+//! Programs that each wait for their own changes come back soon after the flush that served them. Whoever closes the next
+//! transaction waits for as many as there were then, the time of a flush at most: a program that comes too late for the transaction
+//! waits for the rest of one flush and for two more. After three waits in vain a few commits do not wait. Where flushes take next to
+//! no time, or where nobody else waited, nobody waits at all.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use floe_blockdev::WriteBlocks;
-use floe_sync::atomic::{AtomicUsize, Ordering};
-use floe_sync::thread;
+use floe_sync::{PoisonError, thread};
 
 use super::Journal;
-use super::shared::Flushes;
+use super::shared::{Flushes, Shared};
+use super::state::TransactionId;
 
-/// A commit waits for the time of a flush, divided by this, at most.
-const PART: u128 = 8;
-/// From one look whether the others are there to the next.
+/// Commits that wait in vain one after the other, and commits until the next one waits again.
+const MOST_IN_VAIN: u32 = 3;
+const TURNS: u32 = 16;
+/// A flush waits for the logs of others for the time of a flush, divided by this, at most.
+const PART_FOR_LOGS: u128 = 8;
+/// A wait for a flush that is faster costs more than it brings.
+const LEAST: Duration = Duration::from_micros(50);
+/// From one look whether the logs of others are written to the next.
 const SLICE: Duration = Duration::from_micros(50);
 /// Most looks.
 const MOST_SLICES: u32 = 200;
@@ -24,44 +30,159 @@ const MOST_SLICES: u32 = 200;
 pub(super) const MOST_YIELDS: u32 = 3;
 
 impl Flushes {
-    /// How often a commit looks for others, by the time that the last flush took.
-    pub(super) fn patience(&self) -> u32 {
-        let slices = self.took.as_micros() / PART / SLICE.as_micros();
+    /// How long a commit waits for others, by the time that the last flush took.
+    fn patience(&self) -> Duration {
+        if self.took < LEAST { Duration::ZERO } else { self.took }
+    }
+
+    /// How often a flush looks for the logs of others.
+    pub(super) fn looks(&self) -> u32 {
+        let slices = self.took.as_micros() / PART_FOR_LOGS / SLICE.as_micros();
         u32::try_from(slices).unwrap_or(MOST_SLICES).min(MOST_SLICES)
     }
 }
 
-/// A thread that waits for its changes; dropped when it has them.
-pub(super) struct Waiter<'w>(&'w AtomicUsize);
+/// A thread that waits for its changes; dropped when it leaves.
+pub(super) struct Waiter<'j, D: WriteBlocks> {
+    journal: &'j Journal<D>,
+    number: u64,
+}
 
-impl<'w> Waiter<'w> {
-    pub(super) fn new(count: &'w AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(count)
+impl<D: WriteBlocks> Drop for Waiter<'_, D> {
+    fn drop(&mut self) {
+        self.journal.lock().flushes.unserved.remove(&self.number);
     }
 }
 
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+impl Shared {
+    /// Whether one of these transactions is not durable.
+    pub(super) fn lacks_any(&self, goals: &[(usize, TransactionId)]) -> bool {
+        goals.iter().any(|&(lane, id)| self.lanes[lane].state.durable < id)
+    }
+
+    /// A flush has ended: whoever has his changes now waits no more, although he may not be awake yet.
+    pub(super) fn note_served(&mut self) {
+        let mut unserved = std::mem::take(&mut self.flushes.unserved);
+        self.flushes.waiters = unserved.len();
+        unserved.retain(|_, goals| self.lacks_any(goals));
+        self.flushes.unserved = unserved;
     }
 }
 
 impl<D: WriteBlocks> Journal<D> {
-    /// Waits a little until as many wait for their changes as when the last flush ended.
-    pub(super) fn let_others_join(&self) {
-        let (mut left, known) = {
-            let shared = self.lock();
-            (shared.flushes.patience(), shared.flushes.waiters)
-        };
-        while left > 0 && self.waiting.load(Ordering::SeqCst) < known {
-            thread::sleep(SLICE);
-            left -= 1;
+    /// Begins to wait for transactions, which are wanted already. A commit that waits for company is told if there is enough of it.
+    pub(super) fn begin_to_wait(
+        &self,
+        shared: &mut Shared,
+        goals: &[(usize, TransactionId)],
+    ) -> Waiter<'_, D> {
+        let flushes = &mut shared.flushes;
+        let number = flushes.next_waiter;
+        flushes.next_waiter += 1;
+        flushes.unserved.insert(number, goals.to_vec());
+        if flushes.expected.is_some_and(|count| flushes.unserved.len() >= count) {
+            self.company.notify_all();
         }
+        Waiter { journal: self, number }
+    }
+
+    /// Waits a little until as many wait for their changes as when the last flush ended. Returns whether it waited.
+    pub(super) fn let_others_join(&self) -> bool {
+        let mut shared = self.lock();
+        let (patience, known) = (shared.flushes.patience(), shared.flushes.waiters);
+        let lacks = |shared: &Shared| shared.flushes.unserved.len() < known;
+        if patience.is_zero() || !lacks(&shared) {
+            return false;
+        }
+        let in_vain = shared.flushes.in_vain;
+        shared.flushes.in_vain = (in_vain + 1) % TURNS;
+        if in_vain >= MOST_IN_VAIN {
+            return false;
+        }
+        let until = Instant::now() + patience;
+        shared.flushes.expected = Some(known);
+        while lacks(&shared) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            // Woken by whoever makes the number full, not by each who comes.
+            let waited = self.company.wait_timeout(shared, left);
+            shared = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        shared.flushes.expected = None;
+        if !lacks(&shared) {
+            shared.flushes.in_vain = 0;
+        }
+        true
     }
 
     /// Lets others go first that are about to ask for a flush; `turns` counts how often.
     pub(super) fn let_others_write(turns: u32) {
         if turns < MOST_YIELDS { thread::yield_now() } else { thread::sleep(SLICE) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_blockdev::MemDevice;
+    use floe_format::ext::inode::Timestamp;
+
+    use super::*;
+    use crate::mkfs::{self, Fresh, FsType, Options, Plan};
+
+    fn journal() -> Journal<MemDevice> {
+        let device = MemDevice::new(vec![0; 8 << 20]);
+        let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
+        let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now };
+        let params = Options::of_type(FsType::Ext4).params(8 << 20, None, &fresh).expect("it fits");
+        mkfs::write(&Plan::new(&params).expect("a plan"), &device).expect("memory");
+        Journal::open(device).expect("it is new")
+    }
+
+    /// Somebody who waited once and seldom comes back keeps nobody waiting: of sixteen commits without him, three wait.
+    #[test]
+    fn few_commits_wait_in_vain() {
+        let journal = journal();
+        {
+            let flushes = &mut journal.lock().flushes;
+            (flushes.took, flushes.waiters) = (Duration::from_millis(2), 2);
+        }
+        let alone = || (0..32).filter(|_| journal.let_others_join()).count();
+        assert_eq!(alone(), 6);
+        // Whoever comes while a commit waits is found, and the next ones wait again.
+        journal.lock().flushes.waiters = 1;
+        let last = (0, journal.lock().lanes[0].state.last());
+        journal.lock().flushes.took = Duration::from_secs(100);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while journal.lock().flushes.expected.is_none() {
+                    thread::yield_now();
+                }
+                let waiter = journal.begin_to_wait(&mut journal.lock(), &[last]);
+                // Served, as soon as the commit has seen him.
+                while journal.lock().flushes.expected.is_some() {
+                    thread::yield_now();
+                }
+                drop(waiter);
+            });
+            assert!(journal.let_others_join());
+        });
+        assert_eq!(journal.lock().flushes.in_vain, 0);
+        assert!(journal.lock().flushes.unserved.is_empty());
+    }
+
+    /// Whoever has his changes is not counted any more, awake or not; others and those of other logs are.
+    #[test]
+    fn those_who_are_served_wait_no_more() {
+        let journal = journal();
+        let mut shared = journal.lock();
+        let last = shared.lanes[0].state.last();
+        let waiters = [last, last.next()].map(|id| journal.begin_to_wait(&mut shared, &[(0, id)]));
+        shared.note_served();
+        assert_eq!((shared.flushes.waiters, shared.flushes.unserved.len()), (2, 1));
+        drop(shared);
+        drop(waiters);
+        assert!(journal.lock().flushes.unserved.is_empty());
     }
 }

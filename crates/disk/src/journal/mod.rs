@@ -55,7 +55,7 @@ use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_ext4::tx::Refusal;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::{BlockNr, Geometry};
-use floe_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use floe_sync::atomic::{AtomicU64, Ordering};
 use floe_sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 pub use cubes::{CubeState, Finished};
@@ -64,7 +64,6 @@ pub use state::TransactionId;
 pub use takeover::take_over;
 pub use tx::JournalTx;
 
-use company::Waiter;
 use handles::Handles;
 use shared::Shared;
 
@@ -94,10 +93,10 @@ pub struct Journal<D> {
     superblock_writes: Mutex<[u8; Superblock::SIZE]>,
     /// Told whenever a turn of work or a flush ends.
     changed: Condvar,
+    /// Told when as many wait for their changes as a commit waits for.
+    company: Condvar,
     /// Writes of data that have ended.
     data_writes: AtomicU64,
-    /// Threads that wait until their changes are durable.
-    waiting: AtomicUsize,
 }
 
 impl<D: WriteBlocks> Journal<D> {
@@ -304,10 +303,15 @@ impl<D: WriteBlocks> Journal<D> {
         goals: impl FnOnce(&Shared) -> Vec<(usize, TransactionId)>,
         data_writes: u64,
     ) -> Result<(), JournalError> {
-        let _waiter = Waiter::new(&self.waiting);
+        let (goals, _waiter) = {
+            let mut shared = self.lock();
+            let goals = goals(&shared);
+            shared.want(&goals);
+            let waiter = self.begin_to_wait(&mut shared, &goals);
+            (goals, waiter)
+        };
+        // Behind the waiter, whose end takes the lock, too.
         let mut shared = self.lock();
-        let goals = goals(&shared);
-        shared.want(&goals);
         loop {
             let (mut left, mut failed) = (Vec::new(), Ok(()));
             for &(lane, id) in &goals {
@@ -333,7 +337,7 @@ impl<D: WriteBlocks> Journal<D> {
                 shared = self.wait(shared);
                 continue;
             }
-            shared = self.turn(shared, &lanes, |journal| journal.step(&lanes))?;
+            shared = self.turn(shared, &lanes, |journal| journal.step(&lanes, &goals))?;
         }
     }
 

@@ -8,7 +8,7 @@ use floe_ext4::journal::{JournalPlace, Seen, find_cubes, is_after, seen};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::Incompat;
 use floe_format::native::is_locked;
-use floe_sync::atomic::{AtomicU64, AtomicUsize};
+use floe_sync::atomic::AtomicU64;
 use floe_sync::{Arc, Condvar, Mutex};
 
 use super::cubes::open_lane;
@@ -96,8 +96,8 @@ impl<D: WriteBlocks> Journal<D> {
             shared: Mutex::new(shared),
             superblock_writes: Mutex::new(superblock),
             changed: Condvar::new(),
+            company: Condvar::new(),
             data_writes: AtomicU64::new(0),
-            waiting: AtomicUsize::new(0),
         })
     }
 }

@@ -43,10 +43,19 @@ pub(super) struct Flushes {
     pub(super) begun: u64,
     pub(super) done: u64,
     pub(super) running: bool,
+    /// Threads that wait for its end, to flush what it does not cover.
+    pub(super) waiting: usize,
     /// Time that the last one took.
     pub(super) took: Duration,
     /// Threads that waited for changes when it ended, those that it served among them.
     pub(super) waiters: usize,
+    /// The transactions that each thread waits for, as long as one of them is not durable.
+    pub(super) unserved: BTreeMap<u64, Vec<(usize, TransactionId)>>,
+    pub(super) next_waiter: u64,
+    /// A commit waits until so many threads wait for their changes.
+    pub(super) expected: Option<usize>,
+    /// Commits since one waited for others with success, in turns of some.
+    pub(super) in_vain: u32,
     /// A failed one ends all journals of the device, and is never tried again (rule R10).
     pub(super) failed: Option<String>,
 }
@@ -304,12 +313,16 @@ impl Shared {
         let mut open: Vec<usize> = lanes.into_iter().collect();
         while let Some(lane) = open.pop() {
             let state = &self.lanes[lane].state;
-            let is_wanted = !state.running.is_empty() && state.running.id <= state.wanted;
-            if all.insert(lane) && is_wanted {
+            if all.insert(lane) && state.is_running_wanted() {
                 open.extend(&state.running.partners);
             }
         }
         all
+    }
+
+    /// Whether somebody waits for the running transaction of one of these logs.
+    pub(super) fn is_any_wanted(&self, lanes: &BTreeSet<usize>) -> bool {
+        lanes.iter().any(|&lane| self.lanes[lane].state.is_running_wanted())
     }
 
     /// Wants the running transactions of these logs, and with each all that share changes with it.

@@ -159,6 +159,11 @@ impl State {
         self.running.superblock && self.running.id <= self.wanted
     }
 
+    /// Whether somebody waits for the running transaction, and it holds anything.
+    pub(super) fn is_running_wanted(&self) -> bool {
+        !self.running.is_empty() && self.running.id <= self.wanted
+    }
+
     /// The last transaction that holds anything.
     pub(super) fn last(&self) -> TransactionId {
         if self.running.is_empty() { TransactionId(self.running.id.0 - 1) } else { self.running.id }
@@ -234,7 +239,7 @@ impl State {
 
     /// Closes the running transaction if somebody waits for it: gives it a place in the log.
     pub(super) fn close_wanted(&mut self, log: &Log) -> Option<Arc<Closed>> {
-        if self.running.is_empty() || self.running.id > self.wanted {
+        if !self.is_running_wanted() {
             return None;
         }
         let next = Running::new(self.running.id.next());

@@ -8,7 +8,7 @@ use floe_ext4::inode_table::desc_place;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::bitmap;
 use floe_format::native::cube::JournalMode;
-use floe_format::native::lot::LotRecord;
+use floe_format::native::lot::{self, LotRecord};
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
 use super::Pool;
@@ -396,12 +396,26 @@ impl Pool {
         for lot in self.lots().skip(1) {
             let first = self.first_group(lot);
             let is_root = self.cube_of_group(first) == 0;
+            if is_root && self.is_bare(tx, first)? {
+                // Another system has added the lot since the last seal.
+                let completed = self.complete_records(tx, lot, 0).map(Some);
+                self.unless_damaged(first, completed)?;
+            }
             if is_root && self.unless_damaged(first, self.is_free(tx, lot).map(Some))? == Some(true)
             {
                 return Ok(Some(lot));
             }
         }
         Ok(None)
+    }
+
+    /// Whether a group has no record of its lot.
+    fn is_bare(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<bool, Refusal> {
+        let geo = self.groups.geometry();
+        let (block, at) = desc_place(group, geo);
+        let bytes = tx.block(block)?;
+        let raw = bytes.get(at..at + geo.desc_size as usize).unwrap_or(&[]);
+        Ok(raw.iter().skip(lot::OFFSET).all(|byte| *byte == 0))
     }
 
     fn is_free(&self, tx: &mut dyn Tx, lot: u32) -> Result<bool, Refusal> {

@@ -28,7 +28,7 @@ pub use content::{Content, Segment, SegmentKind, is_usable_target};
 pub use directory::{DirectoryEntry, Listing};
 pub use floe_format::ext::inode::Timestamp;
 pub use map::FileMap;
-pub use node::{Node, is_plausible};
+pub use node::{Fields, Node, is_plausible};
 pub use path::Follow;
 pub use walk::{Step, Visit, Walk};
 

@@ -79,6 +79,11 @@ impl Node {
         if self.checksum_ok { Vec::new() } else { vec![FileFault::InodeChecksum] }
     }
 
+    /// Its fields, for whoever wants several: each call here decodes the inode.
+    pub fn fields(&self) -> Fields<'_> {
+        Fields(self.inode())
+    }
+
     /// Whether it is in use: it has links and a mode, and was not deleted.
     pub fn in_use(&self) -> bool {
         let base = self.inode().base;
@@ -87,7 +92,7 @@ impl Node {
 
     /// Its type; `None` for an undefined one.
     pub fn file_type(&self) -> Option<FileType> {
-        self.inode().file_type()
+        self.fields().file_type()
     }
 
     /// Whether it is a directory.
@@ -97,43 +102,109 @@ impl Node {
 
     /// `i_flags`.
     pub fn flags(&self) -> InodeFlags {
-        self.inode().flags()
+        self.fields().flags()
     }
 
     /// Permission bits, with set-user-ID, set-group-ID and sticky: 0 to 0o7777.
     pub fn permissions(&self) -> u16 {
-        self.inode().base.mode & 0o7777
+        self.fields().permissions()
     }
 
     /// Owner.
     pub fn uid(&self) -> u32 {
-        self.inode().uid()
+        self.fields().uid()
     }
 
     /// Group.
     pub fn gid(&self) -> u32 {
-        self.inode().gid()
+        self.fields().gid()
+    }
+
+    /// Size in bytes of a regular file or directory, or of a link's target.
+    pub fn size_bytes(&self) -> u64 {
+        self.fields().size_bytes()
+    }
+
+    /// The inode's link count.
+    pub fn links(&self) -> u16 {
+        self.fields().links()
+    }
+
+    /// Last change of the data.
+    pub fn mtime(&self) -> Timestamp {
+        self.fields().mtime()
+    }
+
+    /// Last change of the inode.
+    pub fn ctime(&self) -> Timestamp {
+        self.fields().ctime()
+    }
+
+    /// Last access.
+    pub fn atime(&self) -> Timestamp {
+        self.fields().atime()
+    }
+
+    /// Major and minor number of a device; `None` for other types.
+    pub fn device_number(&self) -> Option<(u32, u32)> {
+        self.fields().device_number()
+    }
+}
+
+/// The fields of an inode as programs see them, decoded once.
+#[derive(Debug)]
+pub struct Fields<'n>(Inode<'n>);
+
+impl<'n> Fields<'n> {
+    /// As they lie on the disk.
+    pub const fn inode(&self) -> &Inode<'n> {
+        &self.0
+    }
+
+    /// Its type; `None` for an undefined one.
+    pub fn file_type(&self) -> Option<FileType> {
+        self.0.file_type()
+    }
+
+    /// `i_flags`.
+    pub fn flags(&self) -> InodeFlags {
+        self.0.flags()
+    }
+
+    /// Permission bits, with set-user-ID, set-group-ID and sticky: 0 to 0o7777.
+    pub fn permissions(&self) -> u16 {
+        self.0.base.mode & 0o7777
+    }
+
+    /// Owner.
+    pub fn uid(&self) -> u32 {
+        self.0.uid()
+    }
+
+    /// Group.
+    pub fn gid(&self) -> u32 {
+        self.0.gid()
     }
 
     /// Project, or 0 where inodes have none.
     pub fn project(&self) -> u32 {
-        let inode = self.inode();
+        let inode = &self.0;
         if inode.has_extra(PROJID_END) { inode.extra.projid } else { 0 }
     }
 
     /// Size in bytes of a regular file or directory, or of a link's target.
     pub fn size_bytes(&self) -> u64 {
-        self.inode().size_bytes()
+        self.0.size_bytes()
     }
 
     /// The inode's link count.
     pub fn links(&self) -> u16 {
-        self.inode().base.links_count
+        self.0.base.links_count
     }
 
     /// Sectors of 512 bytes that the inode says to take, of data and mapping.
     pub fn sectors(&self, files: &Files<'_>) -> u64 {
-        let base = self.inode().base;
+        let base = &self.0.base;
         let geometry = files.geometry();
         let huge = geometry.features.ro_compat.contains(RoCompat::HUGE_FILE);
         let high = if huge { u64::from(base.blocks_high) << 32 } else { 0 };
@@ -147,25 +218,25 @@ impl Node {
 
     /// Last change of the data.
     pub fn mtime(&self) -> Timestamp {
-        let inode = self.inode();
+        let inode = &self.0;
         self.timestamp(inode.base.mtime, inode.extra.mtime_extra, MTIME_EXTRA_END)
     }
 
     /// Last change of the inode.
     pub fn ctime(&self) -> Timestamp {
-        let inode = self.inode();
+        let inode = &self.0;
         self.timestamp(inode.base.ctime, inode.extra.ctime_extra, CTIME_EXTRA_END)
     }
 
     /// Last access.
     pub fn atime(&self) -> Timestamp {
-        let inode = self.inode();
+        let inode = &self.0;
         self.timestamp(inode.base.atime, inode.extra.atime_extra, ATIME_EXTRA_END)
     }
 
     /// Creation; `None` if inodes are too small to store it.
     pub fn crtime(&self) -> Option<Timestamp> {
-        let inode = self.inode();
+        let inode = &self.0;
         let extra = &inode.extra;
         inode
             .has_extra(CRTIME_END)
@@ -173,7 +244,7 @@ impl Node {
     }
 
     fn timestamp(&self, seconds: u32, extra: u32, extra_end: u16) -> Timestamp {
-        let extra = if self.inode().has_extra(extra_end) { extra } else { 0 };
+        let extra = if self.0.has_extra(extra_end) { extra } else { 0 };
         let nanoseconds = decode_nanoseconds(extra);
         Timestamp {
             seconds: decode_seconds(seconds, extra),
@@ -186,6 +257,6 @@ impl Node {
         if !matches!(self.file_type(), Some(FileType::CharDevice | FileType::BlockDevice)) {
             return None;
         }
-        Some(device_number(&self.inode().base.block))
+        Some(device_number(&self.0.base.block))
     }
 }

@@ -14,7 +14,7 @@ use super::lower::Facts;
 use super::pages::{PAGE_BYTES, pack, unpack};
 use super::record::Stamp;
 use super::status::Status;
-use super::stripes::Stripes;
+use super::stripes::{Found, Stripes};
 use crate::op::Op;
 use crate::{Attributes, Directory, Timestamp};
 
@@ -91,11 +91,21 @@ impl Names {
         matches!(self, Self::Odd(names) if names.is_unread())
     }
 
-    /// The inode that a name leads to.
-    pub(crate) fn find(&self, name: &[u8]) -> Option<InodeNr> {
+    /// Whether memory knows all of them, so that it can follow changes.
+    pub(crate) fn is_whole(&self) -> bool {
         match self {
-            Self::Plain(stripes) => stripes.find(stripes.key(name)).map(|found| found.inode),
-            Self::Odd(names) => names.find(name).map(|entry| entry.inode),
+            Self::Plain(_) => true,
+            Self::Odd(names) => names.damage().is_none(),
+        }
+    }
+
+    /// Where a name leads to.
+    pub(crate) fn find(&self, name: &[u8]) -> Option<Found> {
+        match self {
+            Self::Plain(stripes) => stripes.find(stripes.key(name)),
+            Self::Odd(names) => {
+                names.find(name).map(|entry| Found { inode: entry.inode, kind: entry.kind })
+            }
         }
     }
 }

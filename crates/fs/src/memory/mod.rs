@@ -30,6 +30,7 @@ mod ends;
 mod evict;
 mod extended;
 mod flush;
+mod follow;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
 mod locks;

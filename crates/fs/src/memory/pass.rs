@@ -2,18 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use floe_disk::ops::RenameMode;
 use floe_format::InodeNr;
 use floe_format::ext::inode::InodeFlags;
 use floe_sync::OnceLock;
 
 use super::content::Content;
+use super::follow::{follow, will_move};
 use super::losses::Losses;
 use super::lower::Lower;
 use super::mnode::{Mnode, Names};
 use super::quotas::{Owner, Quotas};
 use super::record::{Action, Record};
-use super::stripes::Found;
 use super::{Changing, MemFs, State};
 use crate::cubes::Gates;
 use crate::op::{Applied, Op, OpKind, Place};
@@ -155,7 +154,11 @@ impl<L: Lower> MemFs<L> {
             OpKind::Rename { from, to, .. } => {
                 [self.named(state, from), self.named(state, to)].concat()
             }
-            OpKind::Link { inode, place } => [self.named(state, place), vec![*inode]].concat(),
+            OpKind::Link { inode, place } => {
+                // The name that follows says its type.
+                let _ = self.load(state, *inode);
+                [self.named(state, place), vec![*inode]].concat()
+            }
             OpKind::CreateUnnamed { directory: inode, .. }
             | OpKind::Change { inode, .. }
             | OpKind::Write { inode, .. }
@@ -169,7 +172,7 @@ impl<L: Lower> MemFs<L> {
     fn named(&self, state: &mut State, place: &Place<'_>) -> Vec<InodeNr> {
         let names = self.load_names(state, place.directory).ok();
         let named = names.and_then(|names| names.find(place.name));
-        [place.directory].into_iter().chain(named).collect()
+        [place.directory].into_iter().chain(named.map(|found| found.inode)).collect()
     }
 
     /// Reads an inode anew that the disk has changed.
@@ -179,9 +182,8 @@ impl<L: Lower> MemFs<L> {
             Ok(attributes) => {
                 // An empty directory that folds case from now on compares its names in another way.
                 let folded = node.flags.symmetric_difference(attributes.flags);
-                let keeps = |names: &Names| {
-                    matches!(names, Names::Plain(_)) && !folded.contains(InodeFlags::CASEFOLD)
-                };
+                let keeps =
+                    |names: &Names| names.is_whole() && !folded.contains(InodeFlags::CASEFOLD);
                 let before = node.name_count();
                 state.kept.pages = state.kept.pages.saturating_sub(node.content.kept_pages());
                 let names = node.names.take().filter(keeps);
@@ -275,94 +277,4 @@ fn blocks_of(kind: &OpKind<'_>, block_bytes: u32) -> u64 {
     };
     // Twice: its map takes less.
     2 * bytes.div_ceil(u64::from(block_bytes)) + BLOCKS_PER_CHANGE
-}
-
-/// The inode that a rename moves, if its directory is in memory.
-fn will_move(state: &State, kind: &OpKind<'_>) -> Option<Found> {
-    let OpKind::Rename { from, .. } = kind else { return None };
-    let names = state.get(from.directory)?.stripes()?;
-    names.find(names.key(from.name))
-}
-
-/// Lets the names in memory follow a change that the disk made.
-fn follow(state: &mut State, kind: &OpKind<'_>, applied: &Applied, moved: Option<Found>) {
-    match kind {
-        OpKind::Create { place, new } => {
-            if let Some(inode) = applied.created {
-                state.drop_node(inode);
-                gain(state, place, Found { inode, kind: Some(new.kind.file_type()) });
-            }
-        }
-        OpKind::CreateUnnamed { .. } => {
-            if let Some(inode) = applied.created {
-                state.drop_node(inode);
-            }
-        }
-        OpKind::Link { inode, place } => match state.get(*inode).map(|node| node.kind) {
-            Some(kind) => gain(state, place, Found { inode: *inode, kind: Some(kind) }),
-            None => forget_names(state, place.directory),
-        },
-        OpKind::Unlink(place) | OpKind::RemoveDirectory(place) => lose(state, place),
-        OpKind::Rename { from, to, mode } => {
-            let simple = matches!(mode, RenameMode::Replace | RenameMode::NoReplace);
-            let target = state.get(to.directory).and_then(Mnode::stripes);
-            let target = target.and_then(|names| names.find(names.key(to.name)));
-            let target = target.map(|found| found.inode);
-            match moved.filter(|_| simple) {
-                // Two names of one inode both stay.
-                Some(found) if target == Some(found.inode) => {
-                    forget_names(state, from.directory);
-                    forget_names(state, to.directory);
-                }
-                Some(found) => {
-                    // Its `..` may lead elsewhere.
-                    forget_names(state, found.inode);
-                    lose(state, from);
-                    gain(state, to, found);
-                }
-                // Exchanged inodes may be directories, with other parents now. All was flushed.
-                None => {
-                    let all: Vec<u32> = state.nodes.iter().map(|(inode, _)| inode).collect();
-                    all.into_iter().for_each(|inode| forget_names(state, InodeNr(inode)));
-                }
-            }
-        }
-        OpKind::Change { .. }
-        | OpKind::Write { .. }
-        | OpKind::Range { .. }
-        | OpKind::SetAttribute { .. }
-        | OpKind::RemoveAttribute { .. } => {}
-    }
-}
-
-fn gain(state: &mut State, place: &Place<'_>, found: Found) {
-    let stripes = state.get(place.directory).and_then(Mnode::stripes);
-    let put = stripes.and_then(|names| {
-        let key = names.key(place.name);
-        let spot = names.spot(place.directory, key)?;
-        let mut inside = spot.lock();
-        let room = spot.room(key)?;
-        Some(spot.put(&mut inside, room, key, found))
-    });
-    match put {
-        Some(_) => state.kept.names += 1,
-        None => forget_names(state, place.directory),
-    }
-}
-
-fn lose(state: &mut State, place: &Place<'_>) {
-    let stripes = state.get(place.directory).and_then(Mnode::stripes);
-    if stripes.and_then(|names| names.take(names.key(place.name))).is_none() {
-        forget_names(state, place.directory);
-    }
-}
-
-fn forget_names(state: &mut State, directory: InodeNr) {
-    if let Some(node) = state.nodes.get_mut(directory.0) {
-        let shown = node.shown();
-        state.kept.names = state.kept.names.saturating_sub(node.name_count());
-        // The stripes' share of the attributes stays.
-        node.set(&shown);
-        node.names.take();
-    }
 }

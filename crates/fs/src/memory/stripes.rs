@@ -351,6 +351,13 @@ impl Stripes {
         self.some_mut().iter_mut().map(|stripe| *stripe.chained.get_mut() as usize).sum()
     }
 
+    /// Names of the longest chain.
+    #[cfg(test)]
+    pub(crate) fn longest_chain(&self) -> usize {
+        let chains = self.some().iter().flat_map(|stripe| stripe.chains.all());
+        chains.map(|chain| Stripe::names(chain).count()).max().unwrap_or_default()
+    }
+
     /// The last change of a name since the directory was read, and how many subdirectories came since.
     pub(crate) fn changes(&self) -> (Option<Timestamp>, i32) {
         let (mut last, mut all) = (None, 0_i32);

@@ -20,6 +20,7 @@ fn flipped_back(flips: Flips, tense: Tense) -> String {
     format!("{bits} {verb} flipped back: the checksum of the inode then matches")
 }
 
+#[allow(clippy::too_many_lines)] // one arm an edit
 pub(super) fn inode(edit: InodeEdit, tense: Tense) -> String {
     let (was, were) = (tense.was(), tense.were());
     match edit {
@@ -78,6 +79,12 @@ pub(super) fn inode(edit: InodeEdit, tense: Tense) -> String {
         }
         InodeEdit::DropOwnAttributes => {
             format!("the extended attributes in the inode {were} dropped")
+        }
+        InodeEdit::SalvageAttributes { .. } => {
+            format!("the damaged attributes in the inode {were} removed, the others kept")
+        }
+        InodeEdit::ValueHash(hash) => {
+            format!("the hash of the attribute value {was} set to {hash:#010x}")
         }
         InodeEdit::ExtraIsize => format!("the extra size of the inode {was} set to a valid one"),
         InodeEdit::Epoch(field) => format!("the epoch bits of {field} {were} corrected"),

@@ -16,7 +16,7 @@ use floe_ext4::dir::{self as directory, DirFormat, Directory, inline};
 const NAME: &[u8] = b"lost+found";
 /// A directory that everybody may read, and one for the administrator alone.
 const MODE_ROOT: u16 = 0o040_755;
-const MODE_LOST_FOUND: u16 = 0o040_700;
+pub(super) const MODE_LOST_FOUND: u16 = 0o040_700;
 
 pub(super) fn apply(stage: &mut Stage<'_>, edit: TreeEdit) -> Result<(), Failure> {
     match edit {
@@ -31,7 +31,7 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: TreeEdit) -> Result<(), Failure
 }
 
 /// Creates a directory of one block in an inode.
-fn create(
+pub(super) fn create(
     stage: &mut Stage<'_>,
     inode: InodeNr,
     parent: InodeNr,
@@ -82,7 +82,7 @@ pub(super) fn reconnect(stage: &mut Stage<'_>, dirs: &[InodeNr]) -> Vec<Made> {
 }
 
 /// Makes `..` of a directory name `parent`.
-fn set_parent(stage: &Stage<'_>, dir: InodeNr, parent: InodeNr) -> Result<(), Failure> {
+pub(super) fn set_parent(stage: &Stage<'_>, dir: InodeNr, parent: InodeNr) -> Result<(), Failure> {
     let mut open = OpenDir::new(stage, dir)?;
     if open.is_inline() {
         inline::set_parent(&mut open.image.base.block, parent);
@@ -124,6 +124,6 @@ fn unlink_name(stage: &Stage<'_>, dir: InodeNr, name: &[u8]) -> Result<(), Failu
     clear_entries(stage, dir, |_, other| other == name)
 }
 
-fn unlink_inode(stage: &Stage<'_>, dir: InodeNr, child: InodeNr) -> Result<(), Failure> {
+pub(super) fn unlink_inode(stage: &Stage<'_>, dir: InodeNr, child: InodeNr) -> Result<(), Failure> {
     clear_entries(stage, dir, |inode, _| inode == child)
 }

@@ -58,7 +58,9 @@ pub(super) fn apply(
                 image.raw[at..at + 4].fill(0);
             }
         }
-        InodeEdit::ValueSize { .. }
+        InodeEdit::ValueHash(hash) => base.atime = hash,
+        InodeEdit::SalvageAttributes { .. }
+        | InodeEdit::ValueSize { .. }
         | InodeEdit::ValueHere { .. }
         | InodeEdit::AttributeName { .. }
         | InodeEdit::AccessList { .. } => {
@@ -99,6 +101,10 @@ fn edit_attribute(
     let (block, offset_bytes, field) = match edit {
         InodeEdit::AttributeName { block, offset_bytes } => {
             return xattrs::mend_name(stage, image, block, offset_bytes);
+        }
+        InodeEdit::SalvageAttributes { doubted } => {
+            xattrs::salvage_own(stage, image, doubted);
+            return Ok(true);
         }
         InodeEdit::AccessList { block, offset_bytes } => {
             return xattrs::mend_list(stage, image, block, offset_bytes);

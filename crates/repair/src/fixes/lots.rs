@@ -28,8 +28,8 @@ pub(super) fn mend_identity(stage: &mut Stage<'_>) -> Result<(), Failure> {
     if let Some(own) = own_files(stage) {
         identity.super_inode = super_inode(stage, &own, InodeNr(identity.super_inode))?.0;
     }
-    identity.home_inode = match own_files(stage) {
-        Some(own) => own.home.unwrap_or_default().0,
+    identity.home_inode = match own_files(stage).and_then(|own| own.home) {
+        Some(home) => home.0,
         None if is_possible(stage, InodeNr(identity.home_inode)) => identity.home_inode,
         None => 0,
     };
@@ -42,8 +42,11 @@ pub(super) fn mend_identity(stage: &mut Stage<'_>) -> Result<(), Failure> {
 /// that the superblock states, if this is one.
 fn super_inode(stage: &mut Stage<'_>, own: &OwnFiles, stated: InodeNr) -> Result<InodeNr, Failure> {
     let volume = &stage.evidence.volume;
-    let named = own.super_file.unwrap_or_default();
-    let Some(home) = own.home else { return Ok(named) };
+    let named = own.super_file().unwrap_or_default();
+    let Some(home) = own.home else {
+        // The directory is made again later, and names the file then.
+        return Ok(if volume.is_own_file(stated) { stated } else { InodeNr(0) });
+    };
     if named == stated || volume.is_own_file(named) || !volume.is_own_file(stated) {
         return Ok(named);
     }

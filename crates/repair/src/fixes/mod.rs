@@ -27,17 +27,19 @@ mod mmp;
 mod names;
 mod orphan_file;
 mod orphans;
+mod own_directories;
 mod quota;
 mod reservations;
 mod resize_inode;
 mod shared_blocks;
 mod superblock;
+mod xattr_values;
 mod xattrs;
 
 pub(crate) use group_desc::misplaced_tables;
 pub(crate) use mmp::clean as clean_mmp;
 pub(crate) use superblock::{first_meta_bg, time};
-pub(crate) use xattrs::{flipped_attribute_block, mended_value};
+pub(crate) use xattr_values::{better_than_dropping, flipped_attribute_block};
 
 /// Result of an edit, and notes for the report.
 pub type Made = (Result<(), Failure>, Vec<String>);
@@ -139,6 +141,7 @@ fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
         Edit::GroupMaps { group } => bitmaps::write(stage, *group),
         Edit::Totals => bitmaps::write_totals(stage),
         Edit::Reservation { group, edit } => reservations::apply(stage, *group, *edit),
+        Edit::OwnDirectories => own_directories::make(stage),
         Edit::Backpointers => {
             backpointers::mend(stage);
             Ok(())

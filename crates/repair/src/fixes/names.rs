@@ -33,10 +33,21 @@ pub(super) fn point(
     name: &[u8],
     file: InodeNr,
 ) -> Result<(), Failure> {
-    if redirect(stage, dir, name, file)? {
+    point_to(stage, dir, name, file, FileType::Regular)
+}
+
+/// The same for any type.
+pub(super) fn point_to(
+    stage: &mut Stage<'_>,
+    dir: InodeNr,
+    name: &[u8],
+    inode: InodeNr,
+    file_type: FileType,
+) -> Result<(), Failure> {
+    if redirect(stage, dir, name, inode)? {
         return Ok(());
     }
-    link(stage, dir, file, name, FileType::Regular)
+    link(stage, dir, inode, name, file_type)
 }
 
 /// Lets a name that is in a directory lead to another inode; `false` if the directory has no such name.

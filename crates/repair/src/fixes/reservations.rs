@@ -6,7 +6,7 @@ use floe_format::ext::inode::InodeFlags;
 use floe_format::native::lot::LotRecord;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr, LogicalBlock};
 
-use super::{inodes, names};
+use super::{inodes, names, own_directories};
 use crate::edit::ReservationEdit;
 use crate::failure::Failure;
 use crate::file_map::FileMap;
@@ -51,7 +51,9 @@ fn name(stage: &mut Stage<'_>, lot: u32, inode: InodeNr) -> Result<(), Failure> 
     let own = OwnFiles::of(&stage.evidence.volume);
     let cube = own.and_then(|own| own.cube);
     let cube = cube.ok_or(Failure::NotNow("the directory /.cubes/c0 cannot be read"))?;
-    names::point(stage, cube, format!("region.{lot}").as_bytes(), inode)
+    names::point(stage, cube, format!("region.{lot}").as_bytes(), inode)?;
+    // A repair that knew no better may have put it there.
+    own_directories::leave_lost_found(stage, inode)
 }
 
 /// Makes the named file an empty one. A later round fills it.

@@ -1,20 +1,13 @@
 //! Blocks of extended attributes.
 
-use floe_check::Problem;
-use floe_format::ext::xattr::value_inode::{stored_hash, value_hash};
-use floe_format::ext::xattr::{
-    self, IBODY_HEADER_SIZE, MAGIC, VALUE_INUM_AT, VALUE_SIZE_AT, XattrArea, XattrEntry,
-    XattrHeader,
-};
-use floe_format::{BlockNr, InodeNr, LogicalBlock};
+use floe_format::ext::xattr::{self, IBODY_HEADER_SIZE, VALUE_INUM_AT, VALUE_SIZE_AT, XattrHeader};
+use floe_format::{BlockNr, InodeNr};
 
-use crate::edit::{AttributeBlockEdit, Edit, InodeEdit};
+use super::xattr_values::holds_value;
+use crate::attribute_value::content;
+use crate::edit::AttributeBlockEdit;
 use crate::failure::Failure;
-use crate::file_map::FileMap;
 use crate::stage::{InodeImage, Stage};
-
-/// Maximum length of a value (`EXT4_XATTR_SIZE_MAX`).
-const MOST_VALUE_BYTES: u64 = 1 << 24;
 
 pub(super) fn apply(
     stage: &mut Stage<'_>,
@@ -39,110 +32,16 @@ pub(super) fn apply(
                 header.encode_into(head);
             }
         }
+        AttributeBlockEdit::Salvage { doubted } => {
+            let doubted = doubted.map(|at| at as usize);
+            let holds = |entry: &xattr::XattrEntry<'_>| holds_value(stage, None, entry);
+            if xattr::salvage_block(&mut bytes, doubted, holds) == 0 {
+                return Err(Failure::NotNow("the block has changed since it was examined"));
+            }
+        }
         AttributeBlockEdit::Checksum => {}
     }
     write(stage, block, bytes)
-}
-
-/// The edit for a faulty attribute block if its checksum tells that one byte is wrong, and the
-/// block without that fault holds attributes: nothing need be dropped or sealed with its fault.
-pub(crate) fn flipped_attribute_block(stage: &Stage<'_>, problem: &Problem) -> Option<Edit> {
-    let block = match *problem {
-        Problem::XattrBlockMagicBad { block, .. }
-        | Problem::XattrBlockCountBad { block, .. }
-        | Problem::XattrBlockOverlap { block, .. }
-        | Problem::XattrBlockNameBad { block, .. }
-        | Problem::XattrBlockValueBad { block, .. }
-        | Problem::XattrValueSizeBad { block, .. }
-        | Problem::XattrHashBad { block, .. }
-        | Problem::XattrEaInodeNumberBad { block, .. }
-        | Problem::XattrNameWithZero { block, .. }
-        | Problem::XattrAclWithName { block, .. }
-        | Problem::XattrListUnreadable { block, .. }
-        | Problem::XattrListMisread { block, .. }
-        | Problem::XattrBlockChecksumBad { block, .. } => block,
-        _ => return None,
-    };
-    if block.0 == 0 || !stage.checksummed() {
-        return None;
-    }
-    let mut bytes = stage.read_block(block).ok()?;
-    let (at, bits) = xattr::flipped_byte(stage.seed, block, &bytes)?;
-    *bytes.get_mut(at)? ^= bits;
-    let has_magic =
-        bytes.first_chunk().is_some_and(|head| XattrHeader::decode(head).magic == MAGIC);
-    let sound = has_magic && XattrArea::of_block(&bytes)?.check().is_ok();
-    let edit = AttributeBlockEdit::FlipBack { at: u16::try_from(at).ok()?, bits };
-    sound.then_some(Edit::AttributeBlock { block, edit })
-}
-
-/// The edit for an attribute whose value inode is wrong or shorter than the value size, if the
-/// value itself reveals which field is wrong; `None` without such proof.
-pub(crate) fn mended_value(stage: &Stage<'_>, problem: &Problem) -> Option<Edit> {
-    let (inode, block, offset_bytes) = match *problem {
-        Problem::XattrValueSizeBad { inode, block, offset_bytes, .. }
-        | Problem::XattrEaInodeNumberBad { inode, block, offset_bytes, .. }
-        | Problem::XattrHashBad { inode, block, offset_bytes, .. } => (inode, block, offset_bytes),
-        _ => return None,
-    };
-    let bytes = match block {
-        BlockNr(0) => {
-            let image = stage.read_inode(inode).ok()?;
-            image.raw.get(image.attributes_offset()?..)?.to_vec()
-        }
-        block => stage.read_block(block).ok()?,
-    };
-    let area = match block {
-        BlockNr(0) => XattrArea::of_inode(&bytes)?,
-        _ => XattrArea::of_block(&bytes)?,
-    };
-    let entry =
-        area.entries().map_while(Result::ok).find(|entry| entry.offset == offset_bytes as usize)?;
-    if area.has_value_here(&entry) {
-        return Some(Edit::Inode { inode, edit: InodeEdit::ValueHere { block, offset_bytes } });
-    }
-    match problem {
-        Problem::XattrValueSizeBad { .. } => mended_value_size(stage, inode, block, &entry),
-        _ => None,
-    }
-}
-
-/// For an attribute whose value size differs from the size of its value inode: the value hash in
-/// that inode tells which is wrong.
-fn mended_value_size(
-    stage: &Stage<'_>,
-    inode: InodeNr,
-    block: BlockNr,
-    entry: &XattrEntry<'_>,
-) -> Option<Edit> {
-    let holder = stage.read_inode(entry.value_inode?).ok()?;
-    let whole = |size: u64| {
-        content(stage, &holder, size)
-            .is_some_and(|value| value_hash(stage.seed, &value) == stored_hash(&holder.base))
-    };
-    if whole(holder.size_bytes()) {
-        let size = u32::try_from(holder.size_bytes()).ok()?;
-        // The attribute area has at most one block.
-        let offset_bytes = entry.offset as u32;
-        let edit = InodeEdit::ValueSize { block, offset_bytes, size };
-        return Some(Edit::Inode { inode, edit });
-    }
-    let size = u64::from(entry.value_size);
-    whole(size).then_some(Edit::Inode { inode: holder.number, edit: InodeEdit::Size(size) })
-}
-
-/// The first `size` bytes of a file, if it is that long and readable.
-fn content(stage: &Stage<'_>, image: &InodeImage, size: u64) -> Option<Vec<u8>> {
-    if size == 0 || size > MOST_VALUE_BYTES {
-        return None;
-    }
-    let map = FileMap::load(stage, image);
-    let mut content = Vec::new();
-    for logical in 0..size.div_ceil(stage.block_size() as u64) {
-        content.extend(stage.read_block(map.find(LogicalBlock(logical))?).ok()?);
-    }
-    content.truncate(usize::try_from(size).ok()?);
-    Some(content)
 }
 
 /// Sets a field of an attribute: in `image` itself, or in the attribute block, which is staged.
@@ -165,6 +64,17 @@ pub(super) fn set_field(
     field.put(&mut bytes, offset)?;
     write(stage, block, bytes)?;
     Ok(false)
+}
+
+/// Keeps the attributes in an inode that prove themselves.
+pub(super) fn salvage_own(stage: &Stage<'_>, image: &mut InodeImage, doubted: Option<u32>) {
+    let Some(at) = image.attributes_offset() else { return };
+    let owner = image.clone();
+    let (magic, area) = image.raw[at..].split_at_mut(IBODY_HEADER_SIZE);
+    let holds = |entry: &xattr::XattrEntry<'_>| holds_value(stage, Some(&owner), entry);
+    if xattr::salvage_inode(area, doubted.map(|at| at as usize), holds) == 0 {
+        magic.fill(0);
+    }
 }
 
 /// Makes the name of an attribute one that Linux reads, or removes the attribute: in `image` itself,

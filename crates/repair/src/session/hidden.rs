@@ -124,6 +124,7 @@ impl HiddenParts {
                 Edit::Totals
                 | Edit::QuotaFile { .. }
                 | Edit::Backpointers
+                | Edit::OwnDirectories
                 | Edit::Reservation { .. }
                 | Edit::Cube { .. } => false,
                 // A bitmap written now would mark hidden blocks as free.
@@ -243,6 +244,7 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
         | Edit::Totals
         | Edit::QuotaFile { .. }
         | Edit::Backpointers
+        | Edit::OwnDirectories
         | Edit::Reservation { .. }
         | Edit::Cube { .. }
         | Edit::OrphanFile(_)

@@ -6,7 +6,7 @@ use floe_check::Problem;
 use floe_format::InodeNr;
 use floe_format::ext::inode::InodeFlags;
 
-use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, Phase, SuperblockEdit};
+use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, Phase, SuperblockEdit, TreeEdit};
 use crate::plan::Wanted;
 
 /// The edits of the first phase that has any. As long as a phase changes nothing that others depend
@@ -61,6 +61,38 @@ pub(super) fn without_a_lost_journal(mut wanted: Wanted) -> Wanted {
     wanted
 }
 
+/// Where an attribute proves that an inode holds its value although the inode has another type, hash or size, nothing else counts
+/// that was found about that inode: its value is no directory, and no device lacks a number.
+pub(super) fn without_misread_values(mut wanted: Wanted) -> Wanted {
+    let is_of_value = |edit: &Edit, cause: &Option<Problem>| match cause {
+        Some(
+            Problem::EaInodeModeBad { .. }
+            | Problem::XattrEaInodeFlagMissing { .. }
+            | Problem::EaInodeDeleted { .. }
+            | Problem::EaInodeWithAttributes { .. }
+            | Problem::InodeChecksumBad { .. },
+        ) => true,
+        // These concern the inode with the value, not that with the attribute.
+        Some(
+            problem @ (Problem::XattrHashBad { .. }
+            | Problem::XattrValueSizeBad { .. }
+            | Problem::XattrEaInodeNumberBad { .. }),
+        ) => edit.inode() != problem.inode(),
+        _ => false,
+    };
+    let misread: BTreeSet<InodeNr> = wanted
+        .iter()
+        .filter(|(edit, cause)| {
+            is_of_value(edit, cause) && !matches!(cause, Some(Problem::InodeChecksumBad { .. }))
+        })
+        .filter_map(|(edit, _)| edit.inode())
+        .collect();
+    wanted.retain(|edit, cause| {
+        edit.inode().is_none_or(|inode| !misread.contains(&inode)) || is_of_value(edit, cause)
+    });
+    wanted
+}
+
 /// The edits of one phase that are made now. Findings that rest on a wrong geometry, or on a
 /// directory of the wrong type, are judged again after that repair; until then the free space is
 /// unknown too.
@@ -87,9 +119,12 @@ pub(super) fn in_turn(wanted: Wanted) -> Wanted {
             _ => None,
         })
         .collect();
+    let makes_own = wanted.contains_key(&Edit::OwnDirectories);
     let waits = |edit: &Edit| match edit {
         Edit::Inode { edit: InodeEdit::BecomeDirectory, .. } => false,
         Edit::Inode { inode, .. } | Edit::Map { inode, .. } => directories.contains(inode),
+        // It may be one of the directories that get their places back.
+        Edit::Tree(TreeEdit::Reconnect(_)) => makes_own || (moves && !locates(edit)),
         _ => moves && !locates(edit),
     };
     wanted.into_iter().filter(|(edit, _)| !waits(edit)).collect()
@@ -187,7 +222,10 @@ fn with_mended_attribute(wanted: &Wanted) -> BTreeSet<InodeNr> {
     let mended = |edit: &Edit| match edit {
         Edit::Inode {
             inode,
-            edit: InodeEdit::ValueHere { .. } | InodeEdit::AttributeName { .. },
+            edit:
+                InodeEdit::ValueHere { .. }
+                | InodeEdit::AttributeName { .. }
+                | InodeEdit::SalvageAttributes { .. },
         } => Some(*inode),
         _ => None,
     };

@@ -129,6 +129,7 @@ fn changed_by(edit: &Edit) -> Changed {
         )
         | Edit::QuotaFile { .. }
         | Edit::Backpointers
+        | Edit::OwnDirectories
         | Edit::Reservation { .. }
         | Edit::Cube { .. }
         | Edit::OrphanFile(_)

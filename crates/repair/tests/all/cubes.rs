@@ -30,6 +30,7 @@ use floe_testkit::{Image, build, oracle, tool, tree};
 use crate::judged;
 
 mod hints;
+mod lost_home;
 mod outside;
 
 const NOW: Timestamp = Timestamp { seconds: tool::NOW as i64, nanoseconds: 0 };
@@ -38,8 +39,13 @@ const BLOCK: u64 = 4096;
 
 /// Cubes `/c1`, `/c2`, ... of one lot of 4 MiB each, or one in `/above`, with directories, files and attribute blocks.
 fn cubes(count: u32, files: u32) -> MemDevice {
-    let bytes = u64::from(count + 3) * 4 * MIB;
-    let inodes = (files + 60) * (count + 3);
+    cubes_in(count + 3, count, files)
+}
+
+/// The same, in as many lots.
+fn cubes_in(lots: u32, count: u32, files: u32) -> MemDevice {
+    let bytes = u64::from(lots) * 4 * MIB;
+    let inodes = (files + 60) * lots;
     let mut options = Options::of_type(FsType::Native);
     let inodes = inodes.to_string();
     for (letter, value) in [('E', "lot_size=4m"), ('J', "size=4"), ('N', &inodes)] {
@@ -73,7 +79,7 @@ fn cubes(count: u32, files: u32) -> MemDevice {
     }
     volume.end_writing(&mut tx, NOW).unwrap();
     tx.commit().unwrap();
-    let lots: Vec<u32> = (0..count + 3).collect();
+    let lots: Vec<u32> = (0..lots).collect();
     volume.back_up_descriptors(&device, &lots).unwrap();
     seal(&device).unwrap();
     device

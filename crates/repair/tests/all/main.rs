@@ -32,5 +32,6 @@ mod rounds;
 mod seeds;
 mod unreadable;
 mod unreadable_everywhere;
+mod value_inodes;
 mod wrong_numbers;
 mod yes_to_all;

@@ -23,6 +23,8 @@ use floe_testkit::{Image, damage, oracle, tool, tree};
 
 use crate::judged;
 
+mod directories;
+
 const NOW: Timestamp = Timestamp { seconds: tool::NOW as i64, nanoseconds: 0 };
 const SIZE_BYTES: u64 = 40 << 20;
 

@@ -56,7 +56,7 @@ fn attribute_block(volume: &Volume<'_>, inode: InodeNr) -> u32 {
 }
 
 #[test]
-fn all_users_of_an_attribute_block_let_go_of_it_in_one_round() {
+fn all_users_of_an_attribute_block_are_mended_in_one_round() {
     if tool::missing() {
         return;
     }
@@ -72,7 +72,10 @@ fn all_users_of_an_attribute_block_let_go_of_it_in_one_round() {
             let repaired = repaired(&image, &format!("{users} users, byte {at}"));
             let after = image.with_staged(&repaired.staged).unwrap();
             let volume = Volume::open(&after).unwrap();
-            assert!(inodes.iter().all(|inode| attribute_block(&volume, *inode) == 0));
+            // Without a sound attribute all let go of it; a wrong count in its header costs none.
+            let is_kept = at == 8;
+            let keeps = |inode: &InodeNr| attribute_block(&volume, *inode) != 0;
+            assert!(inodes.iter().all(|inode| keeps(inode) == is_kept));
             repaired.rounds
         });
         assert_eq!(rounds, [rounds[0]; 3], "byte {at}");

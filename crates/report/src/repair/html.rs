@@ -3,7 +3,7 @@
 use floe_check::Problem;
 use floe_repair::describe::Tense;
 
-use super::human::{heading, looks, lost_line, verdict_line};
+use super::human::{LATER, heading, looks, lost_line, verdict_line};
 use super::{Account, Change, Ending, Verdict, by_place, ranked_left};
 use crate::html::{
     DiskMap, Headline, Html, Occasion, Tone, badge, by_kind, document, map, phases, tiles,
@@ -174,7 +174,11 @@ fn one_change(html: &mut Html, place: Place, change: &Change<'_>, tense: Tense) 
     html.element("ul", &[], |html| {
         for problem in change.causes.iter().take(SHOWN_CAUSES) {
             html.element("li", &[], |html| {
-                badge(html, problem.row());
+                if change.is_later {
+                    html.leaf("span", &[("class", "badge remark")], LATER);
+                } else {
+                    badge(html, problem.row());
+                }
                 html.leaf("span", &[], &place.message(problem));
             });
         }

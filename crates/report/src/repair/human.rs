@@ -26,6 +26,9 @@ const SHOWN_LOSSES: usize = 50;
 /// Findings left that are listed before the rest is only counted.
 const SHOWN_LEFT: usize = 50;
 
+/// The label of findings that only earlier changes brought to light.
+pub(super) const LATER: &str = "later";
+
 /// Maximum length of a list: `short`, or unlimited in verbose mode.
 const fn most(style: Style, short: usize) -> usize {
     if style.verbose { usize::MAX } else { short }
@@ -136,7 +139,8 @@ fn one_change(
 ) -> io::Result<()> {
     let shown = change.causes.len().min(most(style, SHOWN_CAUSES));
     for problem in &change.causes[..shown] {
-        writeln!(out, "  {}: {}", tag(problem), place.message(problem))?;
+        let label = if change.is_later { LATER } else { tag(problem) };
+        writeln!(out, "  {label}: {}", place.message(problem))?;
         if style.verbose {
             let row = problem.row();
             writeln!(out, "      {:#08x} {}", row.code, row.id)?;

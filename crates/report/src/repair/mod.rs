@@ -161,6 +161,7 @@ impl<'r> Account<'r> {
                 }
             }
         }
+        let first: BTreeSet<&Problem> = self.repair.before.found.iter().collect();
         let of = |deed: &'r Deed| {
             // If an edit was made twice, only the findings of the first examination count. Later
             // findings of the same kind (with another count) describe a half-repaired file system
@@ -171,7 +172,8 @@ impl<'r> Account<'r> {
                 |problem: &&Problem| causes.iter().all(|cause| code(cause) != code(problem));
             let own = deed.problem.iter().find(is_new);
             causes.extend(own);
-            Change { deed, causes }
+            let is_later = !causes.is_empty() && !causes.iter().any(|cause| first.contains(cause));
+            Change { deed, causes, is_later }
         };
         self.repair.deeds.iter().map(of).collect()
     }
@@ -227,6 +229,8 @@ pub struct Change<'r> {
     pub deed: &'r Deed,
     /// The findings, in order.
     pub causes: Vec<&'r Problem>,
+    /// The first examination found none of them: they follow from earlier changes, or were hidden by what those mended.
+    pub is_later: bool,
 }
 
 /// Groups changes by place: places with losses first, worst first, then the others, and bitmaps and

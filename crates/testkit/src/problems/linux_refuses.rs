@@ -4,12 +4,13 @@ use crate::Profile;
 use crate::recipe::{Edit, InodeEdit, Recipe, inode, journal_superblock, superblock, xattr_block};
 use floe_format::ext::extent::{Extent, ExtentHeader, Index, MAGIC};
 use floe_format::ext::inode::InodeFlags;
-use floe_format::ext::xattr::{Chars, entry_hash};
+use floe_format::ext::xattr::{self, Chars, entry_hash};
 use floe_format::features::Compat;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use super::Case;
 use super::attributes::{FIRST, number_at};
+use super::edits::change_ea_inode;
 
 /// `EA_INODE_FL` of `i_flags`.
 const EA_INODE: u32 = InodeFlags::EA_INODE.bits();
@@ -223,9 +224,35 @@ fn deleted_value() -> Case {
         .into()
 }
 
+/// The inode of an attribute's value has another type, or attributes.
+fn misread_values() -> [Case; 3] {
+    let of_mode = |name: &str, mode: u16| {
+        Case::from(
+            Recipe::new(name)
+                .on(Profile::EaInode)
+                .edit(change_ea_inode(move |base| base.mode = mode))
+                .expect(&["ea-inode-mode-bad", "ea-inode-flag-on-non-regular"]),
+        )
+    };
+    let marked = Edit::new(|volume| {
+        let raw = volume.inode_bytes(volume.lookup("/ea-big")?)?;
+        let value = InodeNr(number_at(&raw, FIRST + 4));
+        let mut raw = volume.inode_bytes(value)?;
+        raw[FIRST - 4..FIRST].copy_from_slice(&xattr::MAGIC.to_le_bytes());
+        volume.put_inode(value, &raw)?;
+        volume.fix_inode(value)
+    });
+    [
+        of_mode("directory as a value", 0o40_755),
+        of_mode("pipe as a value", 0o10_644),
+        stricter("value with attributes", Profile::EaInode, marked, &["ea-inode-with-attributes"]),
+    ]
+}
+
 fn attributes() -> Vec<Case> {
     use Profile::*;
-    vec![
+    let mut all: Vec<Case> = misread_values().into();
+    all.extend([
         deleted_value(),
         stricter(
             "attribute with a zero in its name",
@@ -289,7 +316,8 @@ fn attributes() -> Vec<Case> {
             list_of("/dir", |value| value[4] = 0x40),
             &["xattr-list-unreadable"],
         ),
-    ]
+    ]);
+    all
 }
 
 fn files() -> Vec<Case> {

@@ -346,6 +346,15 @@ fn times_and_states() -> Vec<Case> {
     ]
 }
 
+/// A feature that the primary superblock has alone, and that nothing uses.
+fn stray(name: &str, incompat: u32, ro_compat: u32) -> Case {
+    let edit = superblock(move |sb| {
+        sb.feature_incompat |= incompat;
+        sb.feature_ro_compat |= ro_compat;
+    });
+    case(&format!("stray feature {name}"), Profile::Ext4K1, edit, &["superblock-field-doubtful"])
+}
+
 fn backups() -> Vec<Case> {
     use Profile::*;
     const CUT: floe_format::BlockNr = floe_format::BlockNr(7);
@@ -357,6 +366,23 @@ fn backups() -> Vec<Case> {
             &["backup-superblock-differs"],
         ),
         case("no backup", Ext4K1, backup(1, |sb| sb.magic = 1), &["backup-superblock-bad"]),
+        stray("inline_data", 0x8000, 0),
+        stray("encrypt", 0x1_0000, 0),
+        stray("ea_inode", 0x400, 0),
+        stray("verity", 0, 0x8000),
+        stray("read-only", 0, 0x1000),
+        case(
+            "flexible groups of another size",
+            Ext4K1,
+            superblock(|sb| sb.log_groups_per_flex = 0),
+            &["superblock-field-doubtful"],
+        ),
+        case(
+            "stray feature casefold",
+            Ext4K1,
+            superblock(|sb| sb.feature_incompat |= 0x2_0000),
+            &["superblock-field-contradicted"],
+        ),
         case(
             "old descriptors",
             Ext4K1,

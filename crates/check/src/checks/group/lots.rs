@@ -1,7 +1,7 @@
 //! Check: the identity of a native file system, and the records of lots in its descriptors (`docs/native.md`).
 //! Reads: descriptors, the directories that name reservation files, and a backup of the superblock where lots contradict the
 //! primary one.  Keeps: nothing.
-//! Emits: `NativeIdentityWrong`, `LotRecordWrong`.
+//! Emits: `NativeIdentityWrong`, `LotRecordWrong`, `OwnDirectoryMissing`.
 //! Does not verify: reservation files and sub-superblocks (`reservations.rs` and `cubes.rs` here, which this check calls).
 
 use floe_format::native::identity::Identity;
@@ -33,6 +33,14 @@ pub(crate) fn check_of(volume: &Volume<'_>, cube: Option<u32>, found: &mut Findi
     let is_sealed = is_sealed(volume);
     if let Some(reason) = identity_fault(volume, &identity, own.as_ref(), is_sealed) {
         found.push(Problem::NativeIdentityWrong { reason });
+    }
+    if let (Some(own), None) = (&own, cube) {
+        let missing = match (own.home, own.cube) {
+            (None, _) => Some("/.cubes"),
+            (Some(_), None) => Some("/.cubes/c0"),
+            _ => None,
+        };
+        found.0.extend(missing.map(|path| Problem::OwnDirectoryMissing { path }));
     }
     let lots = Lots {
         volume,
@@ -88,11 +96,12 @@ fn identity_fault(
     if !is_none && (geometry.is_reserved(home) || geometry.place_of(home).is_none()) {
         return Some("the inode that it names for /.cubes cannot be a directory");
     }
-    let named = own?.home;
-    if named.unwrap_or_default() != home {
+    // If there is none, that is another finding.
+    let own = own.filter(|own| own.home.is_some())?;
+    if own.home != Some(home) {
         return Some("it names another inode than /.cubes");
     }
-    let (named, stated) = (own?.super_file.unwrap_or_default(), InodeNr(identity.super_inode));
+    let (named, stated) = (own.super_file().unwrap_or_default(), InodeNr(identity.super_inode));
     // The superblock is not logged: after a crash, the name counts, unless it leads to a file of somebody else.
     let is_wrong = is_sealed || (!volume.is_own_file(named) && volume.is_own_file(stated));
     (named != stated && is_wrong).then_some("it names another inode than /.cubes/super")

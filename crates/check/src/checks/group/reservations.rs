@@ -20,14 +20,16 @@ use crate::volume::Volume;
 use crate::volume::cubes::is_sealed;
 
 /// The directories and reservation files of a native file system, found by their names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnFiles {
-    /// `/.cubes`; `None` if there is no such directory.
+    /// `/.cubes`; `None` if there is no such directory, or it is somebody else's.
     pub home: Option<InodeNr>,
+    /// Whether the name `.cubes` in the root leads to something else.
+    pub is_taken: bool,
     /// `/.cubes/c0`; `None` if there is no such directory.
     pub cube: Option<InodeNr>,
-    /// `/.cubes/super`; `None` if there is no such name.
-    pub super_file: Option<InodeNr>,
+    /// All names in `/.cubes`.
+    pub in_home: BTreeMap<Vec<u8>, InodeNr>,
     /// The reservation file of each lot that has one, `/.cubes/c0/region.LOT`.
     pub by_lot: BTreeMap<u32, InodeNr>,
 }
@@ -36,22 +38,62 @@ impl OwnFiles {
     /// Looks the names up. `None` if one of the directories is damaged, so that a missing name proves nothing.
     pub fn of(volume: &Volume<'_>) -> Option<Self> {
         let files = volume.files();
-        let mut own = Self { home: None, cube: None, super_file: None, by_lot: BTreeMap::new() };
-        let root = names(&files, InodeNr::ROOT)?;
-        own.home = directory(&files, &root, HOME_NAME)?;
-        let Some(home) = own.home else { return Some(own) };
-        let in_home = names(&files, home)?;
-        own.super_file = in_home.get(SUPER_NAME).copied();
-        own.cube = directory(&files, &in_home, ROOT_CUBE_NAME)?;
-        let Some(cube) = own.cube else { return Some(own) };
-        for (name, inode) in names(&files, cube)? {
-            let lot = name.strip_prefix(b"region.").and_then(|lot| std::str::from_utf8(lot).ok());
-            if let Some(lot) = lot.and_then(|lot| lot.parse().ok()) {
-                own.by_lot.insert(lot, inode);
-            }
+        let mut own = Self::default();
+        let Some(home) = named(&files, &names(&files, InodeNr::ROOT)?, HOME_NAME)? else {
+            return Some(own);
+        };
+        let in_home = if home.is_directory() { names(&files, home.number)? } else { Names::new() };
+        if !is_own_directory(&home) && !holds_own_files(volume, &files, &in_home)? {
+            // If it is Floe's, its type is damaged.
+            own.is_taken = !volume.is_own_file(home.number);
+            return Some(own);
+        }
+        own.home = Some(home.number);
+        own.in_home = in_home;
+        let cube = named(&files, &own.in_home, ROOT_CUBE_NAME)?;
+        own.cube = cube.filter(Node::is_directory).map(|cube| cube.number);
+        if let Some(cube) = own.cube {
+            own.by_lot = by_lot(names(&files, cube)?);
         }
         Some(own)
     }
+
+    /// `/.cubes/super`; `None` if there is no such name.
+    pub fn super_file(&self) -> Option<InodeNr> {
+        self.in_home.get(SUPER_NAME).copied()
+    }
+}
+
+/// The reservation files that a directory names, by their lots.
+fn by_lot(names: Names) -> BTreeMap<u32, InodeNr> {
+    let lot = |name: &[u8]| {
+        let lot = name.strip_prefix(b"region.").and_then(|lot| std::str::from_utf8(lot).ok());
+        lot.and_then(|lot| lot.parse().ok())
+    };
+    names.into_iter().filter_map(|(name, inode)| Some((lot(&name)?, inode))).collect()
+}
+
+/// The reservation files that a directory of a native file system names, by their lots; empty if it is none, or somebody else's.
+pub fn reservations_in(volume: &Volume<'_>, inode: InodeNr) -> BTreeMap<u32, InodeNr> {
+    let files = volume.files();
+    let is_own = files.node(inode).is_ok_and(|node| is_own_directory(&node));
+    let names = if is_own { names(&files, inode) } else { None };
+    names.map(by_lot).unwrap_or_default()
+}
+
+/// Whether a directory belongs to the file system: Floe makes its own immutable, for root.
+pub fn is_own_directory(node: &Node) -> bool {
+    node.in_use()
+        && node.is_directory()
+        && node.uid() == 0
+        && node.flags().contains(InodeFlags::IMMUTABLE)
+}
+
+/// Whether names that only `/.cubes` has lead to what Floe made; `None` if that cannot be read.
+fn holds_own_files(volume: &Volume<'_>, files: &Files<'_>, in_home: &Names) -> Option<bool> {
+    let cube = named(files, in_home, ROOT_CUBE_NAME)?;
+    let own_super = in_home.get(SUPER_NAME).is_some_and(|file| volume.is_own_file(*file));
+    Some(own_super || cube.is_some_and(|cube| is_own_directory(&cube)))
 }
 
 type Names = BTreeMap<Vec<u8>, InodeNr>;
@@ -64,11 +106,14 @@ fn names(files: &Files<'_>, directory: InodeNr) -> Option<Names> {
     is_sound.then(|| listing.entries.into_iter().map(|entry| (entry.name, entry.inode)).collect())
 }
 
-/// The directory with a name; `Some(None)` if there is none, `None` if its inode is damaged.
-fn directory(files: &Files<'_>, names: &Names, name: &[u8]) -> Option<Option<InodeNr>> {
+/// The inode in use with a name; `Some(None)` if there is none, `None` if it is damaged.
+fn named(files: &Files<'_>, names: &Names, name: &[u8]) -> Option<Option<Node>> {
     let Some(&inode) = names.get(name) else { return Some(None) };
-    let node = files.node(inode).ok().filter(|node| node.checksum_ok)?;
-    Some(node.is_directory().then_some(inode))
+    let node = files.node(inode).ok()?;
+    if !node.in_use() {
+        return Some(None);
+    }
+    node.checksum_ok.then_some(Some(node))
 }
 
 /// Checks the reservation file of each lot in `records`, which are right otherwise.

@@ -82,6 +82,7 @@ fn compare(volume: &Volume<'_>, group: GroupNr, copy: &Superblock, found: &mut F
             ("s_feature_incompat", u64::from(sb.feature_incompat & !incompat)),
             ("s_feature_ro_compat", u64::from(sb.feature_ro_compat & !ro_compat)),
             ("s_uuid", uuid),
+            ("s_log_groups_per_flex", u64::from(sb.log_groups_per_flex)),
             ("rext3 region_blocks", u64::from(region_blocks(sb).unwrap_or(0))),
             // The last, so that where it is named it is all that differs: a repair may have to leave it.
             ("s_inodes_per_group", u64::from(sb.inodes_per_group)),

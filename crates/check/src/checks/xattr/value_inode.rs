@@ -1,10 +1,11 @@
 //! Check: values of attributes that lie in inodes of their own (feature ea_inode).
-//! Emits: `EaInodeDeleted`, `XattrEaInodeNumberBad`, `XattrValueSizeBad`, `XattrHashBad`, `XattrEaInodeFlagMissing`,
-//! `EaInodeFeatureMissing`.
+//! Emits: `EaInodeDeleted`, `EaInodeModeBad`, `EaInodeWithAttributes`, `XattrEaInodeNumberBad`, `XattrValueSizeBad`,
+//! `XattrHashBad`, `XattrEaInodeFlagMissing`, `EaInodeFeatureMissing`.
 
-use floe_format::ext::inode::{InodeBase, InodeFlags};
+use floe_ext4::inode_table;
+use floe_format::ext::inode::{FileType, Inode, InodeBase, InodeFlags};
 use floe_format::ext::xattr::value_inode::{lustre_owner, stored_hash};
-use floe_format::ext::xattr::{Chars, XattrArea, XattrEntry, entry_hash_of_inode};
+use floe_format::ext::xattr::{Chars, MAGIC, XattrArea, XattrEntry, entry_hash_of_inode};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr};
 
@@ -22,18 +23,23 @@ pub(crate) struct Home<'a> {
     pub(crate) block: BlockNr,
 }
 
-/// The base of an inode, and its size; `None` outside the tables or if it cannot be read.
-fn read_inode(volume: &Volume<'_>, number: InodeNr) -> Option<InodeBase> {
-    let (group, index) = volume.geometry.place_of(number)?;
-    let table = volume.group(group).inode_table;
-    if !volume.geometry.contains(table) {
-        return None;
-    }
-    let table = volume.geometry.offset_bytes(table);
-    let offset = u64::from(index) * u64::from(volume.geometry.inode_size);
-    let mut bytes = [0; 128];
-    volume.device.read_at(table.checked_add(offset)?, &mut bytes).ok()?;
-    Some(InodeBase::decode(&bytes))
+/// An inode that may hold a value.
+struct Holder {
+    base: InodeBase,
+    /// Whether it has attributes of its own, or seems to.
+    has_attributes: bool,
+}
+
+/// Reads an inode; `None` outside the tables or if it cannot be read.
+fn read_inode(volume: &Volume<'_>, number: InodeNr) -> Option<Holder> {
+    let raw = inode_table::read_inode(number, volume.device, &volume.geometry, &volume.groups)?;
+    let inode = Inode::decode(&raw)?;
+    let block = inode.file_acl(volume.has_incompat(Incompat::BIT64));
+    // Without extra fields there is no room for attributes either.
+    let marked = inode.xattr_area().first_chunk() == Some(&MAGIC.to_le_bytes())
+        && raw.len() > 128
+        && inode.extra.extra_isize != 0;
+    Some(Holder { has_attributes: marked || block != 0, base: inode.base })
 }
 
 /// Whether an entry may name an inode as the home of its value.
@@ -79,12 +85,13 @@ pub(crate) fn check(
     if !is_possible(volume, value_inode) {
         return Err(bad_number);
     }
-    let Some(target) = read_inode(volume, value_inode) else { return Err(bad_number) };
+    let Some(holder) = read_inode(volume, value_inode) else { return Err(bad_number) };
+    let target = &holder.base;
     let flagged = InodeFlags::from_bits_retain(target.flags).contains(InodeFlags::EA_INODE);
     let mut blocks = charge(volume, entry.value_size);
-    if let Err(expected) = judge_hash(entry, &target) {
+    if let Err(expected) = judge_hash(entry, target) {
         // Old Lustre stored no hash, but the owner of the value.
-        if !is_lustre_value_of(home, &target) {
+        if !is_lustre_value_of(home, target) {
             let stored = entry.hash;
             return Err(if flagged {
                 Problem::XattrHashBad { inode, block, offset_bytes, stored, expected }
@@ -109,6 +116,12 @@ pub(crate) fn check(
     if !flagged {
         found.push(Problem::XattrEaInodeFlagMissing { inode, value_inode });
     }
+    if FileType::of_mode(target.mode) != Some(FileType::Regular) {
+        found.push(Problem::EaInodeModeBad { inode, value_inode, mode: target.mode });
+    }
+    if holder.has_attributes {
+        found.push(Problem::EaInodeWithAttributes { inode, value_inode });
+    }
     if let Some(problem) = lists::fault_elsewhere(home, entry, value_inode) {
         found.push(problem);
     }
@@ -119,7 +132,7 @@ pub(crate) fn check(
 fn is_lustre_value_of(home: Home<'_>, target: &InodeBase) -> bool {
     lustre_owner(target) == home.inode.0
         && read_inode(home.volume, home.inode)
-            .is_some_and(|owner| owner.generation == target.generation)
+            .is_some_and(|owner| owner.base.generation == target.generation)
 }
 
 /// Blocks and inodes that the values of an attribute block in other inodes cost each of its users.
@@ -132,7 +145,7 @@ pub(crate) fn charge_of_block(cx: &InodeCx<'_>, block: &[u8]) -> (u64, u64) {
         let target = Some(value_inode)
             .filter(|&inode| is_possible(cx.volume, inode))
             .and_then(|inode| read_inode(cx.volume, inode));
-        if target.is_some_and(|target| judge_hash(&entry, &target).is_ok()) {
+        if target.is_some_and(|target| judge_hash(&entry, &target.base).is_ok()) {
             blocks = blocks.saturating_add(charge(cx.volume, entry.value_size));
         }
         inodes += 1;

@@ -4,14 +4,15 @@
 
 use floe_blockdev::ReadBlocks;
 use floe_ext4::inode_table::read_inode;
+use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::indirect::pointers;
 use floe_format::ext::inode::Inode;
 use floe_format::ext::superblock::Superblock;
-use floe_format::features::Compat;
-use floe_format::{BlockNr, GroupNr, InodeNr};
+use floe_format::features::{Compat, Incompat};
+use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
 use super::backups::USUAL_FIRST_INODE;
-use super::{Opened, rext3};
+use super::{Opened, rext3, stray_features};
 
 /// The word of `i_block` that names the double-indirect block.
 const DOUBLE: usize = 13;
@@ -19,12 +20,17 @@ const DOUBLE: usize = 13;
 /// before their count is doubted: a single one may itself be wrong.
 const WITNESSES: usize = 2;
 
+/// One in so many groups may have its bitmap elsewhere, where tables leave no room.
+const FEW: usize = 8;
+
 /// A field, its stored value, and the superblock with the right one.
 pub(super) struct Contradicted {
     pub field: &'static str,
     pub stored: u64,
     pub expected: u64,
     pub superblock: Superblock,
+    /// Nothing goes wrong while the field is as it is.
+    pub is_harmless: bool,
 }
 
 /// The first field that is contradicted.
@@ -32,6 +38,8 @@ pub(super) fn find(device: &dyn ReadBlocks, opened: &Opened) -> Option<Contradic
     rext3::find(device, opened)
         .or_else(|| first_inode(device, opened))
         .or_else(|| reserved_descriptors(device, opened))
+        .or_else(|| stray_features::find(device, opened))
+        .or_else(|| flexible_groups(device, opened))
 }
 
 /// Inodes below `s_first_ino` that are in use like any other. Every mke2fs writes 11.
@@ -52,6 +60,7 @@ fn first_inode(device: &dyn ReadBlocks, opened: &Opened) -> Option<Contradicted>
         stored: stored.0.into(),
         expected: first_ino.into(),
         superblock: Superblock { first_ino, ..opened.superblock.clone() },
+        is_harmless: false,
     })
 }
 
@@ -76,7 +85,41 @@ fn reserved_descriptors(device: &dyn ReadBlocks, opened: &Opened) -> Option<Cont
         stored: reserved.len_blocks,
         expected,
         superblock: Superblock { reserved_gdt_blocks, ..opened.superblock.clone() },
+        is_harmless: false,
     })
+}
+
+/// Bitmaps lie where they are together by the groups of a flexible group that a backup states, and by `s_log_groups_per_flex` of the
+/// primary superblock most do not. Backups are only read in the second case.
+fn flexible_groups(device: &dyn ReadBlocks, opened: &Opened) -> Option<Contradicted> {
+    let sb = &opened.superblock;
+    if !sb.features().incompat.contains(Incompat::FLEX_BG) {
+        return None;
+    }
+    let misplaced = |log: u8| {
+        let groups = (0..).zip(&opened.groups);
+        groups.filter(|(group, desc)| !is_together(&opened.geometry, *group, desc, log)).count()
+    };
+    let most = opened.groups.len() / 2;
+    if misplaced(sb.log_groups_per_flex) <= most {
+        return None;
+    }
+    let copies = rext3::copies(device, opened);
+    let said = copies.iter().map(|copy| copy.log_groups_per_flex);
+    let log_groups_per_flex = said.min_by_key(|log| misplaced(*log))?;
+    (misplaced(log_groups_per_flex) * FEW < opened.groups.len()).then(|| Contradicted {
+        field: "s_log_groups_per_flex",
+        stored: sb.log_groups_per_flex.into(),
+        expected: log_groups_per_flex.into(),
+        superblock: Superblock { log_groups_per_flex, ..sb.clone() },
+        is_harmless: true,
+    })
+}
+
+/// Whether the block bitmap of a group lies in the first group of its flexible group.
+fn is_together(geometry: &Geometry, group: u32, desc: &GroupDesc, log: u8) -> bool {
+    let first = group.checked_shr(u32::from(log)).and_then(|at| at.checked_shl(u32::from(log)));
+    geometry.group_of(desc.block_bitmap) == Some(GroupNr(first.unwrap_or(0)))
 }
 
 /// How many blocks from `first` on the resize inode lists one after another; `None` if that cannot be told.

@@ -30,6 +30,7 @@ mod lots;
 pub mod orphan_inode;
 pub mod quota_inode;
 mod rext3;
+mod stray_features;
 
 pub use self::backups::good_backups;
 
@@ -58,6 +59,8 @@ pub struct Opened {
     /// The block of the superblock in use, if it is not the primary one; in blocks of the file
     /// system.
     pub used_backup: Option<BlockNr>,
+    /// The flags of descriptors from a backup, which are not believed; empty for those of the primary superblock.
+    pub backup_flags: Vec<u16>,
     /// Problems found so far.
     pub found: Findings,
 }
@@ -329,8 +332,11 @@ fn open_primary(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findi
     if let Some(wrong) = contradicted::find(device, &opened)
         && let Ok(geometry) = Geometry::new(&wrong.superblock, Strictness::Strict)
     {
-        let contradicted::Contradicted { field, stored, expected, superblock } = wrong;
-        found.push(Problem::SuperblockFieldContradicted { field, stored, expected });
+        let contradicted::Contradicted { field, stored, expected, superblock, is_harmless } = wrong;
+        found.push(match is_harmless {
+            true => Problem::SuperblockFieldDoubtful { field, stored, expected },
+            false => Problem::SuperblockFieldContradicted { field, stored, expected },
+        });
         let candidate = Candidate { superblock, bytes: opened.bytes, geometry, backup: None };
         return finish(device, candidate, found);
     }
@@ -361,7 +367,8 @@ fn open_primary(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findi
 /// Reads the descriptors of a superblock and lays out its metadata.
 fn finish(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findings) -> Opened {
     let Candidate { superblock, bytes, geometry, backup } = candidate;
-    let groups = descriptors::read(device, &superblock, &geometry, backup, found);
+    let (groups, backup_flags) =
+        descriptors::read_with_flags(device, &superblock, &geometry, backup, found);
     let layout = LayoutMap::new(&superblock, &geometry, &groups, device.size_bytes());
     Opened {
         superblock,
@@ -370,6 +377,7 @@ fn finish(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findings) -
         groups,
         layout,
         used_backup: backup,
+        backup_flags,
         found: Findings::default(),
     }
 }

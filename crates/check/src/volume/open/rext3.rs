@@ -40,6 +40,7 @@ pub(super) fn find(device: &dyn ReadBlocks, opened: &Opened) -> Option<Contradic
                 stored: record.region_blocks.into(),
                 expected: expected.into(),
                 superblock: right,
+                is_harmless: false,
             })
         }
         (false, Some(record)) => {
@@ -96,11 +97,12 @@ fn with_bit(superblock: &Superblock, region_blocks: u32) -> Contradicted {
         stored: stored.into(),
         expected: expected.into(),
         superblock: right,
+        is_harmless: false,
     }
 }
 
 /// The other copies of the superblock of this file system.
-fn copies(device: &dyn ReadBlocks, opened: &Opened) -> Vec<Superblock> {
+pub(super) fn copies(device: &dyn ReadBlocks, opened: &Opened) -> Vec<Superblock> {
     let geometry = &opened.geometry;
     let read = |at| {
         let mut bytes = [0; Superblock::SIZE];

@@ -106,8 +106,9 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("abort", &[], "`floe umount` ends a mount, and `errors=shutdown` ends one that meets damage"),
     ("journal_dev", &[], "`--external-journal PATH` names a journal, and mounts read-only"),
     ("journal_path", &[], "`--external-journal PATH` names a journal, and mounts read-only"),
-    ("usrjquota", &[], QUOTA),
-    ("grpjquota", &[], QUOTA),
+    // Without a name they are switched off.
+    ("usrjquota", &[""], QUOTA),
+    ("grpjquota", &[""], QUOTA),
     ("jqfmt", &[], QUOTA),
     ("dax", &["never"], "content goes through memory"),
     ("inlinecrypt", &[], ENCRYPTED),
@@ -152,7 +153,7 @@ mod tests {
         = journal_async_commit inode_readahead_blks=32 stripe=16 max_batch_time=15000 min_batch_time=0 journal_ioprio=3
         = auto_da_alloc noauto_da_alloc noinit_itable init_itable=10 init_itable block_validity noblock_validity
         = dioread_lock dioread_nolock i_version nombcache mb_optimize_scan=1 prefetch_block_bitmaps data=ordered
-        = data=writeback data_err=ignore resuid=0 resgid=0 max_dir_size_kb=0 dax=never
+        = data=writeback data_err=ignore resuid=0 resgid=0 max_dir_size_kb=0 dax=never usrjquota= grpjquota= sb=1
         - data=journal data_err=abort resuid=1000 resgid=4 max_dir_size_kb=1024 noacl nouser_xattr nouid32 abort
         - journal_dev=2049 journal_path=/dev/sdb usrjquota=aquota.user grpjquota=aquota.group jqfmt=vfsv1 dax dax=always
         - dax=inode inlinecrypt test_dummy_encryption context=x fscontext=x defcontext=x rootcontext=x remount nosymfollow";

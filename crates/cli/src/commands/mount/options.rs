@@ -11,6 +11,8 @@ use super::foreign;
 use crate::exit::{Ended, Outcome};
 use crate::input::size;
 
+/// The least that a mount can work with.
+const LEAST_MEMORY_BYTES: u64 = 1 << 20;
 /// Exit code of mount(8) for a refused mount.
 pub(super) const REFUSED: u8 = 32;
 
@@ -108,9 +110,11 @@ impl Options {
             ("rw", None) => self.read_only = Some(false),
             ("norecovery" | "noload", None) => self.no_recovery = true,
             ("commit", Some(value)) => {
-                let seconds = value.parse().map_err(|why| bad(name, &why))?;
+                let seconds: u32 = value
+                    .parse()
+                    .map_err(|_| bad(name, &"must be seconds, from 0 to 4294967295"))?;
                 // As for Linux, 0 is the default.
-                self.commit_seconds = Some(seconds).filter(|seconds| *seconds > 0);
+                self.commit_seconds = Some(seconds.into()).filter(|seconds| *seconds > 0);
             }
             ("allow_other", None) => self.allow_other = Some(true),
             ("noallow_other", None) => self.allow_other = Some(false),
@@ -128,10 +132,16 @@ impl Options {
                 self.offset = Some(size::bytes(value).map_err(|why| bad(name, &why))?);
             }
             ("sb", Some(value)) => {
-                self.superblock_kib = Some(value.parse().map_err(|why| bad(name, &why))?);
+                let kib: u64 = value.parse().map_err(|_| bad(name, &"must be a number of KiB"))?;
+                // That is the primary one, whatever the size of blocks.
+                self.superblock_kib = Some(kib).filter(|kib| *kib != 1);
             }
             ("memory", Some(value)) => {
-                self.memory_bytes = Some(size::bytes(value).map_err(|why| bad(name, &why))?);
+                let bytes = size::bytes(value).map_err(|why| bad(name, &why))?;
+                if bytes < LEAST_MEMORY_BYTES {
+                    return Err(bad(name, &"must be 1M at least; K, M and G are units"));
+                }
+                self.memory_bytes = Some(bytes);
             }
             ("quota" | "usrquota", None) => self.quotas.push(QuotaKind::User),
             ("grpquota", None) => self.quotas.push(QuotaKind::Group),
@@ -268,5 +278,21 @@ mod tests {
         assert!(parse("X-mount.mkdir,x-systemd.automount").is_ok());
         assert!(parse("uid=1000").unwrap_err().to_string().contains("fakeroot"));
         assert!(parse("threads=0").is_err() && parse("offset=x").is_err());
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_with_the_range() {
+        let why = |list: &str| parse(list).unwrap_err().to_string();
+        assert!(why("memory=100").contains("1M at least") && parse("memory=1M").is_ok());
+        for value in ["-1", "soon", "4294967296", ""] {
+            assert!(why(&format!("commit={value}")).contains("seconds, from 0"), "{value}");
+        }
+        assert!(why("sb=first").contains("KiB"));
+        // The primary superblock, with which nothing is unusual.
+        assert_eq!(parse("sb=1").unwrap(), Options::default());
+        assert_eq!(parse("sb=8193").unwrap().superblock_kib, Some(8193));
+        // Without a name quota files are off, which they are.
+        assert_eq!(parse("usrjquota=,grpjquota=").unwrap(), Options::default());
+        assert!(why("usrjquota=aquota.user").contains("tune2fs") && parse("usrjquota").is_err());
     }
 }

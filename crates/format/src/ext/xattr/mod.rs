@@ -4,10 +4,12 @@
 pub mod acl;
 pub mod acl_order;
 mod mend;
+mod salvage;
 pub mod value_inode;
 mod write;
 
 pub use mend::{MendedList, flipped_byte, mend_list, mend_name};
+pub use salvage::{salvage_block, salvage_inode};
 pub use write::{NewValue, NewXattr, NoRoom, needed_bytes, split_name, write_block, write_inode};
 
 use crate::crc::{Seed, crc32c};

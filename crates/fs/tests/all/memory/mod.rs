@@ -15,6 +15,7 @@ mod long_changes;
 mod losses;
 mod odd_values;
 mod opening;
+mod passing;
 mod patterns;
 mod read_errors;
 

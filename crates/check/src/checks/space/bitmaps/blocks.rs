@@ -1,6 +1,7 @@
 //! Check: the block bitmap of a group and its count of free clusters agree with what is claimed.
 
 use floe_format::ext::bitmap;
+use floe_format::ext::group_desc::FLAG_BLOCK_UNINIT;
 use floe_format::{BlockNr, GroupNr};
 
 use super::compare::{Differences, compare, compare_with, disk_word};
@@ -29,7 +30,7 @@ impl Cx<'_> {
         let desc = self.volume.group(group);
         let clusters = geometry.clusters_of(group);
         let first = u64::from(group.0) * u64::from(geometry.clusters_per_group);
-        if self.volume.block_bitmap_computed(group) {
+        if self.volume.block_bitmap_computed(group) || self.is_still_unwritten(group, first) {
             let used = self.check_computed_blocks(group, first, clusters, work);
             self.judge_free_clusters(group, clusters - used, work);
             return;
@@ -61,7 +62,8 @@ impl Cx<'_> {
         if bitmap::first_clear_padding(bytes, clusters).is_some() {
             work.found.push(Problem::BlockBitmapPaddingClear { group });
         }
-        if differences.is_empty() && geometry.features.metadata_csum() {
+        let is_judged = self.volume.judges_counts() && geometry.features.metadata_csum();
+        if differences.is_empty() && is_judged {
             let expected = bitmap::checksum(self.volume.seed, bytes, geometry.clusters_per_group);
             let stored = desc.block_bitmap_csum;
             if !bitmap::checksum_fits(stored, expected, geometry.desc_size) {
@@ -70,6 +72,22 @@ impl Cx<'_> {
             }
         }
         self.judge_free_clusters(group, clusters - used, work);
+    }
+
+    /// Whether a group had no block bitmap when the backup in use was made, and holds nothing but its metadata.
+    fn is_still_unwritten(&self, group: GroupNr, first: u64) -> bool {
+        if !self.volume.was_unwritten(group, FLAG_BLOCK_UNINIT) {
+            return false;
+        }
+        if !self.volume.mode.claim_scope.contains(group) {
+            // Sums prove it.
+            return true;
+        }
+        let clusters = self.volume.geometry.clusters_of(group);
+        let computed = self.volume.computed_block_bitmap(group);
+        let computed = |word: u32| computed.get(word as usize).copied().unwrap_or(0);
+        let used = |word: u32| self.used.word(first + u64::from(word * WORD_BITS));
+        compare(clusters, computed, used).0.is_empty()
     }
 
     /// Judges a group whose block bitmap was never written, so that it counts as computed: the group's
@@ -119,7 +137,7 @@ impl Cx<'_> {
     fn judge_free_clusters(&self, group: GroupNr, counted: u32, work: &mut Work) {
         work.free_clusters += u64::from(counted);
         let stored = self.volume.group(group).free_blocks_count;
-        if stored != counted {
+        if stored != counted && self.volume.judges_counts() {
             work.found.push(Problem::GroupFreeBlockCountWrong { group, stored, counted });
         }
     }

@@ -122,6 +122,9 @@ impl Bitmaps {
 }
 
 fn judge_totals(volume: &Volume<'_>, all: &Bitmaps, found: &mut Findings) {
+    if !volume.judges_counts() {
+        return;
+    }
     let (superblock, geometry) = (&volume.superblock, &volume.geometry);
     let counted = all.free_clusters << geometry.cluster_bits;
     let stored = superblock.free_blocks_count();
