@@ -9,7 +9,7 @@ use floe_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::lower::Lower;
 use super::{MemFs, before_waiting};
 
-/// Who changes the disk, and how often somebody waited meanwhile for another cube.
+/// The cube that changes the disk, and how often somebody waited meanwhile for another cube.
 #[derive(Debug, Default)]
 pub(super) struct Crossings {
     /// The cube that changes something, plus 1; 0: none does.
