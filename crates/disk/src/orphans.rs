@@ -40,8 +40,11 @@ impl Orphans {
         self.slots.contains_key(&inode) || self.list.contains(&inode)
     }
 
+    /// Whether the orphan file lists none. Those in blocks of cubes are another matter: the flag of the file does not speak of them.
     pub(crate) fn file_is_empty(&self) -> bool {
-        self.slots.is_empty()
+        let is_in_file =
+            |at: &usize| self.blocks.get(*at).is_some_and(|place| place.cube == Some(0));
+        !self.slots.values().any(|(at, _)| is_in_file(at))
     }
 
     /// Forgets the block of a cube that is removed.

@@ -6,16 +6,21 @@ use floe_format::ext::jbd2::{
     CHECKSUM_CRC32C, Checksums, JournalCompat, JournalFormat, JournalIncompat, JournalSuperblock,
 };
 use floe_format::features::{Features, Incompat};
+use floe_format::{BlockNr, BlockRun};
 
 use super::error::JournalError;
 
 /// Bytes that are gathered for one write.
 const MOST_GATHERED: usize = 1 << 20;
 
-/// A log that can be written.
+/// A log that can be written. Each cube may have one, so it is kept small.
 #[derive(Debug)]
 pub(super) struct Log {
-    place: journal::Journal,
+    /// Its superblock, without the zeroes at the end.
+    superblock: Box<[u8]>,
+    /// Blocks of its file, in order.
+    runs: Box<[BlockRun]>,
+    block_size: u32,
     pub(super) ring: Ring,
     pub(super) format: JournalFormat,
     pub(super) uuid: [u8; 16],
@@ -48,12 +53,22 @@ impl Log {
         let (format, uuid) = (superblock.format(), superblock.uuid);
         let ring = place.ring().filter(|ring| ring.len_blocks() >= 16);
         let ring = ring.ok_or(JournalError::Unsupported("its log has no room"))?;
-        Ok(Self { place, ring, format, uuid })
+        let (superblock, block_size) = (trimmed(&place.superblock), place.block_size);
+        let runs =
+            runs_of(&place).ok_or(JournalError::Unsupported("a block of it has no place"))?;
+        Ok(Self { superblock, runs, block_size, ring, format, uuid })
+    }
+
+    fn superblock(&self) -> JournalSuperblock {
+        let mut bytes = [0; 1024];
+        // It was made from as many bytes.
+        bytes[..self.superblock.len()].copy_from_slice(&self.superblock);
+        JournalSuperblock::decode(&bytes)
     }
 
     /// Whether the superblock on the device has other features than it is written with.
     pub(super) fn differs_from(&self, stored: &JournalSuperblock) -> bool {
-        let ours = &self.place.superblock;
+        let ours = self.superblock();
         (ours.feature_compat, ours.feature_incompat)
             != (stored.feature_compat, stored.feature_incompat)
     }
@@ -73,20 +88,26 @@ impl Log {
     }
 
     pub(super) fn block_len(&self) -> usize {
-        self.place.block_size as usize
+        self.block_size as usize
     }
 
     /// Where the next transaction of an empty log begins: where the last one ended, if the superblock says so.
     pub(super) fn first_head(&self) -> u32 {
-        let head = self.place.superblock.head;
+        let head = self.superblock().head;
         if self.ring.contains(head) { head } else { self.ring.first() }
     }
 
     fn offset(&self, block: u32) -> Result<u64, JournalError> {
-        // The ring lies inside the journal, whose map was followed to its end.
-        self.place
-            .offset_bytes(block)
-            .ok_or(JournalError::Unsupported("a block of it has no place"))
+        let mut before = 0;
+        for run in &self.runs {
+            let at = u64::from(block) - before;
+            if at < run.len_blocks {
+                return Ok((run.start.0 + at) * u64::from(self.block_size));
+            }
+            before += run.len_blocks;
+        }
+        // The ring lies inside the journal.
+        Err(JournalError::Unsupported("a block of it has no place"))
     }
 
     /// Writes the superblock of the journal: transaction `sequence` is expected at block `start`; an empty log has
@@ -100,7 +121,7 @@ impl Log {
         head: u32,
     ) -> Result<(), JournalError> {
         let doing = "writing the superblock of the journal";
-        let mut superblock = self.place.superblock.clone();
+        let mut superblock = self.superblock();
         (superblock.sequence, superblock.start, superblock.errno) = (sequence, start, 0);
         superblock.head = head;
         let mut bytes = [0; 1024];
@@ -158,6 +179,28 @@ impl<D: WriteBlocks> Stream<'_, D> {
         }
         Ok(())
     }
+}
+
+/// A superblock of a journal without the zeroes at its end, which are most of it: it names no other users. Its checksum is made
+/// when it is written.
+fn trimmed(superblock: &JournalSuperblock) -> Box<[u8]> {
+    let mut bytes = [0; 1024];
+    JournalSuperblock { checksum: 0, ..superblock.clone() }.encode_into(&mut bytes);
+    let len = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    bytes[..len].into()
+}
+
+/// The blocks of a journal, in order; `None` if one has no place.
+fn runs_of(place: &journal::Journal) -> Option<Box<[BlockRun]>> {
+    let mut runs: Vec<BlockRun> = Vec::new();
+    for block in 0..place.blocks {
+        let start = BlockNr(place.offset_bytes(block)? / u64::from(place.block_size));
+        match runs.last_mut().filter(|run| run.end() == start) {
+            Some(run) => run.len_blocks += 1,
+            None => runs.push(BlockRun::new(start, 1)),
+        }
+    }
+    Some(runs.into())
 }
 
 /// The place of the journal's superblock, read anew.

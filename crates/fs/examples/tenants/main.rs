@@ -9,7 +9,8 @@
 //! SQLite writes as its format documentation says: frames of 24 bytes and a page to the log, without fsync; every 1,000 frames it makes the
 //! log durable, copies the pages to the database, and makes that durable. A mail server is a few threads, each of which deletes a
 //! file, creates one and appends 16 KiB, and appends 16 KiB to another, with an fsync each, and reads a third. Each figure is the
-//! median of the rounds; in each round all settings take their turn, so that other programs of the machine slow all of them.
+//! median of the rounds; in each round all settings take their turn, so that other programs of the machine slow all of them. The last
+//! columns say how often, and how long in all, a change of one cube waited on its way to the disk for one of another cube.
 
 use std::time::{Duration, Instant};
 
@@ -108,6 +109,8 @@ struct Rates {
     loads: Vec<f64>,
     flushes: f64,
     checks: u64,
+    /// Waits of one cube for another on the way to the disk, and milliseconds of them, by seconds.
+    waits: (f64, f64),
 }
 
 fn main() -> Result<()> {
@@ -127,7 +130,10 @@ fn main() -> Result<()> {
             rates.push(run.with_context(|| case.name.to_owned())?);
         }
     }
-    println!("{:<36} {:>13} {:>13} {:>10}", "", "SQLite MB/s", "varmail ops/s", "flushes/s");
+    println!(
+        "{:<36} {:>13} {:>13} {:>10} {:>9} {:>8}",
+        "", "SQLite MB/s", "varmail ops/s", "flushes/s", "waits/s", "ms/s"
+    );
     for (case, rates) in CASES.iter().zip(&all) {
         let of = |wanted: fn(&Load) -> bool| {
             let sums = rates.iter().map(|rates| {
@@ -143,10 +149,12 @@ fn main() -> Result<()> {
             false => "-".to_owned(),
         };
         let flushes = median(rates.iter().map(|rates| rates.flushes));
+        let waits = median(rates.iter().map(|rates| rates.waits.0));
+        let waited = median(rates.iter().map(|rates| rates.waits.1));
         let checks: u64 = rates.iter().map(|rates| rates.checks).sum();
         let tail = if checks > 0 { format!("  {checks} checks") } else { String::new() };
         println!(
-            "{:<36} {:>13} {:>13} {flushes:>10.0}{tail}",
+            "{:<36} {:>13} {:>13} {flushes:>10.0} {waits:>9.0} {waited:>8.1}{tail}",
             case.name,
             text(sqlite, 1),
             text(mail, 0)
@@ -225,7 +233,7 @@ fn together(
 ) -> Result<Rates> {
     let ended = AtomicBool::new(false);
     let counts: Vec<AtomicU64> = tops.iter().map(|_| AtomicU64::new(0)).collect();
-    let (since, flushes) = (Instant::now(), device.flushes());
+    let (since, flushes, before) = (Instant::now(), device.flushes(), fs.store().crossings());
     let checks = thread::scope(|scope| {
         let mut workers = Vec::new();
         for (((load, _), top), count) in case.loads.iter().zip(tops).zip(&counts) {
@@ -244,7 +252,10 @@ fn together(
     let seconds = since.elapsed().as_secs_f64();
     let rate = |count: &AtomicU64| count.load(Ordering::SeqCst) as f64 / seconds;
     let flushes = (device.flushes() - flushes) as f64 / seconds;
-    Ok(Rates { loads: counts.iter().map(rate).collect(), flushes, checks })
+    let after = fs.store().crossings();
+    let waited = (after.1 - before.1).as_secs_f64() * 1000.0;
+    let waits = ((after.0 - before.0) as f64 / seconds, waited / seconds);
+    Ok(Rates { loads: counts.iter().map(rate).collect(), flushes, checks, waits })
 }
 
 /// Tends the file system until loads end. Returns how often a cube was checked.

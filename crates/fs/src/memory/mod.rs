@@ -25,6 +25,7 @@ mod carry;
 mod chains;
 mod change;
 mod content;
+mod crossing;
 mod ends;
 mod evict;
 mod extended;
@@ -68,6 +69,7 @@ use crate::FsError;
 use crate::cubes::Gates;
 use crate::cubes::by_cube::ByCube;
 use apart::Apart;
+use crossing::Crossings;
 use evict::{Kept, Share};
 use extended::Extended;
 pub use losses::Handle;
@@ -115,6 +117,7 @@ pub struct MemFs<L> {
     state: Slots<State, Own>,
     logs: Slots<(), Logged>,
     below: Slots<(), ()>,
+    crossings: Crossings,
     /// The lock of those who give a directory another parent, and the last such change.
     moving: Apart<Mutex<Stamp>>,
 }
@@ -248,7 +251,8 @@ impl<L: Lower> MemFs<L> {
         let share = limits.share(alone.parts().1.len());
         drop(alone);
         let (logs, below, moving) = (Slots::default(), Slots::default(), Apart::default());
-        Self { lower, facts, limits, share, queues, state, logs, below, moving }
+        let crossings = Crossings::default();
+        Self { lower, facts, limits, share, queues, state, logs, below, crossings, moving }
     }
 
     /// Lets the disk have all that waits, and returns it; also whether changes are lost of which nobody was told yet. What
@@ -330,11 +334,6 @@ impl<L: Lower> MemFs<L> {
     fn reading_below(&self) -> Entered<'_, (), ()> {
         before_waiting();
         self.below.enter()
-    }
-
-    fn changing_below(&self) -> Alone<'_, (), ()> {
-        before_waiting();
-        self.below.alone()
     }
 
     /// Lets memory have an inode.

@@ -111,7 +111,7 @@ impl<L: Lower> MemFs<L> {
         concerned: &[InodeNr],
         needed_blocks: u64,
     ) -> Result<Applied, FsError> {
-        let _changing = self.changing_below();
+        let _changing = self.changing_below(op.kind.home());
         // Numbers that nobody took are free for this one, too.
         state.give_back(&self.lower);
         // Limits are judged as the disk has them.
@@ -204,7 +204,7 @@ impl<L: Lower> MemFs<L> {
     /// Lets an inode go that has no name and that nobody uses.
     pub(super) fn let_go(&self, state: &mut Changing<'_>, inode: InodeNr) -> Result<(), FsError> {
         if self.is_immediate() {
-            let _changing = self.changing_below();
+            let _changing = self.changing_below(inode);
             state.drop_node(inode);
             let done = self.lower.release(inode);
             self.note_rooms(state, &[inode]);
@@ -231,6 +231,7 @@ impl<L: Lower> MemFs<L> {
         let record = Record { uid: 0, gid: 0, time: now(), action };
         pending.take(state, &record);
         pending.log.push(record);
+        pending.deleted.push(inode);
         Ok(())
     }
 
@@ -249,7 +250,7 @@ impl<L: Lower> MemFs<L> {
         }
         let mut state = self.state_mut();
         state.judge()?;
-        let _changing = self.changing_below();
+        let _changing = self.changing_below(inode);
         let file = self.lower.attributes(inode)?;
         let change = Change { accessed: Some(time), ..Change::default() };
         let kind = OpKind::Change { inode, size_bytes: None, change };

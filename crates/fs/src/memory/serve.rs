@@ -290,7 +290,7 @@ impl<L: Lower> Store for MemFs<L> {
         }
         state.give_back(&self.lower);
         let answer = {
-            let _changing = self.changing_below();
+            let _changing = self.changing_below(InodeNr::ROOT);
             self.lower.let_grow(true);
             let answer = self.lower.cube_call(call);
             self.lower.let_grow(false);

@@ -28,6 +28,8 @@ pub(crate) struct Pending {
     pub(crate) unsettled: BTreeSet<InodeNr>,
     /// Promised numbers that came and went.
     pub(crate) returned: Vec<InodeNr>,
+    /// Inodes whose deletion waits.
+    pub(crate) deleted: Vec<InodeNr>,
     /// A batch is on its way to the disk.
     pub(crate) flying: bool,
 }
@@ -102,6 +104,7 @@ impl Pending {
         self.returned.extend(self.log.born());
         self.log = Log::default();
         self.dirty.clear();
+        self.deleted.clear();
         self.unsettled.clear();
         self.flying = false;
     }

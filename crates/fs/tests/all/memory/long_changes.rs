@@ -4,7 +4,9 @@
 use anyhow::Result;
 use floe_blockdev::MemDevice;
 use floe_format::InodeNr;
-use floe_fs::{Deed, Disk, FsError, Limits, Live, Lower, NewInode, Op, OpKind, Place, Reserved};
+use floe_fs::{
+    Deed, Disk, FsError, Limits, Live, Lower, NewInode, Op, OpKind, Place, Reserved, Store as _,
+};
 
 use super::acts::{Act, find, run};
 use super::cubes::{judge_cubes, with_cubes_on};
@@ -116,4 +118,21 @@ fn threads_that_create_files_in_a_cube_make_them_durable_in_any_order() {
         Ok(())
     })
     .unwrap();
+}
+
+/// Each file is made durable and removed: the removals reach the disk with the next file, and their deletions with them, because a
+/// cube lists 1,023 orphans at most.
+#[test]
+fn files_that_come_and_go_leave_no_orphans() {
+    let device = MemDevice::new(with_cubes_on(native(40 << 20, "lot_size=8m", "8192")));
+    mounted(&device, Limits::default(), |memory| {
+        for at in 0..1200 {
+            run(memory, 1, &Act::Create(format!("a/{at}")))?;
+            run(memory, 1, &Act::Fsync(format!("a/{at}")))?;
+            run(memory, 1, &Act::Unlink(format!("a/{at}")))?;
+        }
+        Ok(memory.sync()?)
+    })
+    .unwrap();
+    judge_cubes(&device, true).unwrap();
 }
