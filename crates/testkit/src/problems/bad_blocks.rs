@@ -3,6 +3,7 @@
 use crate::recipe::{Edit, Recipe, inode};
 use crate::{Profile, Volume};
 use anyhow::{Context, Result};
+use floe_format::ext::inode::InodeFlags;
 use floe_format::{GroupNr, InodeNr};
 
 use super::Case;
@@ -37,6 +38,11 @@ fn recipes() -> Vec<Recipe> {
     vec![
         k1("linked", &["badblocks-inode-invalid"]).edit(inode("<1>").links(1)),
         k1("with a mode", &["badblocks-inode-invalid"]).edit(inode("<1>").mode(0o100_644)),
+        k1("with the casefold flag", &["casefold-flag-on-non-directory"])
+            .edit(inode("<1>").set_flags(InodeFlags::CASEFOLD.bits())),
+        k1("the list with the extents flag", &["extents-flag-unsupported"])
+            .on(Profile::Ext3)
+            .edit(inode("<1>").set_flags(InodeFlags::EXTENTS.bits())),
         k1("a listed block outside", &["badblocks-inode-block-out-of-range"])
             .edit(listed(0, |_| Ok(vec![0x0fff_fff0]))),
         k1("the superblock is bad", &["primary-superblock-on-bad-block"])

@@ -46,6 +46,7 @@ pub fn check(cx: &InodeCx<'_>, table: TableContext<'_>, evidence: &mut InodeEvid
         Role::BadBlocks => {
             check_dtime(cx, evidence);
             reserved_inodes::check_bad_blocks(cx, evidence);
+            encryption::check_casefold(cx, evidence);
             Facts::used(None)
         }
         _ => {

@@ -122,6 +122,10 @@ pub(crate) fn check_bad_blocks(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
     if let Some((_, reason)) = reasons.into_iter().find(|(bad, _)| *bad) {
         evidence.found.push(Problem::BadblocksInodeInvalid { inode: cx.number, reason });
     }
+    if cx.inode.flags().contains(InodeFlags::EXTENTS) && !cx.volume.has_incompat(Incompat::EXTENTS)
+    {
+        evidence.found.push(Problem::ExtentsFlagUnsupported { inode: cx.number });
+    }
     if base.block.iter().all(|&byte| byte == 0) {
         return;
     }
