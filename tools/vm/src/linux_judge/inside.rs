@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, OsStr};
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
@@ -97,10 +98,10 @@ fn is_encrypted(path: &[u8]) -> bool {
 
 fn write(folder: &Path) -> Result<()> {
     let path = folder.join(".floe-probe");
-    match fs::write(&path, "written by a judge") {
-        Ok(()) => Ok(fs::remove_file(&path)?),
-        // A lack of space is no damage.
-        Err(error) if error.kind() == std::io::ErrorKind::StorageFull => Ok(()),
-        Err(error) => Err(error.into()),
+    let written = fs::write(&path, "written by a judge").and_then(|()| fs::remove_file(&path));
+    match written.map_err(|error| (error.kind(), error)) {
+        // A lack of space is no damage, and neither is a root that is immutable or append-only.
+        Ok(()) | Err((ErrorKind::StorageFull | ErrorKind::PermissionDenied, _)) => Ok(()),
+        Err((_, error)) => Err(error.into()),
     }
 }
