@@ -84,7 +84,8 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         live.learn_cubes();
         live.run(InodeNr::ROOT, |volume, tx| volume.begin_writing(tx, now))?;
         live.meet_stray_orphans();
-        live.finish_orphans(now)?;
+        let orphans = live.work().volume.orphans();
+        live.finish_orphans(orphans, now)?;
         live.make_durable()?;
         live.take_fence_back(now)?;
         live.untangle(now);
@@ -140,7 +141,8 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         if !self.is_read_only() {
             // Tells which cubes have failed before something of them is written.
             self.make_durable()?;
-            self.finish_orphans(now)?;
+            let orphans = self.work().volume.orphans();
+            self.finish_orphans(orphans, now)?;
             // Lists of lots are hints.
             let _ = self.run_once(|volume, tx| cubes::renew(volume, tx, now));
             self.fence(now)?;
@@ -299,8 +301,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         Ok(())
     }
 
-    fn finish_orphans(&self, now: Timestamp) -> Result<(), FsError> {
-        let orphans = self.work().volume.orphans();
+    fn finish_orphans(&self, orphans: Vec<InodeNr>, now: Timestamp) -> Result<(), FsError> {
         for inode in orphans {
             match self.finish_orphan(inode, now) {
                 // It is recorded, and stays an orphan for `floe repair`.

@@ -1,7 +1,7 @@
 //! Cubes of a native file system: made, changed and removed, each in one transaction; and what follows on a failure of one.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use floe_blockdev::WriteBlocks;
 use floe_disk::ops::{Caller, NewCube};
@@ -97,12 +97,18 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         cube: u32,
         place: Option<(InodeNr, &[u8])>,
     ) -> Result<(), FsError> {
-        let removed =
-            self.run(InodeNr::ROOT, |volume, tx| volume.remove_cube(tx, caller, cube, place))?;
+        let mut made = Vec::new();
+        let removed = self.run(InodeNr::ROOT, |volume, tx| {
+            let before: BTreeSet<InodeNr> = volume.orphans().into_iter().collect();
+            let removed = volume.remove_cube(tx, caller, cube, place)?;
+            // All others are files that somebody has open.
+            made = volume.orphans().into_iter().filter(|at| !before.contains(at)).collect();
+            Ok(removed)
+        })?;
         // Its journal is deleted when nothing of it is needed any more.
         self.sync_all()?;
         if removed.is_none_or(|removed| removed.last) {
-            self.finish_orphans(caller.time)?;
+            self.finish_orphans(made, caller.time)?;
         }
         self.gates.forget(cube);
         self.pin(&self.subs(None));

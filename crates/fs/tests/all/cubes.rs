@@ -178,6 +178,36 @@ fn a_failure_is_recorded_and_the_next_mount_knows_it() {
 }
 
 #[test]
+fn files_that_are_open_without_a_name_outlive_the_removal_of_a_cube() {
+    let device = MemDevice::new(image(Policies::default()));
+    let ((), closed) = used(&device, |fs| {
+        let top = find(fs, InodeNr::ROOT, "a").unwrap();
+        let held = [InodeNr::ROOT, top].map(|directory| {
+            let file = make(fs, directory, "held", NewInode::regular(0o644)).unwrap();
+            write(fs, file, 0, &[1; 5000]).unwrap();
+            fs.hold(directory, file).unwrap();
+            fs.apply(&op(OpKind::Unlink(Place { directory, name: b"held" }))).unwrap();
+            fs.sync().unwrap();
+            file
+        });
+        let (parent, settings) = (InodeNr::ROOT, Settings::default());
+        fs.cube_call(&CubeCall::Create { parent, name: b"new", settings }).unwrap();
+        fs.cube_call(&CubeCall::Remove { parent, name: b"new", keep_files: false }).unwrap();
+        for file in held {
+            assert_eq!(read(fs, file, 5000).unwrap(), [1; 5000]);
+            write(fs, file, 4000, &[2; 3000]).unwrap();
+            fs.sync_inode(file, None).unwrap();
+            let other = make(fs, InodeNr::ROOT, &format!("other-{file}"), NewInode::regular(0o644));
+            assert_ne!(other.unwrap(), file, "its number is in use");
+            fs.forget(file, 1).unwrap();
+        }
+    });
+    closed.unwrap();
+    let found = check(&device, &CheckOptions::default()).unwrap().found;
+    assert!(found.is_empty(), "{found:?}");
+}
+
+#[test]
 fn cubes_are_made_changed_and_removed_while_the_file_system_is_used() {
     let device = MemDevice::new(image(Policies::default()));
     let ((), closed) = used(&device, |fs| {
