@@ -65,7 +65,7 @@ pub fn read_groups_to(
     geo: &Geometry,
 ) -> Option<Vec<GroupDesc>> {
     let (group, _) = geo.place_of(inode).unwrap_or_default();
-    let blocks = (group.0 / (geo.descs_per_block()).max(1) + 1).min(geo.desc_blocks);
+    let blocks = (group.0 / geo.descs_per_block().max(1) + 1).min(geo.desc_blocks);
     let mut groups = Vec::new();
     each_desc_in(device, geo, blocks, |_, raw| groups.push(GroupDesc::of(raw))).ok()?;
     Some(groups)

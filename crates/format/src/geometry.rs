@@ -278,7 +278,7 @@ impl Geometry {
 
     /// The meta group a group belongs to.
     pub fn meta_group_of(&self, group: GroupNr) -> u32 {
-        group.0 / (self.descs_per_block())
+        group.0 / self.descs_per_block()
     }
 
     /// Block of the primary descriptor table's block `index`; with meta_bg it lies in the meta
@@ -289,7 +289,7 @@ impl Geometry {
             return BlockNr(self.first_data_block.0 + gap + 1 + u64::from(index));
         }
         // A meta group's first group number fits: index < desc_blocks.
-        self.group_desc_run(GroupNr(index * (self.descs_per_block()))).start
+        self.group_desc_run(GroupNr(index * self.descs_per_block())).start
     }
 }
 

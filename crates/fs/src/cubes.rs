@@ -253,8 +253,7 @@ impl Gates {
 
     /// The gate of a cube; `None` for the root cube, and numbers that no cube has.
     fn known(&self, cube: u32) -> Option<&Gate> {
-        let gate = self.gates.of(cube);
-        (!std::ptr::eq(gate, self.gates.of(0))).then_some(gate)
+        self.gates.of_other(cube)
     }
 
     /// Sets what is known of a cube. `failed`: a failure is recorded on the disk.

@@ -25,6 +25,12 @@ impl Picture {
         self.0 += &format!("<polyline points=\"{points}\" fill=\"none\" stroke=\"{colour}\"/>\n");
     }
 
+    /// Marks a moment: a red line from (`x`, `y`) down to `bottom`, with a text beside its upper end.
+    pub fn mark(&mut self, x: f64, y: f64, bottom: f64, text: &str) {
+        self.polyline([(x, y), (x, bottom)].into_iter(), "red");
+        self.text(x + 4.0, y + 12.0, "red", text);
+    }
+
     /// The whole file.
     #[must_use]
     pub fn finish(self) -> String {

@@ -77,15 +77,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         bail!("{reason}");
     }
     let kernel = Kernel::fastest(args.kernel.as_deref())?;
-    let machines = (0..GUESTS).map(|_| {
-        let root = Root::new(&std::env::current_exe().context("finding this program")?)?;
-        Ok(Machine::new(&kernel, root, MODULES, MEMORY_MIB)?.with_durable_disks())
-    });
-    let machines = machines.collect::<Result<Vec<_>>>()?;
+    let root = Root::new(&std::env::current_exe().context("finding this program")?)?;
+    let machine = Machine::new(&kernel, root, MODULES, MEMORY_MIB)?.with_durable_disks();
     let scratch = tool::scratch("floe-vm-host-")?;
     let host = Host::new(&floe, scratch.path())?;
     let guests: [Guest; GUESTS] = std::array::from_fn(|_| Guest::default());
-    let timeline = watch(args, &host, &machines, &guests)?;
+    let timeline = watch(args, &host, &machine, &guests)?;
     print!("{timeline}");
     if let Some(picture) = &args.picture {
         std::fs::write(picture, timeline.svg()).context("writing the picture")?;
@@ -105,15 +102,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn watch(
     args: &Args,
     host: &Host,
-    machines: &[Machine],
+    machine: &Machine,
     guests: &[Guest; GUESTS],
 ) -> Result<Timeline> {
     let (begin, over) = (Instant::now(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let over = &over;
-        let works = machines.iter().zip(guests).enumerate().map(|(at, (machine, guest))| {
-            scope.spawn(move || work(machine, host, at, guest, over))
-        });
+        let works = guests
+            .iter()
+            .enumerate()
+            .map(|(at, guest)| scope.spawn(move || work(machine, host, at, guest, over)));
         let works: Vec<_> = works.collect();
         let mut timeline = Timeline::default();
         let watched = loop {

@@ -30,7 +30,7 @@ pub struct Lot {
 impl Lot {
     /// The groups of a lot.
     pub fn groups_of(geometry: &Geometry, lot: u32) -> std::ops::Range<u32> {
-        let per_lot = (geometry.descs_per_block()).max(1);
+        let per_lot = geometry.descs_per_block().max(1);
         let first = lot.saturating_mul(per_lot);
         first..first.saturating_add(per_lot).min(geometry.group_count)
     }
@@ -92,7 +92,7 @@ impl Lot {
             let Some(group) = geometry.group_of(at) else { break };
             let home = geometry.blocks_of(group);
             let part_end = home.end().min(stop);
-            let index = group.0 % (geometry.descs_per_block()).max(1);
+            let index = group.0 % geometry.descs_per_block().max(1);
             let block = self.groups.get(index as usize).map(|(blocks, ..)| *blocks);
             if let Some(bytes) = block.and_then(&mut bitmap) {
                 for block in at.0..part_end.0 {

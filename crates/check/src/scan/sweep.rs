@@ -222,7 +222,7 @@ impl<'d> Sweep<'d> {
             let first = if self.is_full() { group.0 } else { next };
             return if is_read_first { 0..0 } else { first..group.0 + 1 };
         }
-        let lot = group.0 / (self.geometry.descs_per_block());
+        let lot = group.0 / self.geometry.descs_per_block();
         let first = Lot::beginning(&self.geometry, lot).start;
         let is_first = block == first || block == self.geometry.primary_desc_block(lot);
         let wants_any = self.is_full() && self.has_begun();

@@ -88,7 +88,7 @@ fn backup_desc_block(geometry: &Geometry, superblock: BlockNr, index: u32) -> Bl
     if index < geometry.first_meta_bg {
         return BlockNr(superblock.0.saturating_add(1 + u64::from(index)));
     }
-    let first = GroupNr(index * (geometry.descs_per_block()));
+    let first = GroupNr(index * geometry.descs_per_block());
     let second = GroupNr(first.0.saturating_add(1));
     if second.0 < geometry.group_count {
         geometry.group_desc_run(second).start

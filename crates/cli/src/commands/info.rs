@@ -161,7 +161,7 @@ fn layout(reader: &Reader<'_>) -> Listing {
 /// The lots of a native file system, and whether anyone has written to it since Floe sealed it.
 fn native(reader: &Reader<'_>, identity: &Identity, sheet: &mut Listing) {
     let geometry = &reader.geometry;
-    let lot_groups = (geometry.descs_per_block()).max(1);
+    let lot_groups = geometry.descs_per_block().max(1);
     let lot_blocks = u64::from(lot_groups) * u64::from(geometry.blocks_per_group);
     let lots = geometry.group_count.div_ceil(lot_groups);
     let each = size(lot_blocks * u64::from(geometry.block_size));

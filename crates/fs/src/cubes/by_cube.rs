@@ -27,12 +27,14 @@ impl<T: Default> ByCube<T> {
 
     /// The value of a cube; that of the root cube for numbers that no cube has.
     pub(crate) fn of(&self, cube: u32) -> &T {
-        if cube == 0 {
-            return &self.root;
-        }
-        let Some(leaf) = self.leaves.get(cube as usize / LEAF) else { return &self.root };
+        self.of_other(cube).unwrap_or(&self.root)
+    }
+
+    /// The value of a cube; `None` for the root cube, and numbers that no cube has.
+    pub(crate) fn of_other(&self, cube: u32) -> Option<&T> {
+        let leaf = self.leaves.get(cube as usize / LEAF).filter(|_| cube > 0)?;
         let leaf = leaf.get_or_init(|| Box::new(std::array::from_fn(|_| OnceLock::new())));
-        leaf.get(cube as usize % LEAF).map_or(&self.root, |value| value.get_or_init(Box::default))
+        Some(leaf.get(cube as usize % LEAF)?.get_or_init(Box::default))
     }
 
     /// All values that were ever asked for, and that of the root cube, with their numbers.
@@ -44,6 +46,11 @@ impl<T: Default> ByCube<T> {
             values.filter_map(|(cube, value)| Some((cube, &**value.get()?)))
         });
         std::iter::once((0, &self.root)).chain(others)
+    }
+
+    /// The cubes whose values were ever asked for, and the root cube.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.all().map(|(cube, _)| cube)
     }
 }
 

@@ -130,7 +130,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         let volume = &mut work.volume;
         let usual_blocks = volume.most_changed_blocks();
         // All are changes of one cube; together they may take no more of its own journal than one may.
-        let cube = deeds.first().map_or(0, |deed| self.gates.of_inode(home_of(deed)));
+        let cube = deeds.first().map_or(0, |deed| self.gates.of_inode(deed.home()));
         let most_blocks = usual_blocks.min(volume.share_of_journal(cube));
         let many = || {
             self.disk.change(|tx| {
@@ -269,13 +269,5 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                 })
             }
         }
-    }
-}
-
-/// The inode in whose cube a change is made.
-const fn home_of(deed: &Deed<'_>) -> InodeNr {
-    match deed {
-        Deed::Apply(op) | Deed::Create(op, _) => op.kind.home(),
-        Deed::Release(inode) => *inode,
     }
 }

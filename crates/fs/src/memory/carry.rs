@@ -53,15 +53,6 @@ impl Step {
     }
 }
 
-/// The inode in whose cube a change is made.
-fn home_of(deed: Option<&Deed<'_>>) -> InodeNr {
-    match deed {
-        Some(Deed::Apply(op) | Deed::Create(op, _)) => op.kind.home(),
-        Some(Deed::Release(inode)) => *inode,
-        None => InodeNr::ROOT,
-    }
-}
-
 /// Bytes of content that are written while other cubes wait for the disk.
 const BYTES_PER_STRETCH: usize = 1 << 20;
 
@@ -110,7 +101,8 @@ impl<L: Lower> MemFs<L> {
             // Changes that depend on a lost one are found one by one.
             let end = if losses.is_empty() { self.stretch(&deeds, at) } else { at + 1 };
             let (made, done) = {
-                let _changing = self.changing_below(home_of(deeds.get(at)));
+                let _changing =
+                    self.changing_below(deeds.get(at).map_or(InodeNr::ROOT, Deed::home));
                 self.lower.make(deeds.get(at..end).unwrap_or_default())
             };
             at += made;

@@ -36,10 +36,23 @@ impl State {
             let all = self.nodes.iter().map(|(inode, _)| InodeNr(inode));
             let own: Vec<InodeNr> = all.filter(|inode| self.cube_of(*inode) == cube).collect();
             own.into_iter().for_each(|inode| self.drop_node(inode));
+            self.forget_queue(cube);
         } else {
-            self.nodes = Table::default();
-            self.keep_nothing();
+            self.forget_all();
         }
+    }
+
+    /// The same for all cubes.
+    pub(super) fn forget_all(&mut self) {
+        self.nodes = Table::default();
+        self.keep_nothing();
+        for cube in self.queues.numbers() {
+            self.forget_queue(cube);
+        }
+    }
+
+    /// Forgets which inodes of a cube wait for a comparison or have content that waits: none of them is there any more.
+    fn forget_queue(&self, cube: u32) {
         let mut pending = self.pending(cube);
         pending.dirty.clear();
         pending.unsettled.clear();

@@ -345,8 +345,7 @@ impl<L: Lower> MemFs<L> {
 
     /// Lets the disk have all changes that were made before the call.
     pub(super) fn flush_all(&self) -> Result<(), FsError> {
-        let cubes: Vec<u32> = self.queues.all().map(|(cube, _)| cube).collect();
-        cubes.into_iter().try_for_each(|cube| self.flush_all_of(cube, false))
+        self.queues.numbers().try_for_each(|cube| self.flush_all_of(cube, false))
     }
 
     /// The same for those of a cube; `is_taken`: for whoever has taken it away from its users.
@@ -419,8 +418,7 @@ impl<L: Lower> MemFs<L> {
 
     /// Lets the disk have some changes if many wait.
     pub(super) fn flush_some(&self) -> Result<(), FsError> {
-        let cubes: Vec<u32> = self.queues.all().map(|(cube, _)| cube).collect();
-        cubes.into_iter().try_for_each(|cube| self.flush_until(cube, 2))
+        self.queues.numbers().try_for_each(|cube| self.flush_until(cube, 2))
     }
 
     /// Lets the disk have changes of a cube until not more than a part of what may wait does.

@@ -104,6 +104,16 @@ impl fmt::Debug for Above<'_> {
     }
 }
 
+impl Deed<'_> {
+    /// The inode in whose cube it is made.
+    pub fn home(&self) -> InodeNr {
+        match self {
+            Self::Apply(op) | Self::Create(op, _) => op.kind.home(),
+            Self::Release(inode) => *inode,
+        }
+    }
+}
+
 /// A change that waited, on its way to the disk.
 #[derive(Debug)]
 pub enum Deed<'r> {

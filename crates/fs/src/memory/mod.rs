@@ -189,7 +189,7 @@ impl Changing<'_> {
     fn give_back(&mut self, lower: &impl Lower) {
         let (state, slots) = self.0.parts();
         slots.into_iter().for_each(|own| own.numbers.give_back(lower));
-        for (cube, _) in state.queues.all() {
+        for cube in state.queues.numbers() {
             state.pending(cube).returned.drain(..).for_each(|inode| lower.give_back(inode));
         }
     }
@@ -294,7 +294,7 @@ impl<L: Lower> MemFs<L> {
     /// Changes that wait for the disk.
     pub fn waiting_records(&self) -> usize {
         let state = self.state_mut();
-        state.queues.all().map(|(cube, _)| state.pending(cube).log.len()).sum()
+        state.queues.numbers().map(|cube| state.pending(cube).log.len()).sum()
     }
 
     fn state(&self) -> Entered<'_, State, Own> {

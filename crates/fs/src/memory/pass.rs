@@ -36,7 +36,7 @@ impl<L: Lower> MemFs<L> {
         let mut turns = 0;
         loop {
             if self.is_limited() {
-                cubes.extend(self.queues.all().map(|(cube, _)| cube));
+                cubes.extend(self.queues.numbers());
             }
             if whole {
                 cubes.iter().try_for_each(|cube| self.flush_all_of(*cube, false))?;
@@ -90,13 +90,17 @@ impl<L: Lower> MemFs<L> {
         let has = |cube: u32, blocks| state.pending(cube).room.has(state.sizes, blocks, 1);
         let is_full = !has(home, blocks);
         let whole = self.is_limited() || matches!(op.kind, OpKind::Rename { .. }) || is_full;
-        let lot = self.lower.gates().map_or((0, 0), Gates::lot);
-        (whole, home > 0 && is_full && !has(0, lot.0 + blocks))
+        (whole, home > 0 && is_full && !has(0, self.lot().0 + blocks))
+    }
+
+    /// Blocks and inodes of a whole lot.
+    fn lot(&self) -> (u64, u64) {
+        self.lower.gates().map_or((0, 0), Gates::lot)
     }
 
     /// Whether a cube may take lots for a change of so many blocks: no change of the root cube that waits counts on them.
     fn may_grow(&self, state: &State, blocks: u64) -> bool {
-        let lot = self.lower.gates().map_or((0, 0), Gates::lot);
+        let lot = self.lot();
         let pending = state.pending(0);
         let (left, left_inodes) = pending.room.left(state.sizes);
         self.is_immediate()
@@ -139,8 +143,9 @@ impl<L: Lower> MemFs<L> {
 
     /// Notes what is free in the cubes of inodes that changed, and in the root cube, whose lots a cube may have taken.
     fn note_rooms(&self, state: &State, changed: &[InodeNr]) {
-        let cubes: BTreeSet<u32> = changed.iter().map(|inode| self.cube_of(*inode)).collect();
-        for cube in cubes.into_iter().chain([0]).collect::<BTreeSet<u32>>() {
+        let mut cubes = BTreeSet::from([0]);
+        cubes.extend(changed.iter().map(|inode| self.cube_of(*inode)));
+        for cube in cubes {
             state.pending(cube).room.note(self.lower.room_in(cube));
         }
     }

@@ -183,7 +183,7 @@ impl<L: Lower> Store for MemFs<L> {
     fn space(&self) -> Space {
         let state = self.state_mut();
         let space = self.lower.space();
-        state.queues.all().fold(space, |space, (cube, _)| without_waiting(&state, cube, space))
+        state.queues.numbers().fold(space, |space, cube| without_waiting(&state, cube, space))
     }
 
     fn block_bytes(&self) -> u32 {
@@ -281,7 +281,7 @@ impl<L: Lower> Store for MemFs<L> {
         }
         self.flush_all()?;
         // Lots and inodes get other owners, so nothing waits meanwhile, and nothing is kept.
-        let all: BTreeSet<u32> = self.queues.all().map(|(cube, _)| cube).collect();
+        let all: BTreeSet<u32> = self.queues.numbers().collect();
         let held = self.turns(&all);
         let mut state = self.state_mut();
         state.judge()?;
@@ -296,8 +296,8 @@ impl<L: Lower> Store for MemFs<L> {
             self.lower.let_grow(false);
             answer
         };
-        for (cube, _) in self.queues.all() {
-            state.forget(cube);
+        state.forget_all();
+        for cube in self.queues.numbers() {
             state.pending(cube).room.note(self.lower.room_in(cube));
         }
         answer

@@ -103,7 +103,7 @@ fn computed(stage: &Stage<'_>) -> Identity {
 /// Stores the record of the lot of a group: the one that most copies of its descriptors have and that can be right, else one
 /// that follows from the layout.
 pub(super) fn mend_record(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {
-    let lot = group.0 / (stage.geometry.descs_per_block());
+    let lot = group.0 / stage.geometry.descs_per_block();
     let identity = Identity::of(stage.superblock()).ok_or(NOT_NATIVE)?;
     // A name may lead to a file of somebody else, which would be emptied then.
     let named = own_files(stage)

@@ -17,7 +17,7 @@ pub(super) fn apply(
     group: GroupNr,
     edit: ReservationEdit,
 ) -> Result<(), Failure> {
-    let lot = group.0 / (stage.geometry.descs_per_block());
+    let lot = group.0 / stage.geometry.descs_per_block();
     let record = stage.stored_records(lot).into_iter().next();
     let record = record.ok_or(Failure::NotNow("the lot has no record yet"))?;
     match edit {

@@ -93,9 +93,9 @@ impl Timeline {
             (reported.map(|moment| moment.at), UPPER + 50.0, "one failed volume"),
         ];
         for (at, y, text) in marks {
-            let Some(at) = at.map(x) else { continue };
-            picture.polyline([(at, y), (at, LOWER)].into_iter(), "red");
-            picture.text(at + 4.0, y + 12.0, "red", text);
+            if let Some(at) = at {
+                picture.mark(x(at), y, LOWER, text);
+            }
         }
         picture.text(LEFT, LOWER + 20.0, "black", "0 s");
         picture.text(LEFT + WIDTH - 30.0, LOWER + 20.0, "black", &format!("{end:.0} s"));

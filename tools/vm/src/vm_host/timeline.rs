@@ -80,9 +80,9 @@ impl Timeline {
             (again.map(|moment| moment.at), 56.0, "its guest runs again"),
         ];
         for (at, y, text) in marks {
-            let Some(at) = at.map(x) else { continue };
-            picture.polyline([(at, y), (at, BOTTOM)].into_iter(), "red");
-            picture.text(at + 4.0, y + 12.0, "red", text);
+            if let Some(at) = at {
+                picture.mark(x(at), y, BOTTOM, text);
+            }
         }
         picture.text(LEFT, BOTTOM + 20.0, "black", "0 s");
         picture.text(LEFT + WIDTH - 30.0, BOTTOM + 20.0, "black", &format!("{end:.0} s"));

@@ -103,7 +103,7 @@ fn check_descriptors(volume: &Volume<'_>, group: GroupNr, found: &mut Findings) 
     }
     let run = geometry.group_desc_run(group);
     let mut bytes = Vec::new();
-    let per_block = (geometry.descs_per_block()) as usize;
+    let per_block = geometry.descs_per_block() as usize;
     let places = |desc: &GroupDesc| (desc.block_bitmap, desc.inode_bitmap, desc.inode_table);
     let blocks = (run.start.0..run.end().0).map(BlockNr);
     for (block, in_use) in blocks.zip(volume.groups.chunks(per_block)) {

@@ -155,19 +155,17 @@ mod tests {
     const NAMES: [&[u8]; 3] = [b"one", b"second", b"third"];
     const VALUES: [&[u8]; 3] = [b"value", b"another value", b"x"];
 
+    fn attributes() -> Vec<NewXattr<'static>> {
+        let value = NewValue::Here;
+        let attribute =
+            |(name, bytes)| NewXattr { name_index: INDEX_USER, name, value: value(bytes) };
+        NAMES.into_iter().zip(VALUES).map(attribute).collect()
+    }
+
     /// An area of three attributes, behind its magic.
     fn area() -> Vec<u8> {
         let mut bytes = vec![0; 132];
-        let attributes: Vec<_> = NAMES
-            .iter()
-            .zip(VALUES)
-            .map(|(&name, value)| NewXattr {
-                name_index: INDEX_USER,
-                name,
-                value: NewValue::Here(value),
-            })
-            .collect();
-        write_inode(&mut bytes, &attributes).unwrap();
+        write_inode(&mut bytes, &attributes()).unwrap();
         bytes.split_off(4)
     }
 
@@ -220,16 +218,7 @@ mod tests {
     #[test]
     fn hashes_prove_attributes_in_front_of_a_cut() {
         let mut block = vec![0; 1024];
-        let attributes: Vec<_> = NAMES
-            .iter()
-            .zip(VALUES)
-            .map(|(&name, value)| NewXattr {
-                name_index: INDEX_USER,
-                name,
-                value: NewValue::Here(value),
-            })
-            .collect();
-        write_block(&mut block, &attributes, None, BlockNr(7), InodeNr(12)).unwrap();
+        write_block(&mut block, &attributes(), None, BlockNr(7), InodeNr(12)).unwrap();
         let whole = block.clone();
         let second = XattrArea::of_block(&whole).unwrap().entries().nth(1).unwrap().unwrap();
         block[second.offset] = 255;
