@@ -365,6 +365,10 @@ impl<S: Store> Adapter<'_, S> {
         flags: InodeFlags,
         project: Option<u32>,
     ) -> Result<(), FsError> {
+        // An immutable file takes no content, and what was written before must not be lost (Linux: `ext4_ioctl_setflags`).
+        if self.writeback && flags.difference(file.flags).contains(InodeFlags::IMMUTABLE) {
+            self.write_back_now(file.inode);
+        }
         let change = Fields { flags: Some(flags), project, ..Fields::default() };
         let kind = OpKind::Change { inode: file.inode, size_bytes: None, change };
         let (uid, gid) = by;
