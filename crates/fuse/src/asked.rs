@@ -23,11 +23,16 @@ const UNKNOWN_ID: u32 = u32::MAX;
 
 impl<S: Store> Adapter<'_, S> {
     /// `chown` that changes neither owner nor group: set-user-ID and set-group-ID go, and nothing is left to do for an immutable
-    /// file.
-    pub(crate) fn owned_again(&self, inode: InodeNr, by: (u32, u32)) -> Result<Fields, FsError> {
+    /// file. Before a write the kernel asks for the same, without a time, and anybody may who has the file open for writing.
+    pub(crate) fn owned_again(
+        &self,
+        inode: InodeNr,
+        by: (u32, u32),
+        timed: bool,
+    ) -> Result<Fields, FsError> {
         let file = self.fs.attributes(inode)?;
         let permissions = self.without_ids(inode, by, None)?;
-        let judged = by.0 == UNKNOWN_ID;
+        let judged = by.0 == UNKNOWN_ID || !timed && self.writers.has(inode);
         let may = judged || by.0 == 0 || by.0 == file.uid || permissions.is_none();
         if !may || file.flags.contains(InodeFlags::IMMUTABLE) {
             return Err(FsError::NotPermitted);

@@ -184,11 +184,9 @@ impl<S: Store> Adapter<'_, S> {
         by: (u32, u32),
         asked: &SetattrIn,
     ) -> Result<(Option<u64>, Fields), FsError> {
-        if SetattrFields::from_bits_truncate(asked.valid)
-            .difference(SetattrFields::CTIME)
-            .is_empty()
-        {
-            return Ok((None, self.owned_again(inode, by)?));
+        let valid = SetattrFields::from_bits_truncate(asked.valid);
+        if valid.difference(SetattrFields::CTIME).is_empty() {
+            return Ok((None, self.owned_again(inode, by, !valid.is_empty())?));
         }
         let (size_bytes, mut change) = fields_of(asked);
         if change.accessed.is_some() && !is_now(asked) {

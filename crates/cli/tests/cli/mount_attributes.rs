@@ -2,7 +2,9 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 use floe_testkit::{Image, build, kernel, oracle};
 use rustix::fs::{IFlags, XattrFlags, ioctl_getflags, ioctl_setflags, removexattr, setxattr};
@@ -110,5 +112,34 @@ fn large_values_are_removed_and_replaced() {
             assert_eq!(has(name, "user.b"), Ok(vec![2; 9000]), "{name}");
         }
         theirs.unmount().unwrap();
+    }
+}
+
+/// Whoever may write to a file but does not own it takes its set-user-ID and set-group-ID away by writing.
+#[test]
+fn a_write_by_somebody_else_ends_set_ids() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    for options in ["rw", "nowriteback_cache", "open=fast"] {
+        let image = made(&[]);
+        let ours = Ours::new(image.path(), &["-o", options]);
+        fs::set_permissions(ours.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let path = ours.path().join("program");
+        fs::write(&path, b"content").unwrap();
+        chown(&path, Some(1000), Some(1000)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+        let stranger = |program: &str, arguments: &[&str]| {
+            let mut command = Command::new(program);
+            command.args(arguments).current_dir(ours.path()).uid(1001).gid(1001);
+            command.output().unwrap().status.success()
+        };
+        let refused = "import os; os.chown('program', -1, -1)";
+        let refuses = !stranger("python3", &["-c", refused]);
+        assert!(refuses, "{options}: nobody but the owner may do so without writing");
+        let dd = ["if=/dev/zero", "of=program", "bs=1", "count=3", "conv=notrunc"];
+        assert!(stranger("dd", &dd), "{options}");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "{options}");
+        ours.unmount();
     }
 }
