@@ -263,7 +263,8 @@ impl Op<'_> {
         let (inner_before, outer_before) = (inner.clone(), outer.clone());
         // Values of a block that others use count once for the block, which stays as it is.
         let block = self.attribute_block(inode)?;
-        let is_shared = block.map_or(Ok(false), |block| Ok::<_, OpError>(self.sharers(block)? > 1))?;
+        let is_shared =
+            block.map_or(Ok(false), |block| Ok::<_, OpError>(self.sharers(block)? > 1))?;
         let old = inner.iter().chain(&outer).find(|one| one.is(index, name)).cloned();
         match (mode, &old) {
             (SetMode::Create, Some(_)) => return Err(OpError::Exists),
@@ -287,7 +288,8 @@ impl Op<'_> {
         if outer != outer_before {
             self.write_outer(inode, &outer)?;
         }
-        let (before, after) = (inner_before.iter().chain(&outer_before), inner.iter().chain(&outer));
+        let (before, after) =
+            (inner_before.iter().chain(&outer_before), inner.iter().chain(&outer));
         let units = self.volume.geometry().count_units(inode.flags()).cast_signed();
         let change = units * (self.value_blocks(after) - self.value_blocks(before));
         inode.set_blocks(inode.blocks().saturating_add_signed(change));
