@@ -40,7 +40,7 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    /// Of the names of an inode's attributes.
+    /// The lists among the names of an inode's attributes.
     pub(crate) fn of(names: &[Vec<u8>]) -> Self {
         let has = |name: &[u8]| names.iter().any(|one| one == name);
         Self { access: has(b"system.posix_acl_access"), default: has(b"system.posix_acl_default") }

@@ -38,7 +38,7 @@ pub(super) fn without_values_in_doubt(mut wanted: Wanted) -> Wanted {
     wanted
 }
 
-/// Of edits that remove attributes from one area only the first: it moves the others to other places.
+/// Keeps the first of the edits that remove attributes from one area: it moves the others to other places.
 pub(super) fn one_removal_of_each_area(mut wanted: Wanted) -> Wanted {
     let mut seen = BTreeSet::new();
     wanted.retain(|edit, _| match edit {

@@ -320,7 +320,7 @@ fn bytes_of_a_value_that_linux_refuses_are_a_finding_and_cost_one_attribute() {
         let mut expected = before.clone();
         expected.get_mut(&b"/ea-big"[..]).unwrap().xattrs.remove(&b"user.big"[..]);
         let mut after = stored(&image).unwrap();
-        // What is left of the value.
+        // There is what is left of the value.
         after.retain(|path, _| !path.starts_with(b"/lost+found/"));
         assert_eq!(after, expected, "{damage}");
     }

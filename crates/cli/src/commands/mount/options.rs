@@ -156,18 +156,7 @@ impl Options {
                 // That is the primary one, whatever the size of blocks.
                 self.superblock_kib = Some(kib).filter(|kib| *kib != 1);
             }
-            ("memory", Some(value)) => {
-                let bytes = size::bytes(value).map_err(|why| bad(name, &why))?;
-                if bytes < LEAST_MEMORY_BYTES {
-                    return Err(bad(name, &"must be 1M at least; K, M and G are units"));
-                }
-                if let Some(most) = machine_bytes().filter(|most| bytes > *most) {
-                    let most = most >> 20;
-                    let why = format!("{value} is more than this machine has, which is {most}M");
-                    return Err(bad(name, &why));
-                }
-                self.memory_bytes = Some(bytes);
-            }
+            ("memory", Some(value)) => self.memory_bytes = Some(memory(value)?),
             ("quota" | "usrquota", None) => self.quotas.push(QuotaKind::User),
             ("grpquota", None) => self.quotas.push(QuotaKind::Group),
             ("prjquota", None) => self.quotas.push(QuotaKind::Project),
@@ -251,6 +240,22 @@ pub(super) fn transport(name: &str) -> Option<Transport> {
         "dev" => Some(Transport::Device),
         _ => None,
     }
+}
+
+/// The value of `memory=`.
+fn memory(value: &str) -> Result<u64> {
+    let bytes = size::bytes(value).map_err(|why| bad("memory", &why))?;
+    if bytes < LEAST_MEMORY_BYTES {
+        return Err(bad("memory", &"must be 1M at least; K, M and G are units"));
+    }
+    if let Some(most) = machine_bytes().filter(|most| bytes > *most) {
+        let most = most >> 20;
+        return Err(bad(
+            "memory",
+            &format!("{value} is more than this machine has, which is {most}M"),
+        ));
+    }
+    Ok(bytes)
 }
 
 /// Bytes of the machine's memory; `None` if the system does not say.
