@@ -6,7 +6,9 @@ use floe_check::Problem;
 use floe_format::InodeNr;
 use floe_format::ext::inode::InodeFlags;
 
-use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, Phase, SuperblockEdit, TreeEdit};
+use crate::edit::{
+    CubeEdit, Edit, GroupEdit, InodeEdit, JournalEdit, Phase, SuperblockEdit, TreeEdit,
+};
 use crate::plan::Wanted;
 
 /// The edits of the first phase that has any. As long as a phase changes nothing that others depend
@@ -120,9 +122,12 @@ pub(super) fn in_turn(wanted: Wanted) -> Wanted {
         })
         .collect();
     let makes_own = wanted.contains_key(&Edit::OwnDirectories);
+    let attaches = wanted.keys().any(|edit| matches!(edit, Edit::Attach { .. }));
     let waits = |edit: &Edit| match edit {
         Edit::Inode { edit: InodeEdit::BecomeDirectory, .. } => false,
         Edit::Inode { inode, .. } | Edit::Map { inode, .. } => directories.contains(inode),
+        // Files without a name may need the directory of the cube, which then comes back.
+        Edit::Cube { edit: CubeEdit::Rebuild, .. } => attaches || moves,
         // It may be one of the directories that get their places back.
         Edit::Tree(TreeEdit::Reconnect(_)) => makes_own || (moves && !locates(edit)),
         _ => moves && !locates(edit),
