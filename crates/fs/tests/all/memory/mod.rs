@@ -14,6 +14,7 @@ mod live;
 mod long_changes;
 mod losses;
 mod odd_values;
+mod open_files;
 mod opening;
 mod passing;
 mod patterns;
