@@ -2138,6 +2138,15 @@ problems! {
              look like that."
         repair "Drop the attributes of the inode with the value; the value stays.";
 
+    0x070122 "inode-size-beyond-linux" InodeSizeBeyondLinux {
+        inode: InodeNr, stored: u64, most: u64, expected: u64,
+    }
+        Metadata Damage preen Inode
+        "{inode} has size {stored}, and Linux opens no file of more than {most} bytes here; its \
+             blocks say {expected}"
+        means "The bytes behind the blocks are zeroes that nobody can write. Linux refuses to load the \
+             inode (\"Structure needs cleaning\")."
+        repair "Set the size to fit the blocks.";
     0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }
         Metadata Damage preen Superblock
         "the superblock says that a group descriptor has {stored} bytes; it should say {expected}"

@@ -21,7 +21,7 @@ use crate::volume::Volume;
 
 const DAMAGED: OpError = OpError::Refused(floe_ext4::tx::Refusal::Damaged("a quota file"));
 
-/// What somebody uses, and his lower limit, soft or hard; `None`: there is none.
+/// Usage of somebody, and the lower limit for it, soft or hard; `None`: there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
     /// Bytes.
@@ -65,7 +65,7 @@ impl Volume {
         Ok((left(quota.bytes), left(quota.inodes)))
     }
 
-    /// What a user, group or project uses, and may use; `None` if limits of this kind do not count, or nobody set any for him.
+    /// Usage of a user, group or project, and its limits; `None` if limits of this kind do not count, or nobody set any for him.
     ///
     /// # Errors
     /// The quota file cannot be read.

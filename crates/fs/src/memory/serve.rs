@@ -313,7 +313,7 @@ impl<L: Lower> Store for MemFs<L> {
     fn space_of(&self, inode: InodeNr) -> Option<Space> {
         let is_limited = |of: Attributes| of.flags.contains(InodeFlags::PROJINHERIT);
         if self.facts.quotas == Quotas::Enforced && self.attributes(inode).is_ok_and(is_limited) {
-            // What waits counts for its project when it reaches the disk. The space is told anyway.
+            // Changes count for a project when they reach the disk. If they cannot, the space is told anyway.
             let _ = self.flush_all();
         }
         let space = self.lower.space_of(inode)?;
