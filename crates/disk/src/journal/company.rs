@@ -1,10 +1,11 @@
 //! How long a commit waits for others, so that one flush serves them, too.
 //!
 //! Programs that each wait for their own changes come back soon after the flush that served them. Whoever closes the next
-//! transaction waits for as many as there were then, the time of a flush at most: a program that comes too late for the transaction
+//! transaction of a log waits for as many as there were then, the time of a flush at most: a program that comes too late for it
 //! waits for the rest of one flush and for two more. After three waits in vain a few commits do not wait. Where flushes take next to
-//! no time, or where nobody else waited, nobody waits at all.
+//! no time, or where nobody else waited, nobody waits at all. Those who wait for other logs do not count.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use floe_blockdev::WriteBlocks;
@@ -30,6 +31,16 @@ const MOST_SLICES: u32 = 200;
 pub(super) const MOST_YIELDS: u32 = 3;
 
 impl Flushes {
+    /// Whether one more may begin now for some logs, where the device takes so many at once. Not if one that runs serves the caller,
+    /// who waits for one with this number or a later one.
+    pub(super) fn may_begin(&self, lanes: &BTreeSet<usize>, wanted: u64, most: usize) -> bool {
+        let is_apart = |(number, others): (&u64, &BTreeSet<usize>)| {
+            *number < wanted && !others.is_empty() && others.is_disjoint(lanes)
+        };
+        let is_free = self.running.len() < most && !lanes.is_empty();
+        self.running.is_empty() || is_free && self.running.iter().all(is_apart)
+    }
+
     /// How long a commit waits for others, by the time that the last flush took.
     fn patience(&self) -> Duration {
         if self.took < LEAST { Duration::ZERO } else { self.took }
@@ -60,10 +71,21 @@ impl Shared {
         goals.iter().any(|&(lane, id)| self.lanes[lane].state.durable < id)
     }
 
-    /// A flush has ended: whoever has his changes now waits no more, although he may not be awake yet.
-    pub(super) fn note_served(&mut self) {
+    /// Threads that wait for changes of one of these logs.
+    fn waiting_for(&self, lanes: &BTreeSet<usize>) -> usize {
+        let concerns = |goals: &&Vec<(usize, TransactionId)>| {
+            goals.iter().any(|(lane, _)| lanes.contains(lane))
+        };
+        self.flushes.unserved.values().filter(concerns).count()
+    }
+
+    /// A flush has ended that made changes of these logs durable: whoever has his now waits no more, although he may not be awake
+    /// yet.
+    pub(super) fn note_served(&mut self, lanes: &BTreeSet<usize>) {
+        for &lane in lanes {
+            self.lanes[lane].company.waiters = self.waiting_for(&BTreeSet::from([lane]));
+        }
         let mut unserved = std::mem::take(&mut self.flushes.unserved);
-        self.flushes.waiters = unserved.len();
         unserved.retain(|_, goals| self.lacks_any(goals));
         self.flushes.unserved = unserved;
     }
@@ -80,27 +102,34 @@ impl<D: WriteBlocks> Journal<D> {
         let number = flushes.next_waiter;
         flushes.next_waiter += 1;
         flushes.unserved.insert(number, goals.to_vec());
-        if flushes.expected.is_some_and(|count| flushes.unserved.len() >= count) {
+        let is_full = |(lane, _): &(usize, TransactionId)| {
+            let expected = shared.lanes[*lane].company.expected;
+            expected.is_some_and(|count| shared.waiting_for(&BTreeSet::from([*lane])) >= count)
+        };
+        if goals.iter().any(is_full) {
             self.company.notify_all();
         }
         Waiter { journal: self, number }
     }
 
-    /// Waits a little until as many wait for their changes as when the last flush ended. Returns whether it waited.
-    pub(super) fn let_others_join(&self) -> bool {
+    /// Waits a little until as many wait for changes of some logs as when a flush served some last. Returns whether it waited.
+    pub(super) fn let_others_join(&self, lanes: &BTreeSet<usize>) -> bool {
+        let Some(&first) = lanes.first() else { return false };
         let mut shared = self.lock();
-        let (patience, known) = (shared.flushes.patience(), shared.flushes.waiters);
-        let lacks = |shared: &Shared| shared.flushes.unserved.len() < known;
+        let known = lanes.iter().map(|lane| shared.lanes[*lane].company.waiters).max().unwrap_or(0);
+        let patience = shared.flushes.patience();
+        let lacks = |shared: &Shared| shared.waiting_for(lanes) < known;
         if patience.is_zero() || !lacks(&shared) {
             return false;
         }
-        let in_vain = shared.flushes.in_vain;
-        shared.flushes.in_vain = (in_vain + 1) % TURNS;
+        let company = &mut shared.lanes[first].company;
+        let in_vain = company.in_vain;
+        company.in_vain = (in_vain + 1) % TURNS;
         if in_vain >= MOST_IN_VAIN {
             return false;
         }
         let until = Instant::now() + patience;
-        shared.flushes.expected = Some(known);
+        lanes.iter().for_each(|lane| shared.lanes[*lane].company.expected = Some(known));
         while lacks(&shared) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -110,9 +139,9 @@ impl<D: WriteBlocks> Journal<D> {
             let waited = self.company.wait_timeout(shared, left);
             shared = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        shared.flushes.expected = None;
+        lanes.iter().for_each(|lane| shared.lanes[*lane].company.expected = None);
         if !lacks(&shared) {
-            shared.flushes.in_vain = 0;
+            shared.lanes[first].company.in_vain = 0;
         }
         true
     }
@@ -145,31 +174,47 @@ mod tests {
     fn few_commits_wait_in_vain() {
         let journal = journal();
         {
-            let flushes = &mut journal.lock().flushes;
-            (flushes.took, flushes.waiters) = (Duration::from_millis(2), 2);
+            let shared = &mut journal.lock();
+            shared.flushes.took = Duration::from_millis(2);
+            shared.lanes[0].company.waiters = 2;
         }
-        let alone = || (0..32).filter(|_| journal.let_others_join()).count();
+        let lanes = BTreeSet::from([0]);
+        let alone = || (0..32).filter(|_| journal.let_others_join(&lanes)).count();
         assert_eq!(alone(), 6);
         // Whoever comes while a commit waits is found, and the next ones wait again.
-        journal.lock().flushes.waiters = 1;
+        journal.lock().lanes[0].company.waiters = 1;
         let last = (0, journal.lock().lanes[0].state.last());
         journal.lock().flushes.took = Duration::from_secs(100);
         thread::scope(|scope| {
             scope.spawn(|| {
-                while journal.lock().flushes.expected.is_none() {
+                while journal.lock().lanes[0].company.expected.is_none() {
                     thread::yield_now();
                 }
                 let waiter = journal.begin_to_wait(&mut journal.lock(), &[last]);
                 // Served, as soon as the commit has seen him.
-                while journal.lock().flushes.expected.is_some() {
+                while journal.lock().lanes[0].company.expected.is_some() {
                     thread::yield_now();
                 }
                 drop(waiter);
             });
-            assert!(journal.let_others_join());
+            assert!(journal.let_others_join(&lanes));
         });
-        assert_eq!(journal.lock().flushes.in_vain, 0);
+        assert_eq!(journal.lock().lanes[0].company.in_vain, 0);
         assert!(journal.lock().flushes.unserved.is_empty());
+    }
+
+    /// Where the device takes several flushes, one waits for another only if that is for the same log, or serves it.
+    #[test]
+    fn flushes_for_other_logs_are_not_waited_for() {
+        let [one, other, all] = [&[1][..], &[2], &[]].map(|lanes| lanes.iter().copied().collect());
+        let mut flushes = Flushes { begun: 4, done: 3, ..Flushes::default() };
+        assert!(flushes.may_begin(&all, 5, 1));
+        flushes.running.insert(4, BTreeSet::clone(&one));
+        let begins = [(&one, 5, 4), (&other, 5, 4), (&other, 4, 4), (&other, 5, 1), (&all, 5, 4)];
+        let may = begins.map(|(lanes, wanted, most)| flushes.may_begin(lanes, wanted, most));
+        assert_eq!(may, [false, true, false, false, false]);
+        flushes.running = [(4, all)].into();
+        assert!(!flushes.may_begin(&other, 5, 4));
     }
 
     /// Whoever has his changes is not counted any more, awake or not; others and those of other logs are.
@@ -179,8 +224,8 @@ mod tests {
         let mut shared = journal.lock();
         let last = shared.lanes[0].state.last();
         let waiters = [last, last.next()].map(|id| journal.begin_to_wait(&mut shared, &[(0, id)]));
-        shared.note_served();
-        assert_eq!((shared.flushes.waiters, shared.flushes.unserved.len()), (2, 1));
+        shared.note_served(&BTreeSet::from([0]));
+        assert_eq!((shared.lanes[0].company.waiters, shared.flushes.unserved.len()), (2, 1));
         drop(shared);
         drop(waiters);
         assert!(journal.lock().flushes.unserved.is_empty());

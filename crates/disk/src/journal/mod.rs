@@ -328,7 +328,7 @@ impl<D: WriteBlocks> Journal<D> {
                 }
                 // With no log to write, a flush covers the data; so does one that others wait for.
                 drop(shared);
-                self.flush_all("flushing data")?;
+                self.flush_all(&BTreeSet::new(), "flushing data")?;
                 shared = self.lock();
                 continue;
             }
