@@ -34,6 +34,7 @@ pub mod ext;
 pub mod features;
 pub mod geometry;
 pub mod ids;
+mod largest_file;
 pub mod native;
 pub mod rext3;
 pub mod words;

@@ -5,6 +5,7 @@ mod durable;
 mod fence;
 mod lower;
 mod online;
+mod projects;
 mod serve;
 mod trim;
 mod untangle;

@@ -76,7 +76,11 @@ impl Toll {
             things.insert((inode, (name || inode.is_none()).then_some(&deed.edit)));
             match (&deed.edit, inode) {
                 (Edit::Inode { edit: InodeEdit::Size(_), .. }, Some(_)) => {
-                    if let Some(Problem::InodeSizeWrong { stored, expected, .. }) = deed.problem {
+                    if let Some(
+                        Problem::InodeSizeWrong { stored, expected, .. }
+                        | Problem::InodeSizeBeyondLinux { stored, expected, .. },
+                    ) = deed.problem
+                    {
                         toll.bytes = toll.bytes.saturating_add(stored.saturating_sub(expected));
                     }
                 }

@@ -230,7 +230,13 @@ pub fn plan(problem: &Problem) -> Plan {
         P::GroupInodeBitmapOverlap { group: nr, .. }
         | P::GroupInodeBitmapOnBadBlock { group: nr, .. } => group(nr, GroupEdit::MoveInodeBitmap),
         P::GroupInodeTableOverlap { group: nr, .. } => group(nr, GroupEdit::MoveInodeTable),
-        P::InodeSizeWrong { inode: of, expected, .. } => inode(of, InodeEdit::Size(expected)),
+        P::InodeSizeBeyondLinux { expected, most, .. } if expected > most => Plan::Impossible(
+            "it has blocks past the largest file that Linux opens; `floe cp` copies it",
+        ),
+        P::InodeSizeWrong { inode: of, expected, .. }
+        | P::InodeSizeBeyondLinux { inode: of, expected, .. } => {
+            inode(of, InodeEdit::Size(expected))
+        }
         P::InodeBlockCountWrong { inode: of, counted, .. } => {
             inode(of, InodeEdit::Sectors(counted))
         }

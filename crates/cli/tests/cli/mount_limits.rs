@@ -9,7 +9,7 @@ use std::process::Command;
 
 use floe_format::ext::quota::QuotaKind;
 use floe_testkit::quota::set_limits;
-use floe_testkit::recipe::{Recipe, inode};
+use floe_testkit::recipe::{Recipe, inode, superblock};
 use floe_testkit::{Image, build, kernel, oracle, tool};
 use rustix::io::Errno;
 
@@ -363,4 +363,61 @@ fn fstrim_gives_the_space_of_deleted_files_back() {
         }
         ours.unmount();
     }
+}
+
+#[test]
+fn a_file_system_whose_journal_is_elsewhere_is_only_read() {
+    if !can_mount() {
+        return;
+    }
+    let sb = superblock(|sb| (sb.journal_inum, sb.journal_uuid) = (0, [7; 16]));
+    let image = Recipe::new("journal elsewhere").edit(sb).build().unwrap();
+    let ran = floe(&["mount", image.path().to_str().unwrap(), "/mnt", "-o", "rw"]);
+    assert!(ran.code == 32 && ran.err.contains("--external-journal"), "{}", ran.err);
+    let ours = Ours::new(image.path(), &[]);
+    assert!(fs::read_dir(ours.path()).unwrap().count() > 0);
+    ours.unmount();
+}
+
+/// Whoever asks below a directory with a project sees what the project may use, as with Linux.
+#[test]
+fn the_space_of_a_project_is_its_limit() {
+    if !can_mount() {
+        return;
+    }
+    let options = ["-O", "quota,project", "-E", "quotatype=prjquota"];
+    let image = made(48 << 20, &options);
+    let ours = Ours::new(image.path(), &[]);
+    let top = ours.path().join("tenant");
+    fs::create_dir(&top).unwrap();
+    let chattr = Command::new("chattr").args(["-p", "77", "+P"]).arg(&top).output().unwrap();
+    assert!(chattr.status.success(), "{chattr:?}");
+    ours.unmount();
+    set_limits(&image, QuotaKind::Project, 77, (100, 50), |entry| {
+        (entry.block_hard_limit_kib, entry.inode_soft_limit) = (4096, 10);
+    })
+    .unwrap();
+    for options in ["prjquota", "prjquota,nodelalloc"] {
+        let ours = Ours::new(image.path(), &["-o", options]);
+        let top = ours.path().join("tenant");
+        let told = || rustix::fs::statvfs(&top).unwrap();
+        let before = told();
+        assert_eq!(before.f_blocks * before.f_frsize, 4 << 20, "{options}");
+        assert_eq!((before.f_files, before.f_ffree), (10, 9), "{options}");
+        let file = File::create(top.join("file")).unwrap();
+        (&file).write_all(&vec![1; 1 << 20]).unwrap();
+        file.sync_all().unwrap();
+        let after = told();
+        assert_eq!(before.f_bavail - after.f_bavail, (1 << 20) / before.f_frsize, "{options}");
+        assert_eq!(after.f_ffree, 8, "{options}");
+        let all = rustix::fs::statvfs(ours.path()).unwrap();
+        assert!(all.f_blocks * all.f_frsize > 30 << 20, "{options}");
+        fs::remove_file(top.join("file")).unwrap();
+        drop(file);
+        ours.unmount();
+    }
+    let ours = Ours::new(image.path(), &[]);
+    let told = rustix::fs::statvfs(ours.path().join("tenant")).unwrap();
+    assert!(told.f_blocks * told.f_frsize > 30 << 20, "without prjquota");
+    ours.unmount();
 }

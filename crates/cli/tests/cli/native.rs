@@ -151,3 +151,34 @@ fn a_native_image_is_a_source_of_images() {
         assert_eq!(listed.contains(".cubes"), kind == "native", "{listed}");
     }
 }
+
+/// Files that are deleted while they are open are listed in the orphan file: without it nothing is written.
+#[test]
+fn a_native_image_without_orphan_file_is_only_read() {
+    if !can_mount() {
+        return;
+    }
+    let image = native();
+    let path = image.path().to_str().unwrap();
+    let ours = Ours::new(image.path(), &[]);
+    fs::write(ours.path().join("file"), "content").unwrap();
+    ours.unmount();
+    let tune = |features: &str| {
+        let done = Command::new("tune2fs").args(["-O", features, path]).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    };
+    tune("^orphan_file");
+    let ours = Ours::new(image.path(), &[]);
+    assert!(fs::remove_file(ours.path().join("file")).is_err());
+    assert_eq!(fs::read(ours.path().join("file")).unwrap(), b"content");
+    ours.unmount();
+    let refused = floe(&["mount", path, "/mnt", "-o", "rw"]);
+    assert!(refused.code == 32 && refused.err.contains("orphan_file"), "{}", refused.err);
+    tune("orphan_file");
+    let ours = Ours::new(image.path(), &[]);
+    fs::remove_file(ours.path().join("file")).unwrap();
+    ours.unmount();
+    judge(&image, "with an orphan file again");
+    let made = floe(&["mkfs", "-q", "-F", "-t", "native", "-O", "^orphan_file", path, "80m"]);
+    assert!(made.code != 0 && made.err.contains("orphan_file"), "{}", made.err);
+}

@@ -174,16 +174,14 @@ impl Volume {
 
     /// The largest size in bytes that a file of this kind of map may have.
     pub fn most_bytes(&self, inode: &OwnedInode) -> u64 {
-        let size = u64::from(self.geometry().block_size);
         let extents = inode.flags().contains(InodeFlags::EXTENTS);
-        let blocks =
-            if extents { u64::from(u32::MAX) } else { end_of_reach(self.geometry().indirect()).0 };
-        // Without huge_file `i_blocks` has 32 bits of 512 bytes.
-        let huge = self.geometry().features.ro_compat.contains(RoCompat::HUGE_FILE);
-        let counted = if huge { u64::MAX } else { u64::from(u32::MAX) * 512 };
+        let reach = end_of_reach(self.geometry().indirect()).0;
+        let reached = reach.saturating_mul(self.geometry().block_size.into());
+        let most = self.geometry().largest_file_bytes(extents);
+        let most = if extents { most } else { most.min(reached) };
         // Features say whether larger files are there; revision 0 has none.
         let said = if self.superblock().rev_level == 0 { LARGE_BYTES - 1 } else { i64::MAX as u64 };
-        (blocks * size).min(counted).min(said)
+        most.min(said)
     }
 }
 

@@ -21,6 +21,15 @@ use crate::volume::Volume;
 
 const DAMAGED: OpError = OpError::Refused(floe_ext4::tx::Refusal::Damaged("a quota file"));
 
+/// Usage of somebody, and the lower limit for it, soft or hard; `None`: there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// Bytes.
+    pub bytes: (u64, Option<u64>),
+    /// Inodes.
+    pub inodes: (u64, Option<u64>),
+}
+
 /// The usage of an inode, and its owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Weight {
@@ -49,28 +58,41 @@ impl Volume {
         kind: QuotaKind,
         id: u32,
     ) -> Result<(u64, u64), OpError> {
-        let unlimited = (u64::MAX, u64::MAX);
+        let quota = self.quota_of(tx, kind, id)?.unwrap_or_default();
+        let left = |(used, limit): (u64, Option<u64>)| {
+            limit.map_or(u64::MAX, |limit| limit.saturating_sub(used))
+        };
+        Ok((left(quota.bytes), left(quota.inodes)))
+    }
+
+    /// Usage of a user, group or project, and its limits; `None` if limits of this kind do not count, or nobody set any for him.
+    ///
+    /// # Errors
+    /// The quota file cannot be read.
+    pub fn quota_of(
+        &mut self,
+        tx: &mut dyn Tx,
+        kind: QuotaKind,
+        id: u32,
+    ) -> Result<Option<Quota>, OpError> {
         if !self.enforced.contains(&kind) {
-            return Ok(unlimited);
+            return Ok(None);
         }
         self.op(tx, &Caller::system(Default::default()), |op| {
             let at = QuotaKind::ALL.iter().position(|one| *one == kind).unwrap_or_default();
             let file = op.quota_files()[at];
             if file.0 == 0 {
-                return Ok(unlimited);
+                return Ok(None);
             }
             let file = op.inode(file)?;
-            let Some((block, slot)) = op.find_entry(&file, id)? else { return Ok(unlimited) };
+            let Some((block, slot)) = op.find_entry(&file, id)? else { return Ok(None) };
             let place = LEAF_HEADER_SIZE + slot * Dquot::SIZE;
             let entry = Dquot::decode(&op.read_array(&file, block, place)?);
-            let left = |used: u64, limits: [u64; 2]| {
-                let least = limits.into_iter().filter(|limit| *limit != 0).min();
-                least.map_or(u64::MAX, |limit| limit.saturating_sub(used))
-            };
+            let least = |limits: [u64; 2]| limits.into_iter().filter(|limit| *limit != 0).min();
             let kib = [entry.block_hard_limit_kib, entry.block_soft_limit_kib];
-            let bytes = kib.map(|kib| kib.saturating_mul(1024));
-            let inodes = [entry.inode_hard_limit, entry.inode_soft_limit];
-            Ok((left(entry.space_bytes, bytes), left(entry.inodes, inodes)))
+            let bytes = least(kib.map(|kib| kib.saturating_mul(1024)));
+            let inodes = least([entry.inode_hard_limit, entry.inode_soft_limit]);
+            Ok(Some(Quota { bytes: (entry.space_bytes, bytes), inodes: (entry.inodes, inodes) }))
         })
     }
 }

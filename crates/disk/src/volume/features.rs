@@ -2,6 +2,7 @@
 
 use floe_format::ext::superblock::Superblock;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
+use floe_format::native::identity::Identity;
 use floe_format::native::{LOCK, is_locked};
 
 /// Why a file system may only be read. Nothing of it was changed.
@@ -16,6 +17,12 @@ pub enum ReadOnly {
     /// It says of itself that it must not be written (feature `read-only`).
     #[error("it says of itself that it must not be written")]
     MarkedReadOnly,
+    /// Its journal is not in it: this one may be named to read what it holds.
+    #[error("its journal lies on another device, which `--external-journal` names")]
+    ExternalJournal,
+    /// A native file system without a place for orphans: its superblock is not logged, so that no list can begin there.
+    #[error("it is native but lost the feature orphan_file, which `tune2fs -O orphan_file` sets")]
+    NoOrphanFile,
 }
 
 const COMPAT: Compat = Compat::DIR_PREALLOC
@@ -79,6 +86,13 @@ pub fn judge(superblock: &Superblock) -> Result<(), ReadOnly> {
     }
     if !names.is_empty() {
         return Err(ReadOnly::Features(names));
+    }
+    if features.compat.contains(Compat::HAS_JOURNAL) && superblock.journal_inum == 0 {
+        return Err(ReadOnly::ExternalJournal);
+    }
+    let is_native = Identity::of(superblock).is_some();
+    if is_native && !features.compat.contains(Compat::ORPHAN_FILE) {
+        return Err(ReadOnly::NoOrphanFile);
     }
     // Last, because a replay writes, and must not where nothing may be written.
     if features.incompat.contains(Incompat::RECOVER) {

@@ -128,7 +128,7 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     }
 
     fn space_of(&self, inode: InodeNr) -> Option<Space> {
-        self.space_of_cube(inode)
+        self.space_of_cube(inode).or_else(|| self.space_of_project(inode))
     }
 
     fn tend_cubes(&self) -> Vec<u32> {

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
-use floe_format::ext::inode::FileType;
+use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_sync::Arc;
 
 use super::losses::{Handle, Losses};
 use super::lower::{Above, Lower};
 use super::mnode::Names;
+use super::quotas::Quotas;
 use super::stripes::Found;
 use super::{MemFs, State};
 use crate::cubes::{CubeCall, Gates};
@@ -323,6 +324,11 @@ impl<L: Lower> Store for MemFs<L> {
     }
 
     fn space_of(&self, inode: InodeNr) -> Option<Space> {
+        let is_limited = |of: Attributes| of.flags.contains(InodeFlags::PROJINHERIT);
+        if self.facts.quotas == Quotas::Enforced && self.attributes(inode).is_ok_and(is_limited) {
+            // Changes count for a project when they reach the disk. If they cannot, the space is told anyway.
+            let _ = self.flush_all();
+        }
         let space = self.lower.space_of(inode)?;
         Some(without_waiting(&self.state_mut(), self.cube_of(inode), space))
     }

@@ -164,6 +164,8 @@ fn deletion() -> Vec<Recipe> {
         k1("deleted without a time", &["deleted-inode-dtime-missing"])
             .edit(inode("/empty").links(0)),
         k1("in use, but deleted", &["inode-in-use-dtime-set"]).edit(dtime("/file", RECENTLY)),
+        on(Profile::OrphanFile, "an orphan file of a deleted inode", &[])
+            .edit(dtime("<12>", RECENTLY)),
         k1("deleted like an orphan", &["inode-dtime-looks-like-orphan-link"])
             .edit(dtime("/empty", 5).links(0)),
         k1("in use like an orphan", &["inode-dtime-looks-like-orphan-link"])

@@ -356,6 +356,18 @@ fn files() -> Vec<Case> {
             &["extent-past-file-limit"],
         ),
         stricter(
+            "larger than Linux opens by extents",
+            Ext4,
+            inode("/file").size((1 << 44) - 1),
+            &["inode-size-beyond-linux"],
+        ),
+        stricter(
+            "larger than Linux opens by a block map",
+            Ext2K4,
+            inode("/many/f013").size(1 << 42),
+            &["inode-size-beyond-linux"],
+        ),
+        stricter(
             "named value",
             Ext4K1,
             inode("/dir/file").set_flags(EA_INODE),

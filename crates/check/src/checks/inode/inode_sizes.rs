@@ -1,5 +1,5 @@
 //! Check: `i_size` and `i_blocks` against the mapping.
-//! Reads: the inode.  Keeps: nothing.  Emits: `InodeSizeWrong`, `InodeBlockCountWrong`.
+//! Reads: the inode.  Keeps: nothing.  Emits: `InodeSizeWrong`, `InodeSizeBeyondLinux`, `InodeBlockCountWrong`.
 
 use floe_format::ext::indirect::{IndirectForm, MOST_LEVELS};
 use floe_format::ext::inode::{FileType, InodeFlags};
@@ -37,9 +37,18 @@ pub(crate) fn check_size(
         Some(FileType::Directory) => dir_size_wrong(cx, mapping, block_size),
         _ => file_size_wrong(cx, mapping, stored, block_size),
     };
+    let (inode, end) = (cx.number, mapping.last.map_or(0, |last| last + 1));
+    let expected = end.saturating_mul(block_size);
     if wrong {
-        let expected = mapping.last.map_or(0, |last| (last + 1).saturating_mul(block_size));
-        found.push(Problem::InodeSizeWrong { inode: cx.number, stored, expected });
+        found.push(Problem::InodeSizeWrong { inode, stored, expected });
+    } else if file_type == Some(FileType::Regular)
+        && !cx.inode.flags().contains(InodeFlags::INLINE_DATA)
+    {
+        let extents = cx.inode.flags().contains(InodeFlags::EXTENTS);
+        let most = cx.volume.geometry.largest_file_bytes(extents);
+        if stored > most {
+            found.push(Problem::InodeSizeBeyondLinux { inode, stored, most, expected });
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use floe_disk::volume::{ReadOnly, Volume, judge};
 use floe_ext4::fs::read_superblock;
 use floe_format::ext::inode::FileType;
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, STATE_ERROR, STATE_VALID, Superblock};
+use floe_format::features::RoCompat;
 use floe_format::native::is_locked;
 use floe_format::{BlockNr, InodeNr};
 use floe_fs::{Disk, DiskError, FileSystem, Image, Live, MemFs, OnError, Store, now};
@@ -154,6 +155,11 @@ impl Args {
         mut volume: Volume,
         options: &Options,
     ) -> Result<()> {
+        let counts = volume.superblock().features().ro_compat.contains(RoCompat::QUOTA);
+        if !options.quotas.is_empty() && !counts {
+            let name = self.source.name();
+            eprintln!("floe: {name}: it lacks the feature quota, so limits do not count");
+        }
         volume.enforce_limits(options.quotas.clone());
         if options.colocate {
             volume.colocate();

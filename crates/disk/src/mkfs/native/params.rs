@@ -69,13 +69,13 @@ impl NativeParams {
             return bad("native file systems have flexible groups of 4, 8, 16 or 32 groups (-G)");
         }
         let needed = Incompat::EXTENTS | Incompat::BIT64 | Incompat::FLEX_BG | Incompat::META_BG;
-        let journal = Compat::HAS_JOURNAL | Compat::DIR_INDEX;
+        let journal = Compat::HAS_JOURNAL | Compat::DIR_INDEX | Compat::ORPHAN_FILE;
         if !params.features.incompat.contains(needed)
             || !params.features.compat.contains(journal)
             || !params.ro_compat(RoCompat::METADATA_CSUM)
         {
             return bad("native file systems need the features extent, 64bit, flex_bg, meta_bg, \
-                 has_journal, dir_index and metadata_csum");
+                 has_journal, orphan_file, dir_index and metadata_csum");
         }
         let incompat = Incompat::INLINE_DATA | Incompat::MMP | Incompat::EA_INODE;
         let ro_compat = RoCompat::BIGALLOC | RoCompat::QUOTA | RoCompat::PROJECT;

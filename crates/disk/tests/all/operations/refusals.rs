@@ -53,6 +53,8 @@ fn features_that_cannot_be_written_are_named() {
     assert_eq!(refusal(Profile::Ext4, &recover), Some(ReadOnly::NeedsRecovery));
     let marked = |sb: &mut Superblock| sb.feature_ro_compat |= 0x1000;
     assert_eq!(refusal(Profile::Ext4, &marked), Some(ReadOnly::MarkedReadOnly));
+    let elsewhere = |sb: &mut Superblock| sb.journal_inum = 0;
+    assert_eq!(refusal(Profile::Ext4, &elsewhere), Some(ReadOnly::ExternalJournal));
 }
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, time: time(9), may_use_reserve: false };
