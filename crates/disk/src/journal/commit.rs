@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use floe_blockdev::WriteBlocks;
+use floe_format::ext::jbd2::{Tag, TagFlags};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::native::LOCK;
 use floe_format::native::commit::{self, Dependency};
@@ -14,14 +15,16 @@ use floe_sync::atomic::Ordering;
 use floe_sync::{Arc, MutexGuard, PoisonError};
 
 use super::Journal;
-use super::company::MOST_YIELDS;
+use super::company::{Calls, MOST_YIELDS};
 use super::error::JournalError;
 use super::log::Log;
 use super::shared::{Lock, Shared};
-use super::state::{Closed, Images, TransactionId};
+use super::state::{Closed, Image, Images, TransactionId};
 
 /// Bytes of home blocks that are gathered for one write.
 const MOST_GATHERED: usize = 1 << 20;
+/// Bytes of room that is kept from one write of the log to the next.
+const MOST_SPARE: usize = 1 << 19;
 
 /// The right to write some logs, for one turn of work. Lost without an end (a panic of the device), it ends their journals, so
 /// that nobody waits for ever.
@@ -38,11 +41,14 @@ impl<D: WriteBlocks> Drop for Turn<'_, D> {
             let state = &mut shared.lanes[lane].state;
             (state.working, state.at_flush) = (false, false);
         }
-        if let Err(why) = &self.result {
-            shared.end_lanes(self.lanes.iter().copied(), why);
-        }
-        drop(shared);
-        self.journal.changed.notify_all();
+        let calls = match &self.result {
+            Ok(()) => shared.call(),
+            Err(why) => {
+                shared.end_lanes(self.lanes.iter().copied(), why);
+                shared.call_all()
+            }
+        };
+        self.journal.wake(shared, calls);
     }
 }
 
@@ -50,29 +56,26 @@ impl<D: WriteBlocks> Drop for Turn<'_, D> {
 struct Flushing<'a, D: WriteBlocks> {
     journal: &'a Journal<D>,
     result: Result<(), String>,
-    /// It made something durable. Nobody is woken for a flush that did not, such as that before a commit block, but for those
-    /// who wait to flush themselves.
-    is_news: bool,
 }
 
 impl<D: WriteBlocks> Drop for Flushing<'_, D> {
     fn drop(&mut self) {
         let mut shared = self.journal.lock();
         shared.flushes.running = false;
-        match &self.result {
-            Ok(()) => shared.flushes.done = shared.flushes.begun,
+        let calls = match &self.result {
+            Ok(()) => {
+                shared.flushes.done = shared.flushes.begun;
+                Calls::default()
+            }
             Err(why) => {
                 for lane in &mut shared.lanes {
                     lane.state.failed.get_or_insert_with(|| why.clone());
                 }
                 shared.flushes.failed.get_or_insert_with(|| why.clone());
+                shared.call_all()
             }
-        }
-        let is_news = self.is_news || self.result.is_err() || shared.flushes.waiting > 0;
-        drop(shared);
-        if is_news {
-            self.journal.changed.notify_all();
-        }
+        };
+        self.journal.wake(shared, calls);
     }
 }
 
@@ -99,7 +102,8 @@ impl<D: WriteBlocks> Journal<D> {
             shared.lanes[lane].state.working = true;
         }
         drop(shared);
-        let mut turn = Turn { journal: self, lanes, result: Err("a thread panicked".to_owned()) };
+        let result = Err("a thread panicked".to_owned());
+        let mut turn = Turn { journal: self, lanes, result };
         let result = work(self);
         turn.result = result.as_ref().map(|_| ()).map_err(ToString::to_string);
         drop(turn);
@@ -120,9 +124,7 @@ impl<D: WriteBlocks> Journal<D> {
                 return Ok(());
             }
             if shared.flushes.running {
-                shared.flushes.waiting += 1;
                 shared = self.wait(shared);
-                shared.flushes.waiting -= 1;
                 continue;
             }
             // Others are about to ask for a flush: one serves them, too, if they get there at once.
@@ -141,7 +143,7 @@ impl<D: WriteBlocks> Journal<D> {
         let data_writes = self.data_writes.load(Ordering::SeqCst);
         drop(shared);
         let result = Err("a flush panicked".to_owned());
-        let mut flushing = Flushing { journal: self, result, is_news: false };
+        let mut flushing = Flushing { journal: self, result };
         let began = Instant::now();
         let flushed = self.device.flush().map_err(JournalError::io(doing));
         flushing.result = flushed.as_ref().map(|_| ()).map_err(ToString::to_string);
@@ -149,12 +151,12 @@ impl<D: WriteBlocks> Journal<D> {
             let mut shared = self.lock();
             shared.flushes.took = began.elapsed();
             for (lane, committed) in shared.lanes.iter_mut().zip(committed) {
-                let before = lane.state.durable;
                 lane.state.flushed(committed);
-                flushing.is_news |= lane.state.durable > before;
             }
-            shared.note_served();
+            let calls = shared.note_served();
             shared.data_durable = shared.data_durable.max(data_writes);
+            drop(shared);
+            calls.ring();
         }
         drop(flushing);
         flushed
@@ -250,7 +252,8 @@ impl<D: WriteBlocks> Journal<D> {
             }
             let (why, mut shared) = (error.to_string(), self.lock());
             shared.end_lanes(lost.iter().copied(), &why);
-            drop(shared);
+            let calls = shared.call_all();
+            self.wake(shared, calls);
             at = writing[..at].iter().filter(|one| !lost.contains(&one.lane)).count();
             writing.retain(|one| !lost.contains(&one.lane));
         }
@@ -276,26 +279,43 @@ impl<D: WriteBlocks> Journal<D> {
     /// earlier round of the log left there cannot pass for it, and a torn commit block is whole or none.
     fn write_log(&self, log: &Log, closed: &Closed) -> Result<(), JournalError> {
         let (format, sequence) = (&log.format, closed.id.sequence());
-        let mut stream = log.stream(&self.device, closed.start);
+        let most_bytes = closed.len_blocks as usize * log.block_len();
+        let mut stream = log.stream(&self.device, closed.start, self.spare_bytes(most_bytes));
         for numbers in closed.revoked.chunks(format.revokes_per_block(log.block_len()).max(1)) {
             stream.push(|block| format.write_revoke(block, sequence, numbers))?;
         }
         let images: Vec<_> = closed.images.iter().collect();
         for images in images.chunks(format.tags_per_block(log.block_len()).max(1)) {
-            let mut copies = Vec::with_capacity(images.len());
-            let mut tags = Vec::with_capacity(images.len());
-            for (block, image) in images {
-                let mut copy = image.to_vec();
-                tags.push(format.prepare_data(block.0, sequence, &mut copy));
-                copies.push(copy);
-            }
+            let tag = |(block, image): &(&BlockNr, &Image)| format.tag_of(block.0, sequence, image);
+            let tags: Vec<Tag> = images.iter().map(tag).collect();
             stream.push(|block| format.write_descriptor(block, sequence, &log.uuid, &tags))?;
-            for copy in &copies {
-                stream.push(|block| block.copy_from_slice(copy))?;
+            for ((_, image), tag) in images.iter().zip(&tags) {
+                let escaped = tag.flags.contains(TagFlags::ESCAPE);
+                stream.push_copy(image, |copy| {
+                    if let Some(word) = copy.get_mut(..4).filter(|_| escaped) {
+                        word.fill(0);
+                    }
+                })?;
             }
         }
         stream.push(|_| ())?;
-        stream.finish()
+        self.spare(stream.finish()?);
+        Ok(())
+    }
+
+    /// Room for bytes that are gathered for one write: that of the last one, if nobody else has it.
+    fn spare_bytes(&self, most_bytes: usize) -> Vec<u8> {
+        let mut spare =
+            std::mem::take(&mut *self.gathered.lock().unwrap_or_else(PoisonError::into_inner));
+        spare.reserve(most_bytes.min(MOST_GATHERED));
+        spare
+    }
+
+    /// Keeps that room for the next one.
+    fn spare(&self, bytes: Vec<u8>) {
+        if bytes.capacity() <= MOST_SPARE {
+            *self.gathered.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
+        }
     }
 
     fn write_commit(
@@ -306,14 +326,15 @@ impl<D: WriteBlocks> Journal<D> {
         dependencies: &[Dependency],
     ) -> Result<(), JournalError> {
         let at = log.ring.advance(closed.start, closed.len_blocks - 1);
-        let mut stream = log.stream(&self.device, at);
+        let mut stream = log.stream(&self.device, at, self.spare_bytes(log.block_len()));
         let (sequence, (seconds, nanoseconds)) = (closed.id.sequence(), time);
         stream.push(|block| {
             log.format.write_commit(block, sequence, seconds, nanoseconds);
             commit::put(block, dependencies);
             log.format.seal_commit(block);
         })?;
-        stream.finish()
+        self.spare(stream.finish()?);
+        Ok(())
     }
 
     /// Writes the superblock in its place, where it is never logged: as one of a file system in use.
@@ -361,9 +382,11 @@ impl<D: WriteBlocks> Journal<D> {
             self.flush_all("flushing what went home")?;
             self.write_home(&records)?;
         }
-        self.lock().lanes[lane].state.end_homing();
+        let mut shared = self.lock();
+        shared.lanes[lane].state.end_homing();
         // Flushes that came meanwhile made something durable now.
-        self.changed.notify_all();
+        let calls = shared.call_served();
+        self.wake(shared, calls);
         self.flush_all("flushing what went home")?;
         let (start, id) = homeward.tail;
         log.write_superblock(&self.device, id.sequence(), start, 0)?;

@@ -4,11 +4,15 @@
 //! transaction waits for as many as there were then, the time of a flush at most: a program that comes too late for the transaction
 //! waits for the rest of one flush and for two more. After three waits in vain a few commits do not wait. Where flushes take next to
 //! no time, or where nobody else waited, nobody waits at all.
+//!
+//! Nobody is woken in vain: a flush wakes those whom it served. One of the others goes on with the logs that nobody writes
+//! ([`Shared::call`]); when he leaves, he calls the next.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use floe_blockdev::WriteBlocks;
-use floe_sync::{PoisonError, thread};
+use floe_sync::{Arc, Condvar, MutexGuard, PoisonError, thread};
 
 use super::Journal;
 use super::shared::{Flushes, Shared};
@@ -42,15 +46,61 @@ impl Flushes {
     }
 }
 
+/// A thread that waits for transactions.
+#[derive(Debug)]
+pub(super) struct Unserved {
+    goals: Vec<(usize, TransactionId)>,
+    bell: Arc<Condvar>,
+    sleep: Sleep,
+}
+
+/// Whether a thread that waits is asleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sleep {
+    Awake,
+    Asleep,
+    /// Somebody has called it, to go on with its logs or because it is served.
+    Called,
+}
+
+/// Threads that are to be woken, once the lock is free.
+#[derive(Debug, Default)]
+#[must_use]
+pub(super) struct Calls(Vec<Arc<Condvar>>);
+
+impl Calls {
+    pub(super) fn ring(self) {
+        self.0.iter().for_each(|bell| bell.notify_one());
+    }
+}
+
 /// A thread that waits for its changes; dropped when it leaves.
 pub(super) struct Waiter<'j, D: WriteBlocks> {
     journal: &'j Journal<D>,
     number: u64,
+    bell: Arc<Condvar>,
+}
+
+impl<D: WriteBlocks> Waiter<'_, D> {
+    /// Sleeps until a flush has served it, its logs may be free, or something failed.
+    pub(super) fn sleep<'a>(&self, mut shared: MutexGuard<'a, Shared>) -> MutexGuard<'a, Shared> {
+        let Some(own) = shared.flushes.unserved.get_mut(&self.number) else { return shared };
+        own.sleep = Sleep::Asleep;
+        let mut shared = self.bell.wait(shared).unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = shared.flushes.unserved.get_mut(&self.number) {
+            own.sleep = Sleep::Awake;
+        }
+        shared
+    }
 }
 
 impl<D: WriteBlocks> Drop for Waiter<'_, D> {
     fn drop(&mut self) {
-        self.journal.lock().flushes.unserved.remove(&self.number);
+        let mut shared = self.journal.lock();
+        shared.flushes.unserved.remove(&self.number);
+        let calls = shared.call();
+        drop(shared);
+        calls.ring();
     }
 }
 
@@ -61,11 +111,62 @@ impl Shared {
     }
 
     /// A flush has ended: whoever has his changes now waits no more, although he may not be awake yet.
-    pub(super) fn note_served(&mut self) {
-        let mut unserved = std::mem::take(&mut self.flushes.unserved);
-        self.flushes.waiters = unserved.len();
-        unserved.retain(|_, goals| self.lacks_any(goals));
+    pub(super) fn note_served(&mut self) -> Calls {
+        self.flushes.waiters = self.flushes.unserved.len();
+        self.call_served()
+    }
+
+    /// Calls those who have their changes.
+    pub(super) fn call_served(&mut self) -> Calls {
+        let (mut unserved, mut calls) =
+            (std::mem::take(&mut self.flushes.unserved), Calls::default());
+        unserved.retain(|_, own| {
+            let lacks = self.lacks_any(&own.goals);
+            if !lacks && own.sleep == Sleep::Asleep {
+                calls.0.push(Arc::clone(&own.bell));
+            }
+            lacks
+        });
         self.flushes.unserved = unserved;
+        calls
+    }
+
+    /// Calls threads that can go on now, one for logs that share changes; none for logs that others are writing, or for which
+    /// a thread is awake that waits for them: each goes on with them or calls others when it leaves.
+    pub(super) fn call(&mut self) -> Calls {
+        let (mut unserved, mut calls) =
+            (std::mem::take(&mut self.flushes.unserved), Calls::default());
+        let lanes_of = |own: &Unserved| {
+            let lacks =
+                |&&(lane, id): &&(usize, TransactionId)| self.lanes[lane].state.durable < id;
+            self.closure(own.goals.iter().filter(lacks).map(|(lane, _)| *lane))
+        };
+        let awake = unserved.values().filter(|own| own.sleep != Sleep::Asleep);
+        let mut busy: BTreeSet<usize> = awake.flat_map(lanes_of).collect();
+        busy.extend((0..self.lanes.len()).filter(|lane| self.lanes[*lane].state.working));
+        for own in unserved.values_mut().filter(|own| own.sleep == Sleep::Asleep) {
+            let lanes = lanes_of(own);
+            if lanes.is_disjoint(&busy) {
+                busy.extend(lanes);
+                own.sleep = Sleep::Called;
+                calls.0.push(Arc::clone(&own.bell));
+            }
+        }
+        self.flushes.unserved = unserved;
+        calls
+    }
+
+    /// Calls all: a log has ended.
+    pub(super) fn call_all(&mut self) -> Calls {
+        let asleep = self.flushes.unserved.values_mut().filter(|own| own.sleep == Sleep::Asleep);
+        Calls(
+            asleep
+                .map(|own| {
+                    own.sleep = Sleep::Called;
+                    Arc::clone(&own.bell)
+                })
+                .collect(),
+        )
     }
 }
 
@@ -79,11 +180,13 @@ impl<D: WriteBlocks> Journal<D> {
         let flushes = &mut shared.flushes;
         let number = flushes.next_waiter;
         flushes.next_waiter += 1;
-        flushes.unserved.insert(number, goals.to_vec());
+        let bell = Arc::new(Condvar::new());
+        let own = Unserved { goals: goals.to_vec(), bell: Arc::clone(&bell), sleep: Sleep::Awake };
+        flushes.unserved.insert(number, own);
         if flushes.expected.is_some_and(|count| flushes.unserved.len() >= count) {
             self.company.notify_all();
         }
-        Waiter { journal: self, number }
+        Waiter { journal: self, number, bell }
     }
 
     /// Waits a little until as many wait for their changes as when the last flush ended. Returns whether it waited.
@@ -123,7 +226,7 @@ impl<D: WriteBlocks> Journal<D> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use floe_blockdev::MemDevice;
     use floe_format::ext::inode::Timestamp;
@@ -179,7 +282,7 @@ mod tests {
         let mut shared = journal.lock();
         let last = shared.lanes[0].state.last();
         let waiters = [last, last.next()].map(|id| journal.begin_to_wait(&mut shared, &[(0, id)]));
-        shared.note_served();
+        shared.note_served().ring();
         assert_eq!((shared.flushes.waiters, shared.flushes.unserved.len()), (2, 1));
         drop(shared);
         drop(waiters);

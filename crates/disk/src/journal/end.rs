@@ -9,6 +9,7 @@ use floe_format::{Geometry, GroupNr};
 use floe_sync::{Arc, PoisonError};
 
 use super::Journal;
+use super::company::Calls;
 use super::error::JournalError;
 use super::shared::{Lane, Lock};
 
@@ -23,8 +24,7 @@ impl<D: WriteBlocks> Drop for Setting<'_, D> {
         if shared.lock == Lock::Setting {
             shared.lock = Lock::Open;
         }
-        drop(shared);
-        self.journal.changed.notify_all();
+        self.journal.wake(shared, Calls::default());
     }
 }
 

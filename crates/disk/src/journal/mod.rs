@@ -38,6 +38,8 @@ mod end;
 mod error;
 mod handles;
 mod in_log;
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
 mod loan;
 mod log;
 mod open;
@@ -64,6 +66,7 @@ pub use state::TransactionId;
 pub use takeover::take_over;
 pub use tx::JournalTx;
 
+use company::Calls;
 use handles::Handles;
 use shared::Shared;
 
@@ -91,12 +94,14 @@ pub struct Journal<D> {
     /// The primary superblock of the device, as long as it is never logged. Held while it is written, so that an older one never
     /// replaces a newer one.
     superblock_writes: Mutex<[u8; Superblock::SIZE]>,
-    /// Told whenever a turn of work or a flush ends.
+    /// Told whenever a turn of work or a flush ends, those who do not wait for changes of theirs.
     changed: Condvar,
     /// Told when as many wait for their changes as a commit waits for.
     company: Condvar,
     /// Writes of data that have ended.
     data_writes: AtomicU64,
+    /// Room for what is written to a log next.
+    gathered: Mutex<Vec<u8>>,
 }
 
 impl<D: WriteBlocks> Journal<D> {
@@ -303,7 +308,7 @@ impl<D: WriteBlocks> Journal<D> {
         goals: impl FnOnce(&Shared) -> Vec<(usize, TransactionId)>,
         data_writes: u64,
     ) -> Result<(), JournalError> {
-        let (goals, _waiter) = {
+        let (goals, waiter) = {
             let mut shared = self.lock();
             let goals = goals(&shared);
             shared.want(&goals);
@@ -327,14 +332,16 @@ impl<D: WriteBlocks> Journal<D> {
                     return Ok(());
                 }
                 // With no log to write, a flush covers the data; so does one that others wait for.
+                let calls = shared.call();
                 drop(shared);
+                calls.ring();
                 self.flush_all("flushing data")?;
                 shared = self.lock();
                 continue;
             }
             let lanes = shared.closure(left);
             if lanes.iter().any(|&lane| shared.lanes[lane].state.working) {
-                shared = self.wait(shared);
+                shared = waiter.sleep(shared);
                 continue;
             }
             shared = self.turn(shared, &lanes, |journal| journal.step(&lanes, &goals))?;
@@ -379,8 +386,22 @@ impl<D: WriteBlocks> Journal<D> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, shared: MutexGuard<'a, Shared>) -> MutexGuard<'a, Shared> {
-        self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner)
+    /// Waits for anything but changes.
+    fn wait<'a>(&self, mut shared: MutexGuard<'a, Shared>) -> MutexGuard<'a, Shared> {
+        shared.flushes.waiting += 1;
+        let mut shared = self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);
+        shared.flushes.waiting -= 1;
+        shared
+    }
+
+    /// Wakes these, and those who wait for anything else.
+    fn wake(&self, shared: MutexGuard<'_, Shared>, calls: Calls) {
+        let is_awaited = shared.flushes.waiting > 0;
+        drop(shared);
+        calls.ring();
+        if is_awaited {
+            self.changed.notify_all();
+        }
     }
 
     /// Blocks of which a range of bytes has a part.

@@ -98,6 +98,7 @@ impl<D: WriteBlocks> Journal<D> {
             changed: Condvar::new(),
             company: Condvar::new(),
             data_writes: AtomicU64::new(0),
+            gathered: Mutex::default(),
         })
     }
 }

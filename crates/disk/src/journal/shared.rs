@@ -10,6 +10,7 @@ use floe_format::native::lot::{LotRecord, lot_groups};
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 use floe_sync::Arc;
 
+use super::company::Unserved;
 use super::log::Log;
 use super::state::{Image, Images, State, TransactionId};
 
@@ -43,14 +44,14 @@ pub(super) struct Flushes {
     pub(super) begun: u64,
     pub(super) done: u64,
     pub(super) running: bool,
-    /// Threads that wait for its end, to flush what it does not cover.
+    /// Threads that wait for its end, to flush what it does not cover, or for anything else but their changes.
     pub(super) waiting: usize,
     /// Time that the last one took.
     pub(super) took: Duration,
     /// Threads that waited for changes when it ended, those that it served among them.
     pub(super) waiters: usize,
-    /// The transactions that each thread waits for, as long as one of them is not durable.
-    pub(super) unserved: BTreeMap<u64, Vec<(usize, TransactionId)>>,
+    /// Threads that wait for transactions of which one at least is not durable.
+    pub(super) unserved: BTreeMap<u64, Unserved>,
     pub(super) next_waiter: u64,
     /// A commit waits until so many threads wait for their changes.
     pub(super) expected: Option<usize>,
