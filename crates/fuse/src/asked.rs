@@ -23,11 +23,16 @@ const UNKNOWN_ID: u32 = u32::MAX;
 
 impl<S: Store> Adapter<'_, S> {
     /// `chown` that changes neither owner nor group: set-user-ID and set-group-ID go, and nothing is left to do for an immutable
-    /// file.
-    pub(crate) fn owned_again(&self, inode: InodeNr, by: (u32, u32)) -> Result<Fields, FsError> {
+    /// file. Before a write the kernel asks for the same, without a time, and anybody may who has the file open for writing.
+    pub(crate) fn owned_again(
+        &self,
+        inode: InodeNr,
+        by: (u32, u32),
+        timed: bool,
+    ) -> Result<Fields, FsError> {
         let file = self.fs.attributes(inode)?;
         let permissions = self.without_ids(inode, by, None)?;
-        let judged = by.0 == UNKNOWN_ID;
+        let judged = by.0 == UNKNOWN_ID || !timed && self.writers.has(inode);
         let may = judged || by.0 == 0 || by.0 == file.uid || permissions.is_none();
         if !may || file.flags.contains(InodeFlags::IMMUTABLE) {
             return Err(FsError::NotPermitted);
@@ -98,8 +103,7 @@ impl<S: Store> Adapter<'_, S> {
     }
 
     /// Lets the kernel write back what it keeps of a file that replaces another one by rename, so that the name never leads to a
-    /// file without the content that was written before. Content of closed files has arrived already. If too many do so at
-    /// a time for half a second, the rename goes on without.
+    /// file without the content that was written before. Content of closed files has arrived already.
     pub(crate) fn write_back_what_replaces(
         &self,
         from: &Place<'_>,
@@ -117,13 +121,17 @@ impl<S: Store> Adapter<'_, S> {
         let Some(replaced) = regular(find(to)) else { return };
         let moved = regular(find(from)).filter(|moved| *moved != replaced);
         let exchanged = Some(replaced).filter(|_| mode == RenameMode::Exchange);
-        for inode in moved.into_iter().chain(exchanged) {
-            let mut tries = 0;
-            while self.writers.has(inode) && !self.write_back(inode) && tries < MOST_TRIES {
-                tries += 1;
-                before_waiting();
-                thread::sleep(TRY_EVERY);
-            }
+        moved.into_iter().chain(exchanged).for_each(|inode| self.write_back_now(inode));
+    }
+
+    /// Lets the kernel write back what it keeps of a file that somebody may write to. If too many do so at a time for half a
+    /// second, nothing is written.
+    pub(crate) fn write_back_now(&self, inode: InodeNr) {
+        let mut tries = 0;
+        while self.writers.has(inode) && !self.write_back(inode) && tries < MOST_TRIES {
+            tries += 1;
+            before_waiting();
+            thread::sleep(TRY_EVERY);
         }
     }
 }

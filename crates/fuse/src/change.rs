@@ -184,11 +184,9 @@ impl<S: Store> Adapter<'_, S> {
         by: (u32, u32),
         asked: &SetattrIn,
     ) -> Result<(Option<u64>, Fields), FsError> {
-        if SetattrFields::from_bits_truncate(asked.valid)
-            .difference(SetattrFields::CTIME)
-            .is_empty()
-        {
-            return Ok((None, self.owned_again(inode, by)?));
+        let valid = SetattrFields::from_bits_truncate(asked.valid);
+        if valid.difference(SetattrFields::CTIME).is_empty() {
+            return Ok((None, self.owned_again(inode, by, !valid.is_empty())?));
         }
         let (size_bytes, mut change) = fields_of(asked);
         if change.accessed.is_some() && !is_now(asked) {
@@ -365,6 +363,10 @@ impl<S: Store> Adapter<'_, S> {
         flags: InodeFlags,
         project: Option<u32>,
     ) -> Result<(), FsError> {
+        // An immutable file takes no content, and what was written before must not be lost (Linux: `ext4_ioctl_setflags`).
+        if self.writeback && flags.difference(file.flags).contains(InodeFlags::IMMUTABLE) {
+            self.write_back_now(file.inode);
+        }
         let change = Fields { flags: Some(flags), project, ..Fields::default() };
         let kind = OpKind::Change { inode: file.inode, size_bytes: None, change };
         let (uid, gid) = by;

@@ -340,3 +340,26 @@ fn an_image_with_journals_of_cubes_is_written_again_after_a_kill() {
     ours.unmount();
     judge(&image, "killed");
 }
+
+/// The kernel tells whoever asks next about a file that could not be written back, of whatever cube.
+#[test]
+fn a_full_cube_does_not_keep_files_from_moving_into_another() {
+    if !can_mount() {
+        return;
+    }
+    let image = native();
+    assert_eq!(cube(&image, "create", &["/web", "--max-size", "16M"]).0, 0);
+    assert_eq!(cube(&image, "create", &["/db"]).0, 0);
+    let ours = Ours::new(image.path(), &[]);
+    for at in 0..10 {
+        // Errors come here, or when the kernel writes back.
+        let _ = fs::write(ours.path().join(format!("web/file{at}")), vec![1; 2 << 20]);
+    }
+    plant(&ours.path().join("tree"));
+    let place = |name: &str| ours.path().join(name).to_str().unwrap().to_owned();
+    let moved = floe(&["cube", "move-in", &place("tree"), &place("db")]);
+    assert_eq!((moved.code, moved.err.as_str()), (0, ""), "{}", moved.out);
+    // It tells that the full cube lost something.
+    let _ = ours.end();
+    judge(&image, "moved beside a full cube");
+}

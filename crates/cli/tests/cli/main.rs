@@ -29,6 +29,7 @@ mod mkfs_block_map;
 mod mkfs_from;
 mod monitoring;
 mod mount;
+mod mount_attributes;
 mod mount_killed;
 mod mount_limits;
 mod mounted_cubes;

@@ -51,6 +51,14 @@ impl Stored {
         self.name_index == name_index && self.name == name
     }
 
+    /// The inode that holds the value.
+    const fn holder(&self) -> Option<InodeNr> {
+        match self.value {
+            Value::Inode(holder, ..) => Some(holder),
+            Value::Here(_) => None,
+        }
+    }
+
     fn as_new(&self) -> NewXattr<'_> {
         let value = match &self.value {
             Value::Here(value) => NewValue::Here(value),
@@ -253,6 +261,10 @@ impl Op<'_> {
     ) -> Result<(), OpError> {
         let (mut inner, mut outer) = (self.in_inode(inode)?, self.in_block(inode)?);
         let (inner_before, outer_before) = (inner.clone(), outer.clone());
+        // Values of a block that others use count once for the block, which stays as it is.
+        let block = self.attribute_block(inode)?;
+        let is_shared =
+            block.map_or(Ok(false), |block| Ok::<_, OpError>(self.sharers(block)? > 1))?;
         let old = inner.iter().chain(&outer).find(|one| one.is(index, name)).cloned();
         match (mode, &old) {
             (SetMode::Create, Some(_)) => return Err(OpError::Exists),
@@ -276,10 +288,32 @@ impl Op<'_> {
         if outer != outer_before {
             self.write_outer(inode, &outer)?;
         }
-        if let Some(Stored { value: Value::Inode(holder, ..), .. }) = old {
-            self.drop_value(holder)?;
+        let (before, after) =
+            (inner_before.iter().chain(&outer_before), inner.iter().chain(&outer));
+        let units = self.volume.geometry().count_units(inode.flags()).cast_signed();
+        let change = units * (self.value_blocks(after) - self.value_blocks(before));
+        inode.set_blocks(inode.blocks().saturating_add_signed(change));
+        if outer != outer_before && is_shared {
+            for value in outer.iter().filter_map(Stored::holder) {
+                self.count_value(value, 1)?;
+            }
+        }
+        let is_own = |old: &Stored| inner_before.contains(old) || !is_shared;
+        if let Some(holder) = old.filter(is_own).as_ref().and_then(Stored::holder) {
+            self.count_value(holder, -1)?;
         }
         Ok(())
+    }
+
+    /// Blocks that `i_blocks` counts for values in inodes of their own: whole clusters of each.
+    fn value_blocks<'s>(&self, all: impl Iterator<Item = &'s Stored>) -> i64 {
+        let geo = self.volume.geometry();
+        let cluster_bytes = u64::from(geo.block_size) << geo.cluster_bits;
+        let clusters = all.map(|one| match one.value {
+            Value::Inode(_, size_bytes, _) => u64::from(size_bytes).div_ceil(cluster_bytes),
+            Value::Here(_) => 0,
+        });
+        (clusters.sum::<u64>() << geo.cluster_bits).cast_signed()
     }
 
     /// Sets the feature that attributes need.
@@ -395,20 +429,20 @@ impl Op<'_> {
             self.drop_block(inode)?;
         }
         for one in all {
-            if let Value::Inode(holder, ..) = one.value {
-                self.drop_value(holder)?;
+            if let Some(holder) = one.holder() {
+                self.count_value(holder, -1)?;
             }
         }
         Ok(())
     }
 
-    /// Counts one user less of an inode that holds a value; without any it is an orphan, which goes like any other.
-    fn drop_value(&mut self, holder: InodeNr) -> Result<(), OpError> {
+    /// Counts users of an inode that holds a value; without any it is an orphan, which goes like any other.
+    fn count_value(&mut self, holder: InodeNr, change: i64) -> Result<(), OpError> {
         let mut inode = self.inode(holder)?;
         if !inode.flags().contains(InodeFlags::EA_INODE) {
             return Err(DAMAGED);
         }
-        let users = value_inode::refcount(&inode.base).saturating_sub(1);
+        let users = value_inode::refcount(&inode.base).saturating_add_signed(change);
         value_inode::set_refcount(&mut inode.base, users);
         if users == 0 {
             inode.base.links_count = 0;

@@ -250,9 +250,7 @@ impl Op<'_> {
     ) -> Result<(), OpError> {
         let mut inode = self.open_file(data, number)?;
         let (size, end) = (inode.size_bytes(), at.saturating_add(bytes.len() as u64));
-        if inode.flags().contains(InodeFlags::APPEND) && at < size {
-            return Err(OpError::NotPermitted("the file is append-only"));
-        }
+        // That a file is append-only is judged where it is opened, as by Linux: a page cache writes whole pages, old bytes too.
         if end > self.volume.most_bytes(&inode) {
             return Err(OpError::TooLarge);
         }

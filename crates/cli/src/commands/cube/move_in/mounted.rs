@@ -94,8 +94,9 @@ fn attempt(source: &Path, cube: &Path) -> Result<Moved> {
     let all = live::list(&cube)?;
     let tops = all.iter().filter_map(|shown| shown["inode"].as_u64()).collect();
     let tree = Mounted { device: of_cube.dev(), cube: &cube, changed: RefCell::default() };
-    // Content that programs wrote before, with its times, must be in the file system first.
-    rustix::fs::syncfs(File::open(&cube)?)?;
+    // Content that programs wrote before, with its times, must be in the file system first. The call tells errors of any file
+    // of the file system, perhaps of a full cube long ago: those of files that are moved come when they are made durable.
+    let _ = rustix::fs::syncfs(File::open(&cube)?);
     // Held until the end: two runs in one directory would take each other's copies for left ones.
     let parent = File::open(source.parent().context("the source must end with a name")?)?;
     if rustix::fs::flock(&parent, FlockOperation::NonBlockingLockExclusive).is_err() {

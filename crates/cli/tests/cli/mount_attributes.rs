@@ -1,0 +1,145 @@
+//! `floe mount`: flags of files and extended attributes, beside what Linux makes of them.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use floe_testkit::{Image, build, kernel, oracle};
+use rustix::fs::{IFlags, XattrFlags, ioctl_getflags, ioctl_setflags, removexattr, setxattr};
+use rustix::io::Errno;
+
+use super::mount::{Ours, can_mount};
+
+fn made(options: &[&str]) -> Image {
+    let image = Image::empty(32 << 20).unwrap();
+    build::mke2fs(image.path(), &[&["-q", "-t", "ext4"], options].concat()).unwrap();
+    image
+}
+
+/// The kernel keeps what programs write, and writes back whole pages: bytes before the end of an append-only file too, and bytes
+/// that were written before the file became immutable.
+#[test]
+fn append_only_and_immutable_files_keep_what_was_written() {
+    if !can_mount() {
+        return;
+    }
+    for options in ["rw", "nodelalloc", "nowriteback_cache", "open=fast"] {
+        let image = made(&[]);
+        let ours = Ours::new(image.path(), &["-o", options]);
+        let set = |file: &File, flag: IFlags| {
+            let before = ioctl_getflags(file).unwrap();
+            ioctl_setflags(file, before | flag).unwrap();
+        };
+        let (log, fixed) = (ours.path().join("log"), ours.path().join("fixed"));
+        let mut file = File::create(&log).unwrap();
+        file.write_all(b"one\n").unwrap();
+        set(&file, IFlags::APPEND);
+        for line in [b"two\n".as_slice(), &[b'3'; 5000], b"four\n"] {
+            let mut log = File::options().append(true).open(&log).unwrap();
+            log.write_all(line).unwrap();
+            log.sync_all().unwrap();
+        }
+        // A file that is open for writing may be written anywhere, as on Linux.
+        file.write_all_at(b"ONE", 0).unwrap();
+        drop(file);
+        let assert_protected = |path| {
+            // The kernel asks nobody with open=fast.
+            let opened = File::options().write(true).open(path).map(drop);
+            let error = opened.err().and_then(|error| Errno::from_io_error(&error));
+            let expected = Some(Errno::PERM).filter(|_| options != "open=fast");
+            assert_eq!(error, expected, "{options}");
+        };
+        assert_protected(&log);
+        let mut file = File::create(&fixed).unwrap();
+        file.write_all(&[5; 10_000]).unwrap();
+        set(&file, IFlags::IMMUTABLE);
+        drop(file);
+        assert_protected(&fixed);
+        ours.unmount();
+        let ours = Ours::new(image.path(), &["-o", "ro"]);
+        let expected = [b"ONE\ntwo\n".as_slice(), &[b'3'; 5000], b"four\n"].concat();
+        assert!(fs::read(ours.path().join("log")).unwrap() == expected, "{options}");
+        assert!(fs::read(ours.path().join("fixed")).unwrap() == [5; 10_000], "{options}");
+        ours.unmount();
+        assert!(oracle::e2fsck(&image).unwrap().clean(), "{options}");
+    }
+}
+
+/// Values in inodes of their own count in `i_blocks` of their owners, and each block of attributes counts as a user of them.
+#[test]
+fn large_values_are_removed_and_replaced() {
+    if !can_mount() || kernel::mount_available().is_err() {
+        return;
+    }
+    for size in ["-I256", "-I128"] {
+        let image = made(&["-O", "ea_inode", size]);
+        let theirs = kernel::Mounted::new(image.path(), "").unwrap();
+        let names = ["removed", "replaced", "deleted", "other", "kept"];
+        for name in names {
+            let path = theirs.path().join(name);
+            File::create(&path).unwrap();
+            // Equal values, which Linux keeps once, and equal blocks of attributes, if the inodes have no room.
+            for (name, value) in [("user.a", [1; 5000].as_slice()), ("user.b", &[2; 9000])] {
+                setxattr(&path, name, value, XattrFlags::empty()).unwrap();
+            }
+        }
+        theirs.unmount().unwrap();
+        assert!(oracle::e2fsck(&image).unwrap().clean());
+        let ours = Ours::new(image.path(), &[]);
+        let path = |name| ours.path().join(name);
+        removexattr(path("removed"), "user.a").unwrap();
+        setxattr(path("replaced"), "user.b", b"small", XattrFlags::empty()).unwrap();
+        fs::remove_file(path("deleted")).unwrap();
+        setxattr(path("other"), "user.c", b"another", XattrFlags::empty()).unwrap();
+        ours.unmount();
+        let told = oracle::e2fsck(&image).unwrap();
+        assert!(told.clean(), "{size}: {told:?}");
+        let theirs = kernel::Mounted::new(image.path(), "ro").unwrap();
+        let has = |name: &str, attribute: &str| {
+            let mut value = vec![0; 10_000];
+            let found = rustix::fs::getxattr(theirs.path().join(name), attribute, &mut value[..]);
+            found.map(|len| value[..len].to_vec())
+        };
+        let (a, b) = (Ok(vec![1; 5000]), Ok(vec![2; 9000]));
+        assert_eq!((has("removed", "user.a"), has("removed", "user.b")), (Err(Errno::NODATA), b));
+        assert_eq!(has("replaced", "user.a"), a);
+        assert_eq!(has("replaced", "user.b"), Ok(b"small".to_vec()));
+        assert_eq!(has("other", "user.c"), Ok(b"another".to_vec()));
+        for name in ["other", "kept"] {
+            assert_eq!(has(name, "user.a"), Ok(vec![1; 5000]), "{name}");
+            assert_eq!(has(name, "user.b"), Ok(vec![2; 9000]), "{name}");
+        }
+        theirs.unmount().unwrap();
+    }
+}
+
+/// Whoever may write to a file but does not own it takes its set-user-ID and set-group-ID away by writing.
+#[test]
+fn a_write_by_somebody_else_ends_set_ids() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    for options in ["rw", "nowriteback_cache", "open=fast"] {
+        let image = made(&[]);
+        let ours = Ours::new(image.path(), &["-o", options]);
+        fs::set_permissions(ours.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let path = ours.path().join("program");
+        fs::write(&path, b"content").unwrap();
+        chown(&path, Some(1000), Some(1000)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+        let stranger = |program: &str, arguments: &[&str]| {
+            let mut command = Command::new(program);
+            command.args(arguments).current_dir(ours.path()).uid(1001).gid(1001);
+            command.output().unwrap().status.success()
+        };
+        let refused = "import os; os.chown('program', -1, -1)";
+        let refuses = !stranger("python3", &["-c", refused]);
+        assert!(refuses, "{options}: nobody but the owner may do so without writing");
+        let dd = ["if=/dev/zero", "of=program", "bs=1", "count=3", "conv=notrunc"];
+        assert!(stranger("dd", &dd), "{options}");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "{options}");
+        ours.unmount();
+    }
+}
