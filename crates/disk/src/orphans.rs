@@ -7,6 +7,8 @@ use floe_format::{BlockNr, InodeNr};
 /// All orphans, and where each is noted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Orphans {
+    /// Whatever loses its last name is deleted at once instead.
+    pub(crate) avoids: bool,
     /// Those of the list, its head last.
     pub(crate) list: Vec<InodeNr>,
     /// Those of the file and of cubes: block of `blocks`, and slot in it.

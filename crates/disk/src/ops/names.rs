@@ -87,10 +87,10 @@ impl Volume {
     /// Runs operations after which nobody has open what lost its last name: it is deleted with the name, and was never an
     /// orphan. One that would take more than a step is refused with [`OpError::TooLong`].
     pub fn erasing<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> T {
-        self.erases = true;
+        self.orphans.avoids = true;
         // An operation that panics ends as one that fails.
         let done = run(self);
-        self.erases = false;
+        self.orphans.avoids = false;
         done
     }
 
@@ -236,7 +236,7 @@ impl Op<'_> {
         self.touch(inode, &[TimeField::Change]);
         let last = inode.base.links_count == 0;
         // One that is being cut is an orphan already, and its cutting ends first.
-        if last && self.volume.erases && !self.volume.cutting.contains(&inode.number) {
+        if last && self.volume.orphans.avoids && !self.volume.cutting.contains(&inode.number) {
             self.reach = Reach::Steps;
             return match self.delete(inode)? {
                 Step::Done => Ok(Removed { inode: inode.number, last }),

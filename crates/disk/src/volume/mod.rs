@@ -48,8 +48,6 @@ pub struct Volume {
     pub(crate) cutting: BTreeSet<InodeNr>,
     /// An operation could not be put into its transaction as a whole.
     pub(crate) stopped: bool,
-    /// Whatever loses its last name is deleted at once.
-    pub(crate) erases: bool,
     /// Blocks that an operation may change.
     pub(crate) most_changed: usize,
     /// Blocks that the last operation changed.
@@ -213,7 +211,6 @@ impl Volume {
             orphans: Orphans::default(),
             cutting: BTreeSet::new(),
             stopped: false,
-            erases: false,
             most_changed,
             last_changed: 0,
             was_clean,
