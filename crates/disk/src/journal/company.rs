@@ -36,7 +36,9 @@ pub(super) const MOST_YIELDS: u32 = 3;
 impl Flushes {
     /// How long a commit waits for others, by the time that the last flush took.
     fn patience(&self) -> Duration {
-        if self.took < LEAST { Duration::ZERO } else { self.took }
+        // Explorations of interleavings have no clock, so that this wait would have no end there.
+        let no_clock = cfg!(feature = "shuttle");
+        if no_clock || self.took < LEAST { Duration::ZERO } else { self.took }
     }
 
     /// How often a flush looks for the logs of others.
@@ -46,49 +48,61 @@ impl Flushes {
     }
 }
 
-/// A thread that waits for transactions.
-#[derive(Debug)]
-pub(super) struct Unserved {
-    goals: Vec<(usize, TransactionId)>,
+/// Transactions that somebody waits for: the log, and the number in it.
+pub(super) type Goals = Vec<(usize, TransactionId)>;
+
+/// Threads that wait for the same transactions.
+#[derive(Debug, Default)]
+pub(super) struct Crowd {
     bell: Arc<Condvar>,
-    sleep: Sleep,
+    awake: usize,
+    asleep: usize,
+    /// Those who are asleep and were called, to go on with their logs.
+    called: usize,
 }
 
-/// Whether a thread that waits is asleep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sleep {
-    Awake,
-    Asleep,
-    /// Somebody has called it, to go on with its logs or because it is served.
-    Called,
-}
-
-/// Threads that are to be woken, once the lock is free.
+/// Bells that are to be rung once the lock is free: for one thread, or for all of a crowd.
 #[derive(Debug, Default)]
 #[must_use]
-pub(super) struct Calls(Vec<Arc<Condvar>>);
+pub(super) struct Calls(Vec<(Arc<Condvar>, bool)>);
 
 impl Calls {
     pub(super) fn ring(self) {
-        self.0.iter().for_each(|bell| bell.notify_one());
+        for (bell, all) in self.0 {
+            if all { bell.notify_all() } else { bell.notify_one() }
+        }
+    }
+}
+
+impl Flushes {
+    /// Threads that wait for changes.
+    pub(super) fn waiting_for_changes(&self) -> usize {
+        self.unserved.values().map(|crowd| crowd.awake + crowd.asleep).sum()
     }
 }
 
 /// A thread that waits for its changes; dropped when it leaves.
 pub(super) struct Waiter<'j, D: WriteBlocks> {
     journal: &'j Journal<D>,
-    number: u64,
+    goals: Goals,
     bell: Arc<Condvar>,
 }
 
 impl<D: WriteBlocks> Waiter<'_, D> {
+    /// The crowd that it is one of; `None` once that is served.
+    fn crowd<'s>(&self, shared: &'s mut Shared) -> Option<&'s mut Crowd> {
+        let crowd = shared.flushes.unserved.get_mut(&self.goals);
+        crowd.filter(|crowd| Arc::ptr_eq(&crowd.bell, &self.bell))
+    }
+
     /// Sleeps until a flush has served it, its logs may be free, or something failed.
     pub(super) fn sleep<'a>(&self, mut shared: MutexGuard<'a, Shared>) -> MutexGuard<'a, Shared> {
-        let Some(own) = shared.flushes.unserved.get_mut(&self.number) else { return shared };
-        own.sleep = Sleep::Asleep;
+        let Some(crowd) = self.crowd(&mut shared) else { return shared };
+        (crowd.awake, crowd.asleep) = (crowd.awake - 1, crowd.asleep + 1);
         let mut shared = self.bell.wait(shared).unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = shared.flushes.unserved.get_mut(&self.number) {
-            own.sleep = Sleep::Awake;
+        if let Some(crowd) = self.crowd(&mut shared) {
+            (crowd.awake, crowd.asleep) = (crowd.awake + 1, crowd.asleep - 1);
+            crowd.called = crowd.called.saturating_sub(1);
         }
         shared
     }
@@ -97,7 +111,13 @@ impl<D: WriteBlocks> Waiter<'_, D> {
 impl<D: WriteBlocks> Drop for Waiter<'_, D> {
     fn drop(&mut self) {
         let mut shared = self.journal.lock();
-        shared.flushes.unserved.remove(&self.number);
+        let is_last = self.crowd(&mut shared).is_some_and(|crowd| {
+            crowd.awake -= 1;
+            crowd.awake + crowd.asleep == 0
+        });
+        if is_last {
+            shared.flushes.unserved.remove(&self.goals);
+        }
         let calls = shared.call();
         drop(shared);
         calls.ring();
@@ -112,7 +132,7 @@ impl Shared {
 
     /// A flush has ended: whoever has his changes now waits no more, although he may not be awake yet.
     pub(super) fn note_served(&mut self) -> Calls {
-        self.flushes.waiters = self.flushes.unserved.len();
+        self.flushes.waiters = self.flushes.waiting_for_changes();
         self.call_served()
     }
 
@@ -120,10 +140,10 @@ impl Shared {
     pub(super) fn call_served(&mut self) -> Calls {
         let (mut unserved, mut calls) =
             (std::mem::take(&mut self.flushes.unserved), Calls::default());
-        unserved.retain(|_, own| {
-            let lacks = self.lacks_any(&own.goals);
-            if !lacks && own.sleep == Sleep::Asleep {
-                calls.0.push(Arc::clone(&own.bell));
+        unserved.retain(|goals, crowd| {
+            let lacks = self.lacks_any(goals);
+            if !lacks && crowd.asleep > 0 {
+                calls.0.push((Arc::clone(&crowd.bell), true));
             }
             lacks
         });
@@ -136,20 +156,21 @@ impl Shared {
     pub(super) fn call(&mut self) -> Calls {
         let (mut unserved, mut calls) =
             (std::mem::take(&mut self.flushes.unserved), Calls::default());
-        let lanes_of = |own: &Unserved| {
+        let lanes_of = |goals: &Goals| {
             let lacks =
                 |&&(lane, id): &&(usize, TransactionId)| self.lanes[lane].state.durable < id;
-            self.closure(own.goals.iter().filter(lacks).map(|(lane, _)| *lane))
+            self.closure(goals.iter().filter(lacks).map(|(lane, _)| *lane))
         };
-        let awake = unserved.values().filter(|own| own.sleep != Sleep::Asleep);
-        let mut busy: BTreeSet<usize> = awake.flat_map(lanes_of).collect();
+        let is_awake = |crowd: &Crowd| crowd.awake + crowd.called > 0;
+        let awake = unserved.iter().filter(|(_, crowd)| is_awake(crowd));
+        let mut busy: BTreeSet<usize> = awake.flat_map(|(goals, _)| lanes_of(goals)).collect();
         busy.extend((0..self.lanes.len()).filter(|lane| self.lanes[*lane].state.working));
-        for own in unserved.values_mut().filter(|own| own.sleep == Sleep::Asleep) {
-            let lanes = lanes_of(own);
+        for (goals, crowd) in unserved.iter_mut().filter(|(_, crowd)| !is_awake(crowd)) {
+            let lanes = lanes_of(goals);
             if lanes.is_disjoint(&busy) {
                 busy.extend(lanes);
-                own.sleep = Sleep::Called;
-                calls.0.push(Arc::clone(&own.bell));
+                crowd.called = 1;
+                calls.0.push((Arc::clone(&crowd.bell), false));
             }
         }
         self.flushes.unserved = unserved;
@@ -158,15 +179,12 @@ impl Shared {
 
     /// Calls all: a log has ended.
     pub(super) fn call_all(&mut self) -> Calls {
-        let asleep = self.flushes.unserved.values_mut().filter(|own| own.sleep == Sleep::Asleep);
-        Calls(
-            asleep
-                .map(|own| {
-                    own.sleep = Sleep::Called;
-                    Arc::clone(&own.bell)
-                })
-                .collect(),
-        )
+        let asleep = self.flushes.unserved.values_mut().filter(|crowd| crowd.asleep > 0);
+        let calls = asleep.map(|crowd| {
+            crowd.called = crowd.asleep;
+            (Arc::clone(&crowd.bell), true)
+        });
+        Calls(calls.collect())
     }
 }
 
@@ -178,22 +196,21 @@ impl<D: WriteBlocks> Journal<D> {
         goals: &[(usize, TransactionId)],
     ) -> Waiter<'_, D> {
         let flushes = &mut shared.flushes;
-        let number = flushes.next_waiter;
-        flushes.next_waiter += 1;
-        let bell = Arc::new(Condvar::new());
-        let own = Unserved { goals: goals.to_vec(), bell: Arc::clone(&bell), sleep: Sleep::Awake };
-        flushes.unserved.insert(number, own);
-        if flushes.expected.is_some_and(|count| flushes.unserved.len() >= count) {
+        let crowd = flushes.unserved.entry(goals.to_vec()).or_default();
+        crowd.awake += 1;
+        let bell = Arc::clone(&crowd.bell);
+        let expected = flushes.expected;
+        if expected.is_some_and(|count| flushes.waiting_for_changes() >= count) {
             self.company.notify_all();
         }
-        Waiter { journal: self, number, bell }
+        Waiter { journal: self, goals: goals.to_vec(), bell }
     }
 
     /// Waits a little until as many wait for their changes as when the last flush ended. Returns whether it waited.
     pub(super) fn let_others_join(&self) -> bool {
         let mut shared = self.lock();
         let (patience, known) = (shared.flushes.patience(), shared.flushes.waiters);
-        let lacks = |shared: &Shared| shared.flushes.unserved.len() < known;
+        let lacks = |shared: &Shared| shared.flushes.waiting_for_changes() < known;
         if patience.is_zero() || !lacks(&shared) {
             return false;
         }
@@ -283,7 +300,7 @@ mod tests {
         let last = shared.lanes[0].state.last();
         let waiters = [last, last.next()].map(|id| journal.begin_to_wait(&mut shared, &[(0, id)]));
         shared.note_served().ring();
-        assert_eq!((shared.flushes.waiters, shared.flushes.unserved.len()), (2, 1));
+        assert_eq!((shared.flushes.waiters, shared.flushes.waiting_for_changes()), (2, 1));
         drop(shared);
         drop(waiters);
         assert!(journal.lock().flushes.unserved.is_empty());

@@ -10,7 +10,7 @@ use floe_format::native::lot::{LotRecord, lot_groups};
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 use floe_sync::Arc;
 
-use super::company::Unserved;
+use super::company::{Crowd, Goals};
 use super::log::Log;
 use super::state::{Image, Images, State, TransactionId};
 
@@ -51,8 +51,7 @@ pub(super) struct Flushes {
     /// Threads that waited for changes when it ended, those that it served among them.
     pub(super) waiters: usize,
     /// Threads that wait for transactions of which one at least is not durable.
-    pub(super) unserved: BTreeMap<u64, Unserved>,
-    pub(super) next_waiter: u64,
+    pub(super) unserved: BTreeMap<Goals, Crowd>,
     /// A commit waits until so many threads wait for their changes.
     pub(super) expected: Option<usize>,
     /// Commits since one waited for others with success, in turns of some.
