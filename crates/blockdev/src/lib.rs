@@ -174,6 +174,12 @@ pub trait WriteBlocks: ReadBlocks {
         Ok(false)
     }
 
+    /// How many threads may flush at once without waiting for each other. If a flush fails, each that runs then, or begins later,
+    /// and that was to write the same fails, too.
+    fn most_flushes(&self) -> usize {
+        1
+    }
+
     /// Makes what was written to a range so far durable, and perhaps more.
     ///
     /// # Errors
@@ -257,6 +263,9 @@ macro_rules! write_through {
             }
             fn flush_range(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
                 (**self).flush_range(offset_bytes, len_bytes)
+            }
+            fn most_flushes(&self) -> usize {
+                (**self).most_flushes()
             }
         }
     )* };

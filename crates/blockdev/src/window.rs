@@ -103,6 +103,10 @@ impl<D: WriteBlocks> WriteBlocks for Window<D> {
         self.inner.flush()
     }
 
+    fn most_flushes(&self) -> usize {
+        self.inner.most_flushes()
+    }
+
     /// Less than the window's size only if the device below now ends inside it.
     fn current_size_bytes(&self) -> io::Result<u64> {
         let inner_bytes = self.inner.current_size_bytes()?;

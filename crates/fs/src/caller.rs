@@ -1,13 +1,12 @@
 //! The user behind a call, and whether it is allowed: permission bits and access lists as POSIX has them.
 
-use floe_ext4::files::Attribute;
 use floe_format::ext::inode::FileType;
 use floe_format::ext::xattr::acl::{AclEntry, AclWho, decode_for_programs};
 
 use crate::{Attributes, FsError};
 
 /// The attribute that holds the access list of a file.
-const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+pub(crate) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
 /// The user and groups of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,16 +39,16 @@ bitflags::bitflags! {
 }
 
 impl Caller {
-    /// `Err` unless the caller may do `want` with a file of these attributes. `extended` fetches its extended
-    /// attributes, and is called only where an access list could matter.
+    /// `Err` unless the caller may do `want` with a file of these attributes. `list` fetches its access list, as programs
+    /// see it, and is called only where it could matter.
     ///
     /// # Errors
-    /// [`FsError::AccessDenied`], and what `extended` returns.
+    /// [`FsError::AccessDenied`], and what `list` returns.
     pub fn may(
         &self,
         want: Want,
         file: &Attributes,
-        extended: impl FnOnce() -> Result<Vec<Attribute>, FsError>,
+        list: impl FnOnce() -> Result<Option<Vec<u8>>, FsError>,
     ) -> Result<(), FsError> {
         let Self::User { uid, gid, groups } = self else { return Ok(()) };
         if *uid == 0 {
@@ -61,8 +60,7 @@ impl Caller {
             return granted(contains(bits >> 6, want));
         }
         let in_group = |group: u32| *gid == group || groups.contains(&group);
-        let list = extended()?.into_iter().find(|attribute| attribute.name == ACCESS_LIST);
-        match list.and_then(|list| decode_for_programs(&list.value).ok()) {
+        match list()?.and_then(|list| decode_for_programs(&list).ok()) {
             Some(list) => granted(by_list(&list, *uid, file.gid, in_group, bits, want)),
             None if in_group(file.gid) => granted(contains(bits >> 3, want)),
             None => granted(contains(bits, want)),
@@ -143,10 +141,8 @@ mod tests {
 
     /// Whether a caller may, with an access list.
     fn may(caller: &Caller, want: Want, file: &Attributes, list: &[AclEntry]) -> bool {
-        let value = encode_for_programs(list);
-        let attribute = Attribute { name: ACCESS_LIST.to_vec(), value };
-        let all = if list.is_empty() { Vec::new() } else { vec![attribute] };
-        caller.may(want, file, || Ok(all)).is_ok()
+        let value = (!list.is_empty()).then(|| encode_for_programs(list));
+        caller.may(want, file, || Ok(value)).is_ok()
     }
 
     #[test]

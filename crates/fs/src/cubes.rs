@@ -260,9 +260,8 @@ impl Gates {
     pub(crate) fn know(&self, cube: u32, policies: Policies, failed: bool) {
         if let Some(gate) = self.known(cube) {
             gate.about().policies = policies;
-            // Content that is logged reaches the log as programs wrote it; and where fsync orders nothing, the journal does.
-            let at_once =
-                policies.journal_mode == JournalMode::Data || policies.fsync_mode == FsyncMode::Off;
+            // Content that is logged reaches the log as programs wrote it.
+            let at_once = policies.journal_mode == JournalMode::Data;
             gate.at_once.store(at_once, Ordering::SeqCst);
         }
         if failed {

@@ -4,7 +4,7 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_sync::{Alone, Entered, Slots};
 
-use crate::caller::{Caller, Want};
+use crate::caller::{ACCESS_LIST, Caller, Want};
 use crate::faults::Fault;
 use crate::held::{Counted, Held};
 use crate::op::{Applied, Op, OpKind};
@@ -104,7 +104,7 @@ impl<S: Store> FileSystem<S> {
 
     /// `Err` unless the caller may do `want` with an inode.
     fn judge(&self, caller: &Caller, want: Want, file: &Attributes) -> Result<(), FsError> {
-        caller.may(want, file, || self.store.extended_attributes(file.inode))
+        caller.may(want, file, || self.store.extended_attribute(file.inode, ACCESS_LIST))
     }
 
     /// The attributes of the file that a name in a directory leads to; `.` and `..` are names, too.

@@ -216,6 +216,20 @@ impl Store for Image<'_, '_> {
         Ok(attributes)
     }
 
+    fn extended_attribute(&self, inode: InodeNr, name: &[u8]) -> Result<Option<Vec<u8>>, FsError> {
+        let (node, _) = self.node(inode)?;
+        let (attribute, faults) = self.files.attribute(&node, name);
+        no_faults(inode, faults)?;
+        Ok(attribute.map(|attribute| attribute.value))
+    }
+
+    fn extended_attribute_names(&self, inode: InodeNr) -> Result<Vec<Vec<u8>>, FsError> {
+        let (node, _) = self.node(inode)?;
+        let (names, faults) = self.files.attribute_names(&node);
+        no_faults(inode, faults)?;
+        Ok(names)
+    }
+
     fn space(&self) -> Space {
         let (superblock, geometry) = (self.files.superblock(), self.files.geometry());
         let sum = |count: fn(&GroupDesc) -> u32| -> u64 {

@@ -114,7 +114,7 @@ pub trait Store: Send + Sync {
     /// As [`Store::attributes`].
     fn extended_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError>;
 
-    /// The value of an extended attribute; `None` if there is no such.
+    /// The value of an extended attribute; `None` if there is no such. Others may be unreadable.
     ///
     /// # Errors
     /// As [`Store::attributes`].
@@ -122,6 +122,14 @@ pub trait Store: Send + Sync {
         let all = self.extended_attributes(inode)?;
         let found = all.into_iter().find(|attribute| attribute.name == name);
         Ok(found.map(|attribute| attribute.value))
+    }
+
+    /// The names of the extended attributes, sorted, those among them whose values cannot be read.
+    ///
+    /// # Errors
+    /// As [`Store::attributes`].
+    fn extended_attribute_names(&self, inode: InodeNr) -> Result<Vec<Vec<u8>>, FsError> {
+        Ok(self.extended_attributes(inode)?.into_iter().map(|attribute| attribute.name).collect())
     }
 
     /// Sizes of the whole file system.

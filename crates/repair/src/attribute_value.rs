@@ -14,9 +14,13 @@ const MODE_REGULAR: u16 = 0o100_000;
 
 /// Whether an inode is marked as one that holds an attribute's value, and its content has the hash that it remembers.
 pub(crate) fn is_proved_value(stage: &Stage<'_>, image: &InodeImage) -> bool {
-    image.flags().contains(InodeFlags::EA_INODE)
-        && content(stage, image, image.size_bytes())
-            .is_some_and(|value| value_hash(stage.seed, &value) == stored_hash(&image.base))
+    image.flags().contains(InodeFlags::EA_INODE) && has_value(stage, image)
+}
+
+/// Whether the content of an inode has the hash that it remembers as that of an attribute's value.
+pub(crate) fn has_value(stage: &Stage<'_>, image: &InodeImage) -> bool {
+    content(stage, image, image.size_bytes())
+        .is_some_and(|value| value_hash(stage.seed, &value) == stored_hash(&image.base))
 }
 
 /// The first `size` bytes of an inode that holds a value, whatever type its mode gives it; `None` if it is not that long, or

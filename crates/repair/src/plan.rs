@@ -295,6 +295,7 @@ pub fn plan(problem: &Problem) -> Plan {
         // Block 0 stands for the inode itself.
         P::XattrValueSizeBad { inode: of, block, .. }
         | P::XattrHashBad { inode: of, block, .. }
+        | P::XattrValueUnreadable { inode: of, block, .. }
         | P::XattrEaInodeNumberBad { inode: of, block, .. } => inode(
             of,
             if block.0 == 0 { InodeEdit::DropOwnAttributes } else { InodeEdit::DropAttributeBlock },

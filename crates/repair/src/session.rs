@@ -40,6 +40,7 @@ mod partial;
 mod recover;
 mod settle;
 mod types;
+mod values;
 
 use hidden::HiddenParts;
 use order::{
@@ -48,6 +49,8 @@ use order::{
 };
 use partial::PartialExaminations;
 use settle::{is_sound, mark_errors, settle, settle_superblock};
+use values::{one_removal_of_each_area, without_values_in_doubt};
+
 pub use types::{BadBlocks, Repair, RepairError, RepairOptions};
 
 /// Maximum rounds: each completes at least one of eight phases.
@@ -343,7 +346,7 @@ impl<'s> Session<'s> {
         }
         wanted = without_a_wrong_list(with_better_edits(examination, &stage, wanted));
         wanted = without_misread_values(without_metadata_as_maps(examination, &stage, wanted));
-        wanted = weighed(&stage, wanted);
+        wanted = without_values_in_doubt(weighed(&stage, wanted));
         wanted = without_a_lost_journal(wanted);
         if wanted.is_empty() && examination.rescanned_parts.is_some() {
             // Only a full examination may conclude that nothing is left.
@@ -367,7 +370,8 @@ impl<'s> Session<'s> {
         }
         let Some(phase) = wanted.keys().map(Edit::phase).min() else { return Ok(Next::Done) };
         let more = wanted.len();
-        let edits = without_hasty_edits(in_turn(first_phases(wanted)));
+        let wanted = one_removal_of_each_area(first_phases(wanted));
+        let edits = without_hasty_edits(in_turn(wanted));
         if edits.len() == more || self.rounds + 2 >= MOST_ROUNDS {
             // Nothing is pending for another round, so the next examination may be the final one.
             self.partial.prove();

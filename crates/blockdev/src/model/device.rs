@@ -16,6 +16,7 @@ use crate::{ReadBlocks, WriteBlocks};
 pub struct Modelled<D> {
     inner: D,
     waits: bool,
+    most_flushes: usize,
     counted: Mutex<Counted>,
 }
 
@@ -32,13 +33,19 @@ impl<D> Modelled<D> {
     pub fn new(inner: D, model: &Model) -> Self {
         let simulation = Simulation::new(model, 1);
         let counted = Counted { simulation, reads: 0, writes: 0, flushes: 0 };
-        Self { inner, waits: false, counted: Mutex::new(counted) }
+        Self { inner, waits: false, most_flushes: 1, counted: Mutex::new(counted) }
     }
 
     /// Lets each request also take its time in the thread that makes it: for tests in which threads wait for a device.
     #[must_use]
     pub fn waiting(self) -> Self {
         Self { waits: true, ..self }
+    }
+
+    /// Lets so many threads flush at the same time.
+    #[must_use]
+    pub fn with_flushes(self, most_flushes: usize) -> Self {
+        Self { most_flushes, ..self }
     }
 
     /// Simulated time of all requests so far.
@@ -113,6 +120,10 @@ impl<D: WriteBlocks> WriteBlocks for Modelled<D> {
         self.inner.flush()?;
         self.pass(Request::flush());
         Ok(())
+    }
+
+    fn most_flushes(&self) -> usize {
+        self.most_flushes
     }
 
     fn current_size_bytes(&self) -> io::Result<u64> {

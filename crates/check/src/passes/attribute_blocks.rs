@@ -205,8 +205,11 @@ fn check_attributes(
         return;
     };
     let home = Home { volume, inode, block };
+    let before = outcome.found.0.len();
     let (header, sound) = in_block::check(home, bytes, &mut outcome.region, &mut outcome.found);
-    if !sound {
+    if sound {
+        note_unreadable_values(uses, before, &mut outcome.found);
+    } else {
         // Every user loses its attributes, so each one is a finding of its own, mended in the same round.
         for of in &uses[1..] {
             let home = Home { inode: of.inode, ..home };
@@ -218,6 +221,25 @@ fn check_attributes(
     });
     if sound {
         check_refcount(PlainBlock { block, refcount: header.refcount }, uses, &mut outcome.found);
+    }
+}
+
+/// A value that cannot be read is missing in each file that uses the block: names them all. `before`: how many findings there
+/// were before the block was judged for its first user.
+fn note_unreadable_values(uses: &[BlockUse], before: usize, found: &mut Findings) {
+    let of_values = found.0.iter().skip(before).filter_map(|problem| match problem {
+        Problem::XattrValueUnreadable { .. } => Some(problem.clone()),
+        _ => None,
+    });
+    let of_values: Vec<Problem> = of_values.collect();
+    for problem in of_values {
+        for of in &uses[1..] {
+            let mut problem = problem.clone();
+            if let Problem::XattrValueUnreadable { inode, .. } = &mut problem {
+                *inode = of.inode;
+            }
+            found.push(problem);
+        }
     }
 }
 

@@ -2137,6 +2137,17 @@ problems! {
         means "Hash and size prove the value. Linux refuses to read it from an inode that has attributes, or whose bytes \
              look like that."
         repair "Drop the attributes of the inode with the value; the value stays.";
+    0x070121 "xattr-value-unreadable" XattrValueUnreadable {
+        inode: InodeNr, block: BlockNr, offset_bytes: u32, value_inode: InodeNr, name: Name, reason: &'static str,
+    }
+        DataRisk Damage ask Xattr
+        "attribute {name} of {inode} cannot be read: its value lies in {value_inode}, and {reason}"
+        means "Such a value has a hash, which the attribute and the inode with the value remember. Linux answers \
+             \"Structure needs cleaning\" when the attribute is read, and reads the other attributes of the file. \
+             e2fsck does not look at the bytes of values."
+        repair "Repair the inode with the value first. If the value still cannot be read, remove the attribute and keep the \
+             others; what is left of the value goes to lost+found. For an access list, one that gives nobody more is put \
+             in its place.";
 
     0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }
         Metadata Damage preen Superblock

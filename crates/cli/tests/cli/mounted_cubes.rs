@@ -1,7 +1,8 @@
 //! Cubes of a mounted file system: made, changed, checked and repaired while others are used.
 
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::process::{Command, Stdio};
 
 use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::thread;
@@ -10,6 +11,7 @@ use floe_testkit::Image;
 use super::cubes::{cube, damage_names, judge, native};
 use super::floe;
 use super::mount::{Ours, can_mount};
+use super::mount_killed::kill;
 
 #[test]
 fn cubes_of_a_mount_are_made_changed_repaired_and_removed() {
@@ -182,4 +184,57 @@ fn a_tenant_that_fills_hammers_and_fails_is_not_felt_by_another() {
     assert_eq!((check("/quiet"), check("/noisy")), (0, 4));
     assert_eq!(floe(&["repair", "--yes", "--cube", "/noisy", path]).code, 1);
     judge(&image, "repaired");
+}
+
+/// Opens all files of a directory, removes it with them, says so, and waits.
+const HOLDS: &str = "ulimit -n 6000 || exit 3
+cd \"$1\" && for file in *; do exec {number}<\"$file\"; done
+cd / && rm -r \"$1\" && echo removed && read -r line";
+
+/// Thousands of open files are removed from a cube with a journal of its own, whose block of orphans names a thousand: the removals
+/// are durable, and the files are gone after the server was killed.
+#[test]
+fn thousands_of_open_files_are_removed_from_a_cube_for_good() {
+    const FILES: usize = 5000;
+    if !can_mount() {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let image = Image::empty(0).unwrap();
+    let path = image.path().to_str().unwrap();
+    let words = "mkfs -q -F -t native -E lot_size=16m -N 40000 --cube /web:journal_blocks=256";
+    let made = floe(&words.split(' ').chain([path, "120m"]).collect::<Vec<_>>());
+    assert_eq!((made.code, made.err.as_str()), (0, ""), "{}", made.out);
+    let ours = Ours::new(image.path(), &[]);
+    let (web, open) = (ours.path().join("web"), ours.path().join("web/open"));
+    fs::create_dir(&open).unwrap();
+    for at in 0..FILES {
+        fs::File::create(open.join(at.to_string())).unwrap();
+    }
+    fs::File::open(&open).unwrap().sync_all().unwrap();
+    let mut holder = Command::new("bash")
+        .args(["-c", HOLDS, "bash"])
+        .arg(&open)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(holder.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let removed = line == "removed\n";
+    let synced = fs::File::open(&web).and_then(|web| web.sync_all());
+    kill(&ours);
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    // The mount of a dead server is taken away, too.
+    ours.unmount();
+    assert!(removed, "it can open too few files, or not remove them");
+    synced.unwrap();
+    let found = floe(&["check", path]);
+    assert!(found.out.contains("orphan"), "{}{}", found.out, found.err);
+    let again = Ours::new(image.path(), &[]);
+    assert_eq!(fs::read_dir(again.path().join("web")).unwrap().count(), 0);
+    fs::write(again.path().join("web/new"), "x").unwrap();
+    again.unmount();
+    judge(&image, "recovered");
 }

@@ -15,7 +15,7 @@ use floe_sync::atomic::Ordering;
 use floe_sync::{Arc, MutexGuard, PoisonError};
 
 use super::Journal;
-use super::company::{Calls, MOST_YIELDS};
+use super::company::MOST_YIELDS;
 use super::error::JournalError;
 use super::log::Log;
 use super::shared::{Lock, Shared};
@@ -41,41 +41,42 @@ impl<D: WriteBlocks> Drop for Turn<'_, D> {
             let state = &mut shared.lanes[lane].state;
             (state.working, state.at_flush) = (false, false);
         }
-        let calls = match &self.result {
-            Ok(()) => shared.call(),
-            Err(why) => {
-                shared.end_lanes(self.lanes.iter().copied(), why);
-                shared.call_all()
-            }
-        };
-        self.journal.wake(shared, calls);
+        if let Err(why) = &self.result {
+            shared.end_lanes(self.lanes.iter().copied(), why);
+        }
+        drop(shared);
+        self.journal.changed.notify_all();
     }
 }
 
 /// The right to flush; lost without an end, it ends all journals.
 struct Flushing<'a, D: WriteBlocks> {
     journal: &'a Journal<D>,
+    number: u64,
     result: Result<(), String>,
+    /// It made something durable. Nobody is woken for a flush that did not, such as that before a commit block, but for those
+    /// who wait to flush themselves.
+    is_news: bool,
 }
 
 impl<D: WriteBlocks> Drop for Flushing<'_, D> {
     fn drop(&mut self) {
         let mut shared = self.journal.lock();
-        shared.flushes.running = false;
-        let calls = match &self.result {
-            Ok(()) => {
-                shared.flushes.done = shared.flushes.begun;
-                Calls::default()
-            }
+        shared.flushes.running.remove(&self.number);
+        match &self.result {
+            Ok(()) => shared.flushes.done = shared.flushes.done.max(self.number),
             Err(why) => {
                 for lane in &mut shared.lanes {
                     lane.state.failed.get_or_insert_with(|| why.clone());
                 }
                 shared.flushes.failed.get_or_insert_with(|| why.clone());
-                shared.call_all()
             }
-        };
-        self.journal.wake(shared, calls);
+        }
+        let is_news = self.is_news || self.result.is_err() || shared.flushes.waiting > 0;
+        drop(shared);
+        if is_news {
+            self.journal.changed.notify_all();
+        }
     }
 }
 
@@ -102,8 +103,7 @@ impl<D: WriteBlocks> Journal<D> {
             shared.lanes[lane].state.working = true;
         }
         drop(shared);
-        let result = Err("a thread panicked".to_owned());
-        let mut turn = Turn { journal: self, lanes, result };
+        let mut turn = Turn { journal: self, lanes, result: Err("a thread panicked".to_owned()) };
         let result = work(self);
         turn.result = result.as_ref().map(|_| ()).map_err(ToString::to_string);
         drop(turn);
@@ -111,8 +111,14 @@ impl<D: WriteBlocks> Journal<D> {
     }
 
     /// Flushes the device: returns when a flush that began after this call has succeeded. One flush serves all who wait, of
-    /// whichever log (rule R4), and makes durable what was committed before it began (rule R3).
-    pub(super) fn flush_all(&self, doing: &'static str) -> Result<(), JournalError> {
+    /// whichever log (rule R4), and makes durable what was committed before it began (rule R3). Where the device takes several at
+    /// once, those for other logs are not waited for; `lanes` are the logs of the caller, none: all.
+    pub(super) fn flush_all(
+        &self,
+        lanes: &BTreeSet<usize>,
+        doing: &'static str,
+    ) -> Result<(), JournalError> {
+        let most = self.device.most_flushes();
         let mut shared = self.lock();
         let (wanted, mut turns) = (shared.flushes.begun + 1, 0);
         let most_turns = MOST_YIELDS + shared.flushes.looks();
@@ -123,13 +129,15 @@ impl<D: WriteBlocks> Journal<D> {
             if shared.flushes.done >= wanted {
                 return Ok(());
             }
-            if shared.flushes.running {
+            if !shared.flushes.may_begin(lanes, wanted, most) {
+                shared.flushes.waiting += 1;
                 shared = self.wait(shared);
+                shared.flushes.waiting -= 1;
                 continue;
             }
             // Others are about to ask for a flush: one serves them, too, if they get there at once.
             let others = shared.lanes.iter().any(|lane| lane.state.working && !lane.state.at_flush);
-            if !others || turns == most_turns {
+            if !others || most > 1 || turns == most_turns {
                 break;
             }
             drop(shared);
@@ -137,27 +145,37 @@ impl<D: WriteBlocks> Journal<D> {
             turns += 1;
             shared = self.lock();
         }
-        shared.flushes.running = true;
         shared.flushes.begun += 1;
+        let number = shared.flushes.begun;
+        shared.flushes.running.insert(number, lanes.clone());
         let committed: Vec<_> = shared.lanes.iter().map(|lane| lane.state.committed).collect();
         let data_writes = self.data_writes.load(Ordering::SeqCst);
         drop(shared);
         let result = Err("a flush panicked".to_owned());
-        let mut flushing = Flushing { journal: self, result };
+        let mut flushing = Flushing { journal: self, number, result, is_news: false };
         let began = Instant::now();
-        let flushed = self.device.flush().map_err(JournalError::io(doing));
+        let mut flushed = self.device.flush().map_err(JournalError::io(doing));
+        let mut shared = self.lock();
+        if let Some(why) = &shared.flushes.failed {
+            // Another one failed meanwhile, perhaps with what this one was to write (rule R10).
+            flushed = flushed.and_then(|()| Err(JournalError::Aborted { why: why.clone() }));
+        }
         flushing.result = flushed.as_ref().map(|_| ()).map_err(ToString::to_string);
         if flushed.is_ok() {
-            let mut shared = self.lock();
             shared.flushes.took = began.elapsed();
-            for (lane, committed) in shared.lanes.iter_mut().zip(committed) {
+            let mut served = BTreeSet::new();
+            for (index, (lane, committed)) in shared.lanes.iter_mut().zip(committed).enumerate() {
+                let before = lane.state.durable;
                 lane.state.flushed(committed);
+                if lane.state.durable > before {
+                    served.insert(index);
+                }
             }
-            let calls = shared.note_served();
+            flushing.is_news = !served.is_empty();
+            shared.note_served(&served);
             shared.data_durable = shared.data_durable.max(data_writes);
-            drop(shared);
-            calls.ring();
         }
+        drop(shared);
         drop(flushing);
         flushed
     }
@@ -172,7 +190,7 @@ impl<D: WriteBlocks> Journal<D> {
         goals: &[(usize, TransactionId)],
     ) -> Result<(), JournalError> {
         if self.lock().is_any_wanted(lanes) {
-            self.let_others_join();
+            self.let_others_join(lanes);
         }
         let is_written = self.write_next(lanes)?;
         let goes_on = {
@@ -252,8 +270,7 @@ impl<D: WriteBlocks> Journal<D> {
             }
             let (why, mut shared) = (error.to_string(), self.lock());
             shared.end_lanes(lost.iter().copied(), &why);
-            let calls = shared.call_all();
-            self.wake(shared, calls);
+            drop(shared);
             at = writing[..at].iter().filter(|one| !lost.contains(&one.lane)).count();
             writing.retain(|one| !lost.contains(&one.lane));
         }
@@ -263,7 +280,7 @@ impl<D: WriteBlocks> Journal<D> {
     /// A flush in a turn of work on some logs, for which no other flush waits meanwhile.
     fn flush_for(&self, lanes: &BTreeSet<usize>, doing: &'static str) -> Result<(), JournalError> {
         self.set_at_flush(lanes, true);
-        self.flush_all(doing)?;
+        self.flush_all(lanes, doing)?;
         self.set_at_flush(lanes, false);
         Ok(())
     }
@@ -375,22 +392,21 @@ impl<D: WriteBlocks> Journal<D> {
             let least = (!whole).then(|| lane.state.in_log.used_blocks.div_ceil(2));
             (Arc::clone(&lane.log), lane.state.begin_homeward(least))
         };
+        let lanes = &BTreeSet::from([lane]);
         let (records, others) = self.records_apart(lane, &homeward.images);
         self.write_home(&others)?;
         if !records.is_empty() {
             // Recovery finds the journal by them: they change when nothing of it is needed any more.
-            self.flush_all("flushing what went home")?;
+            self.flush_all(lanes, "flushing what went home")?;
             self.write_home(&records)?;
         }
-        let mut shared = self.lock();
-        shared.lanes[lane].state.end_homing();
+        self.lock().lanes[lane].state.end_homing();
         // Flushes that came meanwhile made something durable now.
-        let calls = shared.call_served();
-        self.wake(shared, calls);
-        self.flush_all("flushing what went home")?;
+        self.changed.notify_all();
+        self.flush_all(lanes, "flushing what went home")?;
         let (start, id) = homeward.tail;
         log.write_superblock(&self.device, id.sequence(), start, 0)?;
-        self.flush_all("flushing the tail of the log")?;
+        self.flush_all(lanes, "flushing the tail of the log")?;
         self.lock().lanes[lane].state.went_home(&homeward);
         Ok(())
     }

@@ -1,18 +1,15 @@
 //! How long a commit waits for others, so that one flush serves them, too.
 //!
 //! Programs that each wait for their own changes come back soon after the flush that served them. Whoever closes the next
-//! transaction waits for as many as there were then, the time of a flush at most: a program that comes too late for the transaction
+//! transaction of a log waits for as many as there were then, the time of a flush at most: a program that comes too late for it
 //! waits for the rest of one flush and for two more. After three waits in vain a few commits do not wait. Where flushes take next to
-//! no time, or where nobody else waited, nobody waits at all.
-//!
-//! Nobody is woken in vain: a flush wakes those whom it served. One of the others goes on with the logs that nobody writes
-//! ([`Shared::call`]); when he leaves, he calls the next.
+//! no time, or where nobody else waited, nobody waits at all. Those who wait for other logs do not count.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use floe_blockdev::WriteBlocks;
-use floe_sync::{Arc, Condvar, MutexGuard, PoisonError, thread};
+use floe_sync::{PoisonError, thread};
 
 use super::Journal;
 use super::shared::{Flushes, Shared};
@@ -34,6 +31,16 @@ const MOST_SLICES: u32 = 200;
 pub(super) const MOST_YIELDS: u32 = 3;
 
 impl Flushes {
+    /// Whether one more may begin now for some logs, where the device takes so many at once. Not if one that runs serves the caller,
+    /// who waits for one with this number or a later one.
+    pub(super) fn may_begin(&self, lanes: &BTreeSet<usize>, wanted: u64, most: usize) -> bool {
+        let is_apart = |(number, others): (&u64, &BTreeSet<usize>)| {
+            *number < wanted && !others.is_empty() && others.is_disjoint(lanes)
+        };
+        let is_free = self.running.len() < most && !lanes.is_empty();
+        self.running.is_empty() || is_free && self.running.iter().all(is_apart)
+    }
+
     /// How long a commit waits for others, by the time that the last flush took.
     fn patience(&self) -> Duration {
         // Explorations of interleavings have no clock, so that this wait would have no end there.
@@ -48,79 +55,15 @@ impl Flushes {
     }
 }
 
-/// Transactions that somebody waits for: the log, and the number in it.
-pub(super) type Goals = Vec<(usize, TransactionId)>;
-
-/// Threads that wait for the same transactions.
-#[derive(Debug, Default)]
-pub(super) struct Crowd {
-    bell: Arc<Condvar>,
-    awake: usize,
-    asleep: usize,
-    /// Those who are asleep and were called, to go on with their logs.
-    called: usize,
-}
-
-/// Bells that are to be rung once the lock is free: for one thread, or for all of a crowd.
-#[derive(Debug, Default)]
-#[must_use]
-pub(super) struct Calls(Vec<(Arc<Condvar>, bool)>);
-
-impl Calls {
-    pub(super) fn ring(self) {
-        for (bell, all) in self.0 {
-            if all { bell.notify_all() } else { bell.notify_one() }
-        }
-    }
-}
-
-impl Flushes {
-    /// Threads that wait for changes.
-    pub(super) fn waiting_for_changes(&self) -> usize {
-        self.unserved.values().map(|crowd| crowd.awake + crowd.asleep).sum()
-    }
-}
-
 /// A thread that waits for its changes; dropped when it leaves.
 pub(super) struct Waiter<'j, D: WriteBlocks> {
     journal: &'j Journal<D>,
-    goals: Goals,
-    bell: Arc<Condvar>,
-}
-
-impl<D: WriteBlocks> Waiter<'_, D> {
-    /// The crowd that it is one of; `None` once that is served.
-    fn crowd<'s>(&self, shared: &'s mut Shared) -> Option<&'s mut Crowd> {
-        let crowd = shared.flushes.unserved.get_mut(&self.goals);
-        crowd.filter(|crowd| Arc::ptr_eq(&crowd.bell, &self.bell))
-    }
-
-    /// Sleeps until a flush has served it, its logs may be free, or something failed.
-    pub(super) fn sleep<'a>(&self, mut shared: MutexGuard<'a, Shared>) -> MutexGuard<'a, Shared> {
-        let Some(crowd) = self.crowd(&mut shared) else { return shared };
-        (crowd.awake, crowd.asleep) = (crowd.awake - 1, crowd.asleep + 1);
-        let mut shared = self.bell.wait(shared).unwrap_or_else(PoisonError::into_inner);
-        if let Some(crowd) = self.crowd(&mut shared) {
-            (crowd.awake, crowd.asleep) = (crowd.awake + 1, crowd.asleep - 1);
-            crowd.called = crowd.called.saturating_sub(1);
-        }
-        shared
-    }
+    number: u64,
 }
 
 impl<D: WriteBlocks> Drop for Waiter<'_, D> {
     fn drop(&mut self) {
-        let mut shared = self.journal.lock();
-        let is_last = self.crowd(&mut shared).is_some_and(|crowd| {
-            crowd.awake -= 1;
-            crowd.awake + crowd.asleep == 0
-        });
-        if is_last {
-            shared.flushes.unserved.remove(&self.goals);
-        }
-        let calls = shared.call();
-        drop(shared);
-        calls.ring();
+        self.journal.lock().flushes.unserved.remove(&self.number);
     }
 }
 
@@ -130,61 +73,23 @@ impl Shared {
         goals.iter().any(|&(lane, id)| self.lanes[lane].state.durable < id)
     }
 
-    /// A flush has ended: whoever has his changes now waits no more, although he may not be awake yet.
-    pub(super) fn note_served(&mut self) -> Calls {
-        self.flushes.waiters = self.flushes.waiting_for_changes();
-        self.call_served()
-    }
-
-    /// Calls those who have their changes.
-    pub(super) fn call_served(&mut self) -> Calls {
-        let (mut unserved, mut calls) =
-            (std::mem::take(&mut self.flushes.unserved), Calls::default());
-        unserved.retain(|goals, crowd| {
-            let lacks = self.lacks_any(goals);
-            if !lacks && crowd.asleep > 0 {
-                calls.0.push((Arc::clone(&crowd.bell), true));
-            }
-            lacks
-        });
-        self.flushes.unserved = unserved;
-        calls
-    }
-
-    /// Calls threads that can go on now, one for logs that share changes; none for logs that others are writing, or for which
-    /// a thread is awake that waits for them: each goes on with them or calls others when it leaves.
-    pub(super) fn call(&mut self) -> Calls {
-        let (mut unserved, mut calls) =
-            (std::mem::take(&mut self.flushes.unserved), Calls::default());
-        let lanes_of = |goals: &Goals| {
-            let lacks =
-                |&&(lane, id): &&(usize, TransactionId)| self.lanes[lane].state.durable < id;
-            self.closure(goals.iter().filter(lacks).map(|(lane, _)| *lane))
+    /// Threads that wait for changes of one of these logs.
+    fn waiting_for(&self, lanes: &BTreeSet<usize>) -> usize {
+        let concerns = |goals: &&Vec<(usize, TransactionId)>| {
+            goals.iter().any(|(lane, _)| lanes.contains(lane))
         };
-        let is_awake = |crowd: &Crowd| crowd.awake + crowd.called > 0;
-        let awake = unserved.iter().filter(|(_, crowd)| is_awake(crowd));
-        let mut busy: BTreeSet<usize> = awake.flat_map(|(goals, _)| lanes_of(goals)).collect();
-        busy.extend((0..self.lanes.len()).filter(|lane| self.lanes[*lane].state.working));
-        for (goals, crowd) in unserved.iter_mut().filter(|(_, crowd)| !is_awake(crowd)) {
-            let lanes = lanes_of(goals);
-            if lanes.is_disjoint(&busy) {
-                busy.extend(lanes);
-                crowd.called = 1;
-                calls.0.push((Arc::clone(&crowd.bell), false));
-            }
-        }
-        self.flushes.unserved = unserved;
-        calls
+        self.flushes.unserved.values().filter(concerns).count()
     }
 
-    /// Calls all: a log has ended.
-    pub(super) fn call_all(&mut self) -> Calls {
-        let asleep = self.flushes.unserved.values_mut().filter(|crowd| crowd.asleep > 0);
-        let calls = asleep.map(|crowd| {
-            crowd.called = crowd.asleep;
-            (Arc::clone(&crowd.bell), true)
-        });
-        Calls(calls.collect())
+    /// A flush has ended that made changes of these logs durable: whoever has his now waits no more, although he may not be awake
+    /// yet.
+    pub(super) fn note_served(&mut self, lanes: &BTreeSet<usize>) {
+        for &lane in lanes {
+            self.lanes[lane].company.waiters = self.waiting_for(&BTreeSet::from([lane]));
+        }
+        let mut unserved = std::mem::take(&mut self.flushes.unserved);
+        unserved.retain(|_, goals| self.lacks_any(goals));
+        self.flushes.unserved = unserved;
     }
 }
 
@@ -196,31 +101,37 @@ impl<D: WriteBlocks> Journal<D> {
         goals: &[(usize, TransactionId)],
     ) -> Waiter<'_, D> {
         let flushes = &mut shared.flushes;
-        let crowd = flushes.unserved.entry(goals.to_vec()).or_default();
-        crowd.awake += 1;
-        let bell = Arc::clone(&crowd.bell);
-        let expected = flushes.expected;
-        if expected.is_some_and(|count| flushes.waiting_for_changes() >= count) {
+        let number = flushes.next_waiter;
+        flushes.next_waiter += 1;
+        flushes.unserved.insert(number, goals.to_vec());
+        let is_full = |(lane, _): &(usize, TransactionId)| {
+            let expected = shared.lanes[*lane].company.expected;
+            expected.is_some_and(|count| shared.waiting_for(&BTreeSet::from([*lane])) >= count)
+        };
+        if goals.iter().any(is_full) {
             self.company.notify_all();
         }
-        Waiter { journal: self, goals: goals.to_vec(), bell }
+        Waiter { journal: self, number }
     }
 
-    /// Waits a little until as many wait for their changes as when the last flush ended. Returns whether it waited.
-    pub(super) fn let_others_join(&self) -> bool {
+    /// Waits a little until as many wait for changes of some logs as when a flush served some last. Returns whether it waited.
+    pub(super) fn let_others_join(&self, lanes: &BTreeSet<usize>) -> bool {
+        let Some(&first) = lanes.first() else { return false };
         let mut shared = self.lock();
-        let (patience, known) = (shared.flushes.patience(), shared.flushes.waiters);
-        let lacks = |shared: &Shared| shared.flushes.waiting_for_changes() < known;
+        let known = lanes.iter().map(|lane| shared.lanes[*lane].company.waiters).max().unwrap_or(0);
+        let patience = shared.flushes.patience();
+        let lacks = |shared: &Shared| shared.waiting_for(lanes) < known;
         if patience.is_zero() || !lacks(&shared) {
             return false;
         }
-        let in_vain = shared.flushes.in_vain;
-        shared.flushes.in_vain = (in_vain + 1) % TURNS;
+        let company = &mut shared.lanes[first].company;
+        let in_vain = company.in_vain;
+        company.in_vain = (in_vain + 1) % TURNS;
         if in_vain >= MOST_IN_VAIN {
             return false;
         }
         let until = Instant::now() + patience;
-        shared.flushes.expected = Some(known);
+        lanes.iter().for_each(|lane| shared.lanes[*lane].company.expected = Some(known));
         while lacks(&shared) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -230,9 +141,9 @@ impl<D: WriteBlocks> Journal<D> {
             let waited = self.company.wait_timeout(shared, left);
             shared = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        shared.flushes.expected = None;
+        lanes.iter().for_each(|lane| shared.lanes[*lane].company.expected = None);
         if !lacks(&shared) {
-            shared.flushes.in_vain = 0;
+            shared.lanes[first].company.in_vain = 0;
         }
         true
     }
@@ -265,31 +176,47 @@ mod tests {
     fn few_commits_wait_in_vain() {
         let journal = journal();
         {
-            let flushes = &mut journal.lock().flushes;
-            (flushes.took, flushes.waiters) = (Duration::from_millis(2), 2);
+            let shared = &mut journal.lock();
+            shared.flushes.took = Duration::from_millis(2);
+            shared.lanes[0].company.waiters = 2;
         }
-        let alone = || (0..32).filter(|_| journal.let_others_join()).count();
+        let lanes = BTreeSet::from([0]);
+        let alone = || (0..32).filter(|_| journal.let_others_join(&lanes)).count();
         assert_eq!(alone(), 6);
         // Whoever comes while a commit waits is found, and the next ones wait again.
-        journal.lock().flushes.waiters = 1;
+        journal.lock().lanes[0].company.waiters = 1;
         let last = (0, journal.lock().lanes[0].state.last());
         journal.lock().flushes.took = Duration::from_secs(100);
         thread::scope(|scope| {
             scope.spawn(|| {
-                while journal.lock().flushes.expected.is_none() {
+                while journal.lock().lanes[0].company.expected.is_none() {
                     thread::yield_now();
                 }
                 let waiter = journal.begin_to_wait(&mut journal.lock(), &[last]);
                 // Served, as soon as the commit has seen him.
-                while journal.lock().flushes.expected.is_some() {
+                while journal.lock().lanes[0].company.expected.is_some() {
                     thread::yield_now();
                 }
                 drop(waiter);
             });
-            assert!(journal.let_others_join());
+            assert!(journal.let_others_join(&lanes));
         });
-        assert_eq!(journal.lock().flushes.in_vain, 0);
+        assert_eq!(journal.lock().lanes[0].company.in_vain, 0);
         assert!(journal.lock().flushes.unserved.is_empty());
+    }
+
+    /// Where the device takes several flushes, one waits for another only if that is for the same log, or serves it.
+    #[test]
+    fn flushes_for_other_logs_are_not_waited_for() {
+        let [one, other, all] = [&[1][..], &[2], &[]].map(|lanes| lanes.iter().copied().collect());
+        let mut flushes = Flushes { begun: 4, done: 3, ..Flushes::default() };
+        assert!(flushes.may_begin(&all, 5, 1));
+        flushes.running.insert(4, BTreeSet::clone(&one));
+        let begins = [(&one, 5, 4), (&other, 5, 4), (&other, 4, 4), (&other, 5, 1), (&all, 5, 4)];
+        let may = begins.map(|(lanes, wanted, most)| flushes.may_begin(lanes, wanted, most));
+        assert_eq!(may, [false, true, false, false, false]);
+        flushes.running = [(4, all)].into();
+        assert!(!flushes.may_begin(&other, 5, 4));
     }
 
     /// Whoever has his changes is not counted any more, awake or not; others and those of other logs are.
@@ -299,8 +226,8 @@ mod tests {
         let mut shared = journal.lock();
         let last = shared.lanes[0].state.last();
         let waiters = [last, last.next()].map(|id| journal.begin_to_wait(&mut shared, &[(0, id)]));
-        shared.note_served().ring();
-        assert_eq!((shared.flushes.waiters, shared.flushes.waiting_for_changes()), (2, 1));
+        shared.note_served(&BTreeSet::from([0]));
+        assert_eq!((shared.lanes[0].company.waiters, shared.flushes.unserved.len()), (2, 1));
         drop(shared);
         drop(waiters);
         assert!(journal.lock().flushes.unserved.is_empty());

@@ -11,7 +11,7 @@ use floe_sync::Arc;
 use super::Journal;
 use super::error::JournalError;
 use super::log::{Log, stored_superblock};
-use super::shared::{Lane, Shared};
+use super::shared::{Company, Lane, Shared};
 use super::state::{State, TransactionId};
 
 /// The journal of a cube, for whoever serves the cube.
@@ -84,8 +84,8 @@ impl<D: WriteBlocks> Journal<D> {
         if let Some(lane) = own {
             shared.end_lanes([lane], why);
         }
-        let calls = shared.call_all();
-        self.wake(shared, calls);
+        drop(shared);
+        self.changed.notify_all();
         own.is_some()
     }
 
@@ -110,8 +110,8 @@ impl<D: WriteBlocks> Journal<D> {
                 continue;
             }
             shared.end_lanes([lane], why);
-            let calls = shared.call_all();
-            self.wake(shared, calls);
+            drop(shared);
+            self.changed.notify_all();
             return Ok(true);
         }
     }
@@ -132,6 +132,21 @@ impl<D: WriteBlocks> Journal<D> {
             lanes.into_iter().map(|lane| (lane, shared.lanes[lane].state.last())).collect()
         };
         self.reach(goals, data_writes)
+    }
+
+    /// Writes the older half of a cube's log home if more than half of it is in use, and nobody writes it: so that seldom a change
+    /// waits for room, with all that wait for its end. A failure ends the journal, as that of a commit does.
+    pub fn relieve(&self, cube: u32) {
+        let shared = self.lock();
+        let lane = shared.lane_of_cube(cube).unwrap_or(0);
+        let Lane { log, state, .. } = &shared.lanes[lane];
+        let is_due = state.in_log.used_blocks * 2 > u64::from(log.ring.len_blocks());
+        if is_due && !state.working && state.failed.is_none() {
+            // Whoever asks for the next change or commit is told.
+            drop(
+                self.turn(shared, &BTreeSet::from([lane]), |journal| journal.go_home(lane, false)),
+            );
+        }
     }
 
     /// Lets lots move whose records name another journal: everything in the old one is durable, home, and behind its tail; only
@@ -237,5 +252,13 @@ pub(super) fn open_lane<D: WriteBlocks>(
     let state = State::new(TransactionId::of(index, stored.sequence), log.first_head());
     let (cube, inode) = (own.cube, own.inode.0);
     let orphan_block = Some(own.orphan_block);
-    Ok(Lane { cube, inode, orphan_block, gone: false, log: Arc::new(log), state })
+    Ok(Lane {
+        cube,
+        inode,
+        orphan_block,
+        gone: false,
+        log: Arc::new(log),
+        state,
+        company: Company::default(),
+    })
 }

@@ -1,5 +1,7 @@
 //! The end: everything home, the logs empty, and the marks of use gone.
 
+use std::collections::BTreeSet;
+
 use floe_blockdev::WriteBlocks;
 use floe_format::ext::orphan_file::OrphanBlock;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
@@ -9,7 +11,6 @@ use floe_format::{Geometry, GroupNr};
 use floe_sync::{Arc, PoisonError};
 
 use super::Journal;
-use super::company::Calls;
 use super::error::JournalError;
 use super::shared::{Lane, Lock};
 
@@ -24,7 +25,8 @@ impl<D: WriteBlocks> Drop for Setting<'_, D> {
         if shared.lock == Lock::Setting {
             shared.lock = Lock::Open;
         }
-        self.journal.wake(shared, Calls::default());
+        drop(shared);
+        self.journal.changed.notify_all();
     }
 }
 
@@ -57,7 +59,7 @@ impl<D: WriteBlocks> Journal<D> {
         for (log, next, head) in ended {
             log.write_superblock(&self.device, next, 0, head)?;
         }
-        self.flush_all("flushing the empty log")?;
+        self.flush_all(&BTreeSet::new(), "flushing the empty log")?;
         self.write_last_superblock()?;
         Ok(self.device)
     }
@@ -91,13 +93,13 @@ impl<D: WriteBlocks> Journal<D> {
             // A crash may have left it in backups alone.
             mark_backups(&self.device, &self.geometry, &superblock, false)?;
             if lock == Lock::Set {
-                self.flush_all(doing)?;
+                self.flush_all(&BTreeSet::new(), doing)?;
             }
             superblock.feature_incompat &= !LOCK;
         }
         superblock.encode_with_checksum(&mut bytes);
         self.device.write_at(OFFSET_BYTES, &bytes).map_err(JournalError::io(doing))?;
-        self.flush_all(doing)
+        self.flush_all(&BTreeSet::new(), doing)
     }
 
     /// Whether a cube has orphans that nobody but Floe would find, or may have.
@@ -153,11 +155,11 @@ impl<D: WriteBlocks> Journal<D> {
         let doing = "setting the bit that keeps other programs out";
         let mut superblock = Superblock::decode(bytes);
         mark_backups(&self.device, &self.geometry, &superblock, true)?;
-        self.flush_all(doing)?;
+        self.flush_all(&BTreeSet::new(), doing)?;
         superblock.feature_incompat |= LOCK;
         superblock.encode_with_checksum(bytes);
         self.device.write_at(OFFSET_BYTES, &*bytes).map_err(JournalError::io(doing))?;
-        self.flush_all(doing)
+        self.flush_all(&BTreeSet::new(), doing)
     }
 
     /// The block of the superblock, with the bit set.

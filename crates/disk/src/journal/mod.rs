@@ -66,7 +66,6 @@ pub use state::TransactionId;
 pub use takeover::take_over;
 pub use tx::JournalTx;
 
-use company::Calls;
 use handles::Handles;
 use shared::Shared;
 
@@ -94,7 +93,7 @@ pub struct Journal<D> {
     /// The primary superblock of the device, as long as it is never logged. Held while it is written, so that an older one never
     /// replaces a newer one.
     superblock_writes: Mutex<[u8; Superblock::SIZE]>,
-    /// Told whenever a turn of work or a flush ends, those who do not wait for changes of theirs.
+    /// Told whenever a turn of work or a flush ends.
     changed: Condvar,
     /// Told when as many wait for their changes as a commit waits for.
     company: Condvar,
@@ -308,7 +307,7 @@ impl<D: WriteBlocks> Journal<D> {
         goals: impl FnOnce(&Shared) -> Vec<(usize, TransactionId)>,
         data_writes: u64,
     ) -> Result<(), JournalError> {
-        let (goals, waiter) = {
+        let (goals, _waiter) = {
             let mut shared = self.lock();
             let goals = goals(&shared);
             shared.want(&goals);
@@ -332,16 +331,14 @@ impl<D: WriteBlocks> Journal<D> {
                     return Ok(());
                 }
                 // With no log to write, a flush covers the data; so does one that others wait for.
-                let calls = shared.call();
                 drop(shared);
-                calls.ring();
-                self.flush_all("flushing data")?;
+                self.flush_all(&BTreeSet::new(), "flushing data")?;
                 shared = self.lock();
                 continue;
             }
             let lanes = shared.closure(left);
             if lanes.iter().any(|&lane| shared.lanes[lane].state.working) {
-                shared = waiter.sleep(shared);
+                shared = self.wait(shared);
                 continue;
             }
             shared = self.turn(shared, &lanes, |journal| journal.step(&lanes, &goals))?;
@@ -386,22 +383,8 @@ impl<D: WriteBlocks> Journal<D> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for anything but changes.
-    fn wait<'a>(&self, mut shared: MutexGuard<'a, Shared>) -> MutexGuard<'a, Shared> {
-        shared.flushes.waiting += 1;
-        let mut shared = self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);
-        shared.flushes.waiting -= 1;
-        shared
-    }
-
-    /// Wakes these, and those who wait for anything else.
-    fn wake(&self, shared: MutexGuard<'_, Shared>, calls: Calls) {
-        let is_awaited = shared.flushes.waiting > 0;
-        drop(shared);
-        calls.ring();
-        if is_awaited {
-            self.changed.notify_all();
-        }
+    fn wait<'a>(&self, shared: MutexGuard<'a, Shared>) -> MutexGuard<'a, Shared> {
+        self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Blocks of which a range of bytes has a part.

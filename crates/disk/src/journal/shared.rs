@@ -10,7 +10,6 @@ use floe_format::native::lot::{LotRecord, lot_groups};
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 use floe_sync::Arc;
 
-use super::company::{Crowd, Goals};
 use super::log::Log;
 use super::state::{Image, Images, State, TransactionId};
 
@@ -27,6 +26,18 @@ pub(super) struct Lane {
     pub(super) gone: bool,
     pub(super) log: Arc<Log>,
     pub(super) state: State,
+    pub(super) company: Company,
+}
+
+/// The threads that wait for the changes of a log, for its next commit.
+#[derive(Debug, Default)]
+pub(super) struct Company {
+    /// Threads that waited when a flush made some of them durable last, those that it served among them.
+    pub(super) waiters: usize,
+    /// A commit waits until so many threads wait.
+    pub(super) expected: Option<usize>,
+    /// Commits since one waited for others with success, in turns of some.
+    pub(super) in_vain: u32,
 }
 
 /// Whether the superblocks say that journals besides inode 8 may hold changes.
@@ -42,20 +53,17 @@ pub(super) enum Lock {
 #[derive(Debug, Default)]
 pub(super) struct Flushes {
     pub(super) begun: u64,
+    /// The last one by number that has succeeded: whoever waited for one before it is served, too.
     pub(super) done: u64,
-    pub(super) running: bool,
-    /// Threads that wait for its end, to flush what it does not cover, or for anything else but their changes.
+    /// Those that run, by number, with the logs for which each was begun; none: for all.
+    pub(super) running: BTreeMap<u64, BTreeSet<usize>>,
+    /// Threads that wait for its end, to flush what it does not cover.
     pub(super) waiting: usize,
     /// Time that the last one took.
     pub(super) took: Duration,
-    /// Threads that waited for changes when it ended, those that it served among them.
-    pub(super) waiters: usize,
-    /// Threads that wait for transactions of which one at least is not durable.
-    pub(super) unserved: BTreeMap<Goals, Crowd>,
-    /// A commit waits until so many threads wait for their changes.
-    pub(super) expected: Option<usize>,
-    /// Commits since one waited for others with success, in turns of some.
-    pub(super) in_vain: u32,
+    /// The transactions that each thread waits for, as long as one of them is not durable.
+    pub(super) unserved: BTreeMap<u64, Vec<(usize, TransactionId)>>,
+    pub(super) next_waiter: u64,
     /// A failed one ends all journals of the device, and is never tried again (rule R10).
     pub(super) failed: Option<String>,
 }

@@ -93,10 +93,12 @@ fn move_orphans<D: WriteBlocks>(
     if device.read_at(offset, &mut bytes).is_err() {
         return Ok(Vec::new());
     }
-    let Some(stored) = orphans_in(own, &bytes) else { return Ok(Vec::new()) };
+    let mut tx = DirectTx::new(device, geometry.clone());
+    let next = &mut |inode| Some(fs.inode(&mut tx, inode).ok()?.base.dtime);
+    let stored = orphans_in(own, &geometry, &bytes, next);
+    let Some(stored) = stored else { return Ok(Vec::new()) };
     let (orphans, strays): (Vec<InodeNr>, Vec<InodeNr>) =
         stored.into_iter().partition(|orphan| own.owns(&geometry, *orphan));
-    let mut tx = DirectTx::new(device, geometry);
     for orphan in orphans {
         let mut inode = fs.inode(&mut tx, orphan).map_err(JournalError::FileSystem)?;
         inode.base.dtime = fs.superblock.last_orphan;

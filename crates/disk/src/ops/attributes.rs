@@ -4,6 +4,7 @@ use floe_ext4::map::file;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::inline_data::ATTRIBUTE_NAME;
 use floe_format::ext::inode::{InodeFlags, OwnedInode, TimeField};
+use floe_format::ext::xattr::value_inode::is_of_lustre;
 use floe_format::ext::xattr::{
     self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_ENCRYPTION, INDEX_SYSTEM, MAX_VALUE_SIZE,
     NewValue, NewXattr, XattrArea, XattrHeader, acl, split_name, value_inode, write_block,
@@ -92,11 +93,13 @@ impl Volume {
         })?;
         let value = match stored.value {
             Value::Here(value) => value,
-            Value::Inode(holder, size, _) => {
+            Value::Inode(holder, size, hash) => {
                 let holder = self.inode(tx, holder)?;
+                let owner = (inode, self.inode(tx, inode)?.base.generation);
                 let mut value = vec![0; size.min(MAX_VALUE_SIZE) as usize];
                 let len = self.read(tx, data, &holder, 0, &mut value)?;
-                if len < value.len() {
+                let is_hash = value_inode::value_hash(self.superblock().seed(), &value) == hash;
+                if len < value.len() || !(is_hash || is_of_lustre(&holder.base, owner)) {
                     return Err(DAMAGED);
                 }
                 value
@@ -113,7 +116,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`OpError::Exists`] and [`OpError::NotFound`] as `mode` says, [`OpError::NoRoom`] if it does not fit beside the
-    /// others, [`OpError::Unsupported`] for an unknown prefix, [`OpError::Invalid`] for a list that is none,
+    /// others, [`OpError::Unsupported`] for an unknown prefix and where only an inode for the value would make room, [`OpError::Invalid`] for a list that is none,
     /// [`OpError::NoSpace`], [`OpError::NotPermitted`].
     pub fn set_attribute(
         &mut self,
@@ -368,7 +371,16 @@ impl Op<'_> {
         let seed = self.volume.fs.seed();
         let new: Vec<NewXattr<'_>> = all.iter().map(Stored::as_new).collect();
         let hint = if self.volume.fs.is_native() { inode.number } else { InodeNr(0) };
-        write_block(self.tx.zeroed(block)?, &new, seed, block, hint).map_err(|_| OpError::NoRoom)
+        let written = write_block(self.tx.zeroed(block)?, &new, seed, block, hint);
+        written.map_err(|_| self.no_room())
+    }
+
+    /// Why attributes do not fit: with the feature ea_inode Linux would put the value into an inode of its own.
+    fn no_room(&self) -> OpError {
+        match self.volume.geometry().features.incompat.contains(Incompat::EA_INODE) {
+            true => OpError::Unsupported("attributes whose value needs an inode of its own"),
+            false => OpError::NoRoom,
+        }
     }
 
     /// Moves the block of attributes into the cube of its inode, if it lies in another one. Returns whether it did.

@@ -10,6 +10,7 @@ use floe_format::ext::inode::{FileType, Inode, InodeFlags, OwnedInode, TimeField
 use floe_format::features::RoCompat;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
+use super::ahead::{NotingWrites, PlannedWrite};
 use super::credits::Reach;
 use super::staged::Op;
 use super::{Caller, OpError};
@@ -142,6 +143,33 @@ impl Volume {
         let blocks = at.saturating_add(bytes.len() as u64).div_ceil(size) - at / size;
         let reach = if blocks > 1 { Reach::Pieces } else { Reach::One };
         self.op_of(reach, tx, caller, |op| op.write(data, inode, at, bytes))
+    }
+
+    /// The content that [`Volume::write`] would write now, and where. Nothing is changed. `None` if that would be refused.
+    pub fn plan_write(
+        &mut self,
+        tx: &mut dyn Tx,
+        data: &dyn ReadBlocks,
+        caller: &Caller,
+        (inode, at): (InodeNr, u64),
+        bytes: &[u8],
+    ) -> Option<PlannedWrite> {
+        let (noting, free) = (NotingWrites::new(data), self.fs.space.free_clusters());
+        let (mut is_planned, mut takes_blocks) = (false, false);
+        // Refused in the end, so that nothing of it is left.
+        let done: Result<(), OpError> = self.op_of(Reach::Pieces, tx, caller, |op| {
+            op.write(&noting, inode, at, bytes)?;
+            takes_blocks = op.volume.fs.space.free_clusters() != free;
+            is_planned = !noting.is_empty();
+            Err(OpError::TooLong)
+        });
+        (is_planned && done.is_err())
+            .then(|| PlannedWrite { writes: noting.into_writes(), takes_blocks })
+    }
+
+    /// Says whether content is written to free blocks of a cube that are its own soon: nobody may discard them meanwhile.
+    pub fn hold_free_blocks(&mut self, cube: u32, holds: bool) {
+        self.fs.space.hold_free_blocks(cube, holds);
     }
 
     /// The largest size in bytes that a file of this kind of map may have.

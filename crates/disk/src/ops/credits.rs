@@ -70,12 +70,15 @@ pub(crate) fn most_of_one_change(geometry: &Geometry, is_native: bool) -> usize 
     let attributes = 2;
     // A cube that is full takes a lot, whose reservation file is emptied, for the inode or for a block.
     let lots = if is_native { 2 * block } else { 0 };
+    // An orphan file that is full gets a block: its inode, the block, and two levels of the map.
+    let orphans = if is_native { 1 + block + 2 * (block + 1) } else { 0 };
     name + spilt
         + other_names
         + inodes
         + new
         + attributes
         + lots
+        + orphans
         + of_quotas(geometry, block, levels)
 }
 

@@ -51,10 +51,9 @@ impl Op<'_> {
         encode_clean(self.tx.zeroed(last)?, seed, last);
         self.volume.fs.space.note_journal(cube, file.number, blocks);
         self.volume.fs.space.record_journal(&mut self.tx, cube, last)?;
-        let mut orphans = std::mem::take(self.orphans());
-        let read = self.read_orphans_of_cube(&mut orphans, cube, file.number);
-        *self.orphans() = orphans;
-        read?;
+        let mut orphans = self.volume.orphans.copy();
+        self.read_orphans_of_cube(&mut orphans, cube, file.number)?;
+        self.volume.orphans.replace(orphans);
         Ok(OwnJournal { inode: file.number.0, blocks, uuid })
     }
 
@@ -83,7 +82,9 @@ impl Op<'_> {
     /// Takes the name of a cube's journal away. The file stays an orphan until its log is no longer needed.
     pub(super) fn drop_journal(&mut self, cube: u32, journal: InodeNr) -> Result<(), OpError> {
         self.volume.fs.space.forget_cube(cube);
-        self.orphans().forget_cube(cube);
+        // Files that somebody has open stay, although the block is free soon.
+        self.move_orphans_of(cube)?;
+        self.volume.orphans.forget_cube(cube);
         let home = self.cubes_home()?;
         let mut home = self.directory(home)?;
         self.take_name(&mut home, &journal_name(cube))?;

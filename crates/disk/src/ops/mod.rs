@@ -59,6 +59,7 @@
 //! ```
 
 mod acl;
+mod ahead;
 mod attributes;
 mod change;
 mod content;
@@ -80,6 +81,7 @@ mod untangle;
 
 pub use crate::caller::Caller;
 pub use crate::op_error::{OpError, panic_message};
+pub use ahead::{DataWrite, PlannedWrite, WrittenAhead};
 pub use attributes::SetMode;
 pub use change::Change;
 pub use content::{Segment, SegmentKind};

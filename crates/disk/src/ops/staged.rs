@@ -13,7 +13,6 @@ use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
 use super::credits::Reach;
 use super::quota::Weight;
 use super::{Caller, OpError, panic_message};
-use crate::orphans::Orphans;
 use crate::space::Pool;
 use crate::volume::{Volume, seconds_of, settle_native};
 
@@ -78,7 +77,6 @@ pub(crate) struct Op<'o> {
     pub(crate) volume: &'o mut Volume,
     pub(crate) caller: Caller,
     superblock_before: Option<Box<Superblock>>,
-    orphans_before: Option<Orphans>,
     /// Inodes that the operation changed, as they were weighed before; `None` if they were free.
     pub(super) weights: BTreeMap<InodeNr, Option<Weight>>,
     /// Those of them that are free now.
@@ -110,12 +108,12 @@ impl Volume {
         }
         let mark = self.fs.space.mark();
         self.fs.space.use_reserve(caller.may_use_reserve);
+        self.orphans.begin();
         let mut op = Op {
             tx: Staged::new(tx, self.fs.geometry()),
             volume: self,
             caller: *caller,
             superblock_before: None,
-            orphans_before: None,
             weights: BTreeMap::new(),
             gone: BTreeSet::new(),
             reach,
@@ -127,7 +125,7 @@ impl Volume {
             op.count_usage()?;
             if op.fits() { Ok(value) } else { Err(OpError::TooLong) }
         });
-        let Op { tx: staged, superblock_before, orphans_before, .. } = op;
+        let Op { tx: staged, superblock_before, .. } = op;
         let error = match done {
             Err(error) => error,
             Ok(value) => {
@@ -142,9 +140,7 @@ impl Volume {
         if let Some(superblock) = superblock_before {
             self.fs.superblock = *superblock;
         }
-        if let Some(orphans) = orphans_before {
-            self.orphans = orphans;
-        }
+        self.orphans.roll_back();
         Err(error)
     }
 }
@@ -155,14 +151,6 @@ impl Op<'_> {
         let changed = &self.tx.changed;
         changed.len() > self.volume.most_changed / 2
             || !self.volume.fs.space.fits_journals(changed.numbers(), true)
-    }
-
-    /// Orphans, to be changed.
-    pub(crate) fn orphans(&mut self) -> &mut Orphans {
-        if self.orphans_before.is_none() {
-            self.orphans_before = Some(self.volume.orphans.clone());
-        }
-        &mut self.volume.orphans
     }
 
     /// Reads an inode.

@@ -37,6 +37,8 @@ pub(super) struct Cubes {
     coupled: bool,
     /// A cube that is full takes no lot for now.
     stays: bool,
+    /// Cubes with free blocks to which content is written, so that nobody may discard them.
+    written: BTreeSet<u32>,
     /// The objects that changed, as they were before.
     changes: Vec<Before>,
 }
@@ -272,6 +274,25 @@ impl Pool {
     pub(crate) fn cube_of_group(&self, group: GroupNr) -> u32 {
         let lot = self.regions.lot_of(group);
         lot.and_then(|lot| self.cubes.owners.get(&lot)).copied().unwrap_or(0)
+    }
+
+    /// Says whether content is written to free blocks of a cube.
+    pub(crate) fn hold_free_blocks(&mut self, cube: u32, holds: bool) {
+        if holds {
+            self.cubes.written.insert(cube);
+        } else {
+            self.cubes.written.remove(&cube);
+        }
+    }
+
+    /// The same for a pool that is read anew.
+    pub(super) fn take_over_written(&mut self, before: &mut Self) {
+        self.cubes.written = std::mem::take(&mut before.cubes.written);
+    }
+
+    /// Whether free blocks of a group may be discarded.
+    pub(super) fn may_discard(&self, group: GroupNr) -> bool {
+        !self.cubes.written.contains(&self.cube_of_group(group))
     }
 
     /// The cube of an inode: the one that owns its lot.

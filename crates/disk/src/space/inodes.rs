@@ -76,6 +76,7 @@ impl Pool {
     pub(crate) fn take_over(&mut self, before: &mut Self) {
         self.reserved_inodes = std::mem::take(&mut before.reserved_inodes);
         self.held = std::mem::take(&mut before.held);
+        self.take_over_written(before);
     }
 
     /// Ends the promise of a number.

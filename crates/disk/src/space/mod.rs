@@ -267,6 +267,9 @@ impl Pool {
         tx: &mut dyn Tx,
         group: GroupNr,
     ) -> Result<Vec<BlockRun>, Refusal> {
+        if !self.may_discard(group) {
+            return Ok(Vec::new());
+        }
         let found = self.bitmap(tx, group).map(Some);
         let Some(bytes) = self.unless_damaged(group, found)? else { return Ok(Vec::new()) };
         let geo = self.groups.geometry();

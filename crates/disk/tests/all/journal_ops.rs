@@ -19,7 +19,7 @@ use floe_ext4::tx::Tx;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, Timestamp};
 use floe_format::native::identity::Identity;
-use floe_testkit::crash::{Effort, each_state, tears};
+use floe_testkit::crash::{Effort, each_state, one_in, tears};
 use floe_testkit::{Image, build, oracle, tool};
 
 pub(crate) const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 5 };
@@ -411,7 +411,7 @@ fn all_pairs_of_operations_survive_any_crash() {
     for base in [Base::Stock, Base::Native] {
         let states = explore(base, workloads(), effort);
         eprintln!("{base:?}: {states} states of {} workloads", workloads().count());
-        assert!(states > 10_000);
+        assert!(states * one_in() > 10_000);
     }
 }
 

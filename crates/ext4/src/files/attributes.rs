@@ -2,9 +2,10 @@
 
 use floe_format::ext::inline_data::ATTRIBUTE_NAME;
 use floe_format::ext::inode::InodeFlags;
+use floe_format::ext::xattr::value_inode::{is_of_lustre, stored_hash, value_hash};
 use floe_format::ext::xattr::{
     self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_ENCRYPTION, INDEX_SYSTEM, MAX_VALUE_SIZE,
-    XattrArea, XattrEntry, acl,
+    XattrArea, XattrEntry, acl, has_hash_of_inode,
 };
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, InodeNr};
@@ -25,7 +26,24 @@ impl Files<'_> {
     /// The attributes of an inode, sorted by name, including values stored in inodes of their own.
     /// Inline data and encryption contexts, which programs do not see as attributes, are omitted.
     pub fn attributes(&self, node: &Node) -> (Vec<Attribute>, Vec<FileFault>) {
-        let mut found = Found { files: self, attributes: Vec::new(), faults: Vec::new() };
+        self.attributes_of(node, Wanted::All)
+    }
+
+    /// The attribute of an inode with this name, if there is one. Faults of other attributes' values are not met.
+    pub fn attribute(&self, node: &Node, name: &[u8]) -> (Option<Attribute>, Vec<FileFault>) {
+        let (mut found, faults) = self.attributes_of(node, Wanted::Only(name));
+        (found.pop(), faults)
+    }
+
+    /// The names of the attributes of an inode, sorted, those among them whose values cannot be read.
+    pub fn attribute_names(&self, node: &Node) -> (Vec<Vec<u8>>, Vec<FileFault>) {
+        let (found, faults) = self.attributes_of(node, Wanted::Names);
+        (found.into_iter().map(|attribute| attribute.name).collect(), faults)
+    }
+
+    fn attributes_of(&self, node: &Node, wanted: Wanted<'_>) -> (Vec<Attribute>, Vec<FileFault>) {
+        let (attributes, faults) = (Vec::new(), Vec::new());
+        let mut found = Found { files: self, owner: node, wanted, attributes, faults };
         let inode = node.inode();
         if let Some(area) = XattrArea::of_inode(inode.xattr_area()) {
             found.take(&area);
@@ -47,8 +65,20 @@ impl Files<'_> {
     }
 }
 
+/// The attributes that are looked for.
+#[derive(Clone, Copy)]
+enum Wanted<'a> {
+    All,
+    /// The one with this name.
+    Only(&'a [u8]),
+    /// All, but not their values.
+    Names,
+}
+
 struct Found<'f, 'd> {
     files: &'f Files<'d>,
+    owner: &'f Node,
+    wanted: Wanted<'f>,
     attributes: Vec<Attribute>,
     faults: Vec<FileFault>,
 }
@@ -84,7 +114,12 @@ impl Found<'_, '_> {
             };
             name.extend(entry.name);
             // As in Linux, attributes in the inode take precedence over those in the block.
-            if self.attributes.iter().any(|one| one.name == name) {
+            let is_wanted = !matches!(self.wanted, Wanted::Only(wanted) if wanted != name);
+            if !is_wanted || self.attributes.iter().any(|one| one.name == name) {
+                continue;
+            }
+            if matches!(self.wanted, Wanted::Names) {
+                self.attributes.push(Attribute { name, value: Vec::new() });
                 continue;
             }
             match self.value(area, &entry) {
@@ -98,7 +133,7 @@ impl Found<'_, '_> {
 
     fn value(&mut self, area: &XattrArea<'_>, entry: &XattrEntry<'_>) -> Option<Vec<u8>> {
         let stored = match entry.value_inode {
-            Some(holder) => self.value_in(holder, entry.value_size)?,
+            Some(holder) => self.value_in(holder, entry)?,
             None => area.value(entry)?.to_vec(),
         };
         if matches!(entry.name_index, INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT) {
@@ -107,16 +142,27 @@ impl Found<'_, '_> {
         Some(stored)
     }
 
-    /// The value stored in an inode of its own.
-    fn value_in(&mut self, holder: InodeNr, value_size: u32) -> Option<Vec<u8>> {
+    /// The value stored in an inode of its own. As in Linux, its hash must be that which the inode remembers, and the entry
+    /// must have the hash that follows from it; values of old Lustre have none.
+    fn value_in(&mut self, holder: InodeNr, entry: &XattrEntry<'_>) -> Option<Vec<u8>> {
         let node = self.files.node(holder).ok()?;
         let is_holder = node.flags().contains(InodeFlags::EA_INODE);
-        if !is_holder || value_size > MAX_VALUE_SIZE || node.size_bytes() < u64::from(value_size) {
+        let size = entry.value_size;
+        if !is_holder || size > MAX_VALUE_SIZE || node.size_bytes() != u64::from(size) {
             return None;
         }
-        let (content, mut faults) = self.files.stored(&node, false);
-        let mut value = vec![0; value_size as usize];
+        let (content, mut faults) = self.files.value(&node);
+        let mut value = vec![0; size as usize];
         let len = content.read_at(0, &mut value, &mut faults);
-        (len == value.len() && faults.is_empty()).then_some(value)
+        let base = node.inode().base;
+        let hash = stored_hash(&base);
+        let is_proved = || {
+            value_hash(self.files.superblock.seed(), &value) == hash
+                && has_hash_of_inode(entry, hash)
+        };
+        let owner = (self.owner.number, self.owner.inode().base.generation);
+        let is_whole = len == value.len() && faults.is_empty();
+        let is_value = is_whole && (is_of_lustre(&base, owner) || is_proved());
+        is_value.then_some(value)
     }
 }

@@ -102,6 +102,18 @@ impl<'d> Files<'d> {
         (of(Form::Mapped(map)), faults)
     }
 
+    /// The bytes of an inode that holds the value of an attribute. Linux reads them by the map alone, and from unwritten
+    /// extents, too.
+    pub(super) fn value(&self, node: &Node) -> (Content<'_, 'd>, Vec<FileFault>) {
+        let mut map = self.map(node);
+        let faults = std::mem::take(&mut map.faults);
+        for extent in &mut map.extents {
+            extent.unwritten = false;
+        }
+        let form = Form::Mapped(map);
+        (Content { files: self, size_bytes: node.size_bytes(), form }, faults)
+    }
+
     /// The target of a symbolic link.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 //! on which it depends. Recovery keeps the greatest set of transactions that is closed under these dependencies and under
 //! predecessors in their own log.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 
 use floe_blockdev::{Noting, Overlay, ReadBlocks};
@@ -58,12 +58,52 @@ impl CubeJournal {
     }
 }
 
-/// The orphans that the list of a cube's journal names; `None` if `bytes`, its block, is none.
-pub fn orphans_in(own: &CubeJournal, bytes: &[u8]) -> Option<Vec<InodeNr>> {
+/// The orphans that the list of a cube's journal names; `None` if the list is damaged, or `bytes`, its block, is none. The last slot
+/// of the block begins a chain through `i_dtime` of inodes, which `next` reads; `None` of it: the inode cannot be read.
+pub fn orphans_in(
+    own: &CubeJournal,
+    geo: &Geometry,
+    bytes: &[u8],
+    next: &mut dyn FnMut(InodeNr) -> Option<u32>,
+) -> Option<Vec<InodeNr>> {
     let stored = OrphanBlock::new(bytes)?;
     let sum = own.seed.map(|seed| stored.compute_checksum(seed, own.orphan_block));
     let is_sound = stored.magic() == MAGIC && sum.is_none_or(|sum| sum == stored.stored_checksum());
-    is_sound.then(|| stored.orphans().collect())
+    let mut all: Vec<InodeNr> = is_sound.then(|| stored.plain_orphans().collect())?;
+    let head = stored.chain_head();
+    if head.0 != 0 && !own.owns(geo, head) {
+        // It is no orphan of the cube, and leads nowhere.
+        all.push(head);
+        return Some(all);
+    }
+    let may_be = |inode: InodeNr| own.owns(geo, inode) && !geo.is_reserved(inode);
+    let next = &mut |inode: InodeNr| next(inode).ok_or(());
+    let chain = follow_chain(head, &all, &may_be, next).ok()??;
+    all.extend(chain);
+    Some(all)
+}
+
+/// The orphans of a chain that begins with `head` (0: there are none) and goes on in `i_dtime`, which `next` reads. `None` if it comes
+/// back to an orphan, `others` among them, or to what cannot be one.
+///
+/// # Errors
+/// Those of `next`.
+pub fn follow_chain<E>(
+    head: InodeNr,
+    others: &[InodeNr],
+    may_be: &dyn Fn(InodeNr) -> bool,
+    next: &mut dyn FnMut(InodeNr) -> Result<u32, E>,
+) -> Result<Option<Vec<InodeNr>>, E> {
+    let mut seen: HashSet<InodeNr> = others.iter().copied().collect();
+    let (mut chain, mut at) = (Vec::new(), head);
+    while at.0 != 0 {
+        if !may_be(at) || !seen.insert(at) {
+            return Ok(None);
+        }
+        chain.push(at);
+        at = InodeNr(next(at)?);
+    }
+    Ok(Some(chain))
 }
 
 /// The file of a cube's journal, where it is sound.

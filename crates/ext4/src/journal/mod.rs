@@ -22,8 +22,8 @@ mod recover;
 mod seen;
 
 pub use cubes::{
-    CubeFile, CubeJournal, CubeJournals, Cut, Unusable, cut_off, find_cube, find_cubes, orphans_in,
-    replay_sound,
+    CubeFile, CubeJournal, CubeJournals, Cut, Unusable, cut_off, find_cube, find_cubes,
+    follow_chain, orphans_in, replay_sound,
 };
 pub use event::{
     InodeFault, JournalEvent, JournalPlace, LogBounds, OrphanFault, RecoveryFault, SuperblockFault,

@@ -120,7 +120,11 @@ impl Finder<'_> {
             if self.device.read_at(offset, &mut bytes).is_err() {
                 continue;
             }
-            let Some(stored) = orphans_in(&own, &bytes) else { continue };
+            let next = &mut |inode| {
+                let raw = read_inode(inode, self.device, self.geo, self.groups)?;
+                Some(Inode::decode(&raw)?.base.dtime)
+            };
+            let Some(stored) = orphans_in(&own, self.geo, &bytes, next) else { continue };
             let exists = |inode: &InodeNr| self.may_be_orphan(*inode);
             let (orphans, strays): (Vec<InodeNr>, Vec<InodeNr>) =
                 stored.into_iter().filter(exists).partition(|inode| own.owns(self.geo, *inode));

@@ -37,6 +37,17 @@ impl<'a> OrphanBlock<'a> {
         self.slots().filter(|inode| inode.0 != 0)
     }
 
+    /// The slots that are in use but for the last one, for the block of a cube.
+    pub fn plain_orphans(&self) -> impl Iterator<Item = InodeNr> + use<'a> {
+        let plain = self.slots().len().saturating_sub(1);
+        self.slots().take(plain).filter(|inode| inode.0 != 0)
+    }
+
+    /// The last slot, which in the block of a cube begins a chain of further orphans, each with the next one in `i_dtime`.
+    pub fn chain_head(&self) -> InodeNr {
+        self.slots().last().unwrap_or_default()
+    }
+
     /// `ob_magic` as stored.
     pub fn magic(&self) -> u32 {
         le32_at(self.tail, 0).unwrap_or(0)

@@ -30,6 +30,8 @@ use loads::{Load, make};
 
 /// Bytes of the device.
 const SIZE: u64 = 1 << 30;
+/// Flushes that the device takes at the same time, as a file or a device of the system does.
+const FLUSHES: usize = 4;
 /// Settings of a cube unless a case says otherwise.
 const OWN: &str = "journal_blocks=2048";
 
@@ -184,7 +186,7 @@ fn formatted() -> Result<MemDevice> {
 
 /// Runs the loads of a case for a while.
 fn run(case: &Case, model: &Model, time: Duration) -> Result<Rates> {
-    let device = Modelled::new(formatted()?, model).waiting();
+    let device = Modelled::new(formatted()?, model).waiting().with_flushes(FLUSHES);
     let (disk, volume) = Disk::open(&device)?;
     let rates = {
         let files = disk.files_of(&volume)?;

@@ -1,6 +1,5 @@
 //! Calls that read what an inode holds.
 
-use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
 
 use super::taken::judge_attribute_name;
@@ -87,21 +86,17 @@ impl<S: Store> FileSystem<S> {
         })
     }
 
-    fn all_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
-        self.guarded(inode, false, || {
-            let _reading = self.reading();
-            self.store.extended_attributes(inode)
-        })
-    }
-
     /// The names of all extended attributes that have one for programs, sorted.
     ///
     /// # Errors
     /// The attributes cannot be read.
     pub fn extended_attribute_names(&self, inode: InodeNr) -> Result<Vec<Vec<u8>>, FsError> {
-        let all = self.all_attributes(inode)?;
+        let all = self.guarded(inode, false, || {
+            let _reading = self.reading();
+            self.store.extended_attribute_names(inode)
+        })?;
         // A number in front stands for a namespace that Linux does not know.
         let known = |name: &Vec<u8>| !name.first().is_some_and(u8::is_ascii_digit);
-        Ok(all.into_iter().map(|attribute| attribute.name).filter(known).collect())
+        Ok(all.into_iter().filter(known).collect())
     }
 }

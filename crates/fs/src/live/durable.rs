@@ -98,6 +98,9 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         self.faults.judge()?;
         let cube = self.work().volume.cube_of(inode);
         let done = self.wait(|journal| journal.commit_cube(cube));
+        if let Disk::Journaled(journal) = self.disk {
+            journal.relieve(cube);
+        }
         let ended = self.fail_ended_cubes();
         match done {
             _ if cube > 0 && ended.contains(&cube) && self.work().ended.is_none() => {

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use floe_blockdev::WriteBlocks;
-use floe_disk::ops::{Caller, NewKind, OpError, Reserved, Step};
+use floe_disk::ops::{Caller, DataWrite, NewKind, OpError, Reserved, Step, WrittenAhead};
 use floe_disk::volume::Volume;
 use floe_ext4::tx::Tx;
 use floe_format::InodeNr;
@@ -19,6 +19,13 @@ use crate::disk::{ChangeError, Disk};
 use crate::memory::{Above, Deed, Facts, Lower, Quotas};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{Space, Store};
+
+/// A write that one transaction can map: who asks for it, and the inode, byte and content.
+fn write_of<'d>(deed: &'d Deed<'_>) -> Option<(&'d Op<'d>, InodeNr, u64, &'d [u8])> {
+    let Deed::Apply(op) = deed else { return None };
+    let OpKind::Write { inode, offset_bytes, bytes } = op.kind else { return None };
+    Some((op, inode, offset_bytes, bytes))
+}
 
 /// Blocks of a write that are mapped in one transaction: a longer write is several.
 pub(super) const BLOCKS_PER_WRITE: u64 = 256;
@@ -96,8 +103,15 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
         self.run_jobs(above)
     }
 
-    fn make(&self, deeds: &[Deed<'_>]) -> (usize, Result<(), FsError>) {
-        let made = match self.make_some(deeds) {
+    fn write_ahead(&self, deeds: &[Deed<'_>]) -> Vec<DataWrite> {
+        let writes = self.plan_ahead(deeds);
+        let is_written = |(at, bytes): &(u64, Vec<u8>)| self.disk.write_at(*at, bytes).is_ok();
+        // Content whose write fails is written again, and reported, with the change.
+        writes.into_iter().take_while(is_written).collect()
+    }
+
+    fn make(&self, deeds: &[Deed<'_>], ahead: Vec<DataWrite>) -> (usize, Result<(), FsError>) {
+        let made = match self.make_some(deeds, ahead) {
             Ok(made) => made,
             Err(error) => return (0, Err(error)),
         };
@@ -116,13 +130,49 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         Self { image: self.image.within(memory_bytes), ..self }
     }
 
+    /// Where content of the writes that come first would go, in a cube: to blocks that their files have, and at the end to free
+    /// ones, which nobody else takes. Those of the root cube may become another's.
+    fn plan_ahead(&self, deeds: &[Deed<'_>]) -> Vec<DataWrite> {
+        let home = deeds.first().filter(|deed| write_of(deed).is_some()).map(Deed::home);
+        let cube = home.map_or(0, |home| self.gates.of_inode(home));
+        let is_journaled = matches!(self.disk, Disk::Journaled(_));
+        if cube == 0 || !is_journaled || self.gates.has_failed(cube) {
+            return Vec::new();
+        }
+        let mut work = self.work();
+        if work.ended.is_some() || self.faults.judge().is_err() {
+            return Vec::new();
+        }
+        let (volume, mut planned) = (&mut work.volume, Vec::new());
+        // Refused in the end, as each plan: nothing is changed. An error is met again by the change.
+        let _ = self.disk.change(|tx| {
+            for (op, inode, offset_bytes, bytes) in deeds.iter().map_while(write_of) {
+                let caller = caller_of(op);
+                let place = (inode, offset_bytes);
+                let plan = volume.plan_write(tx, self.disk, &caller, place, bytes);
+                let Some(plan) = plan else { break };
+                planned.extend(plan.writes);
+                if plan.takes_blocks {
+                    break;
+                }
+            }
+            Err::<(), OpError>(OpError::Stopped)
+        });
+        work.volume.hold_free_blocks(cube, !planned.is_empty());
+        planned
+    }
+
     /// Makes changes in one transaction of the journal, up to the first that needs more than is left of it or that is
     /// refused. Returns how many were made.
-    fn make_some(&self, deeds: &[Deed<'_>]) -> Result<usize, FsError> {
+    fn make_some(&self, deeds: &[Deed<'_>], ahead: Vec<DataWrite>) -> Result<usize, FsError> {
         if let Disk::Direct { .. } = self.disk {
             return Ok(0);
         }
         let mut work = self.work();
+        let cube = deeds.first().map_or(0, |deed| self.gates.of_inode(deed.home()));
+        // Nobody discards anything before the change is made.
+        work.volume.hold_free_blocks(cube, false);
+        let data = WrittenAhead::new(self.disk, ahead);
         if let Some(why) = &work.ended {
             return Err(FsError::Ended(why.clone()));
         }
@@ -130,14 +180,14 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         let volume = &mut work.volume;
         let usual_blocks = volume.most_changed_blocks();
         // All are changes of one cube; together they may take no more of its own journal than one may.
-        let cube = deeds.first().map_or(0, |deed| self.gates.of_inode(deed.home()));
         let most_blocks = usual_blocks.min(volume.share_of_journal(cube));
         let many = || {
             self.disk.change(|tx| {
                 let (mut made, mut left_blocks) = (0, most_blocks);
                 for deed in deeds {
                     volume.limit_changes(left_blocks);
-                    let Ok(Some(blocks)) = self.attempt(volume, tx, deed) else { break };
+                    let made_now = self.attempt(volume, tx, &data, deed);
+                    let Ok(Some(blocks)) = made_now else { break };
                     made += 1;
                     left_blocks = left_blocks.saturating_sub(blocks);
                 }
@@ -175,6 +225,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         &self,
         volume: &mut Volume,
         tx: &mut dyn Tx,
+        data: &dyn WriteBlocks,
         deed: &Deed<'_>,
     ) -> Result<Option<usize>, OpError> {
         match deed {
@@ -219,7 +270,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                     }
                     self.image.forget(inode);
                     let caller = caller_of(op);
-                    volume.write(tx, self.disk, &caller, inode, offset_bytes, bytes)?;
+                    volume.write(tx, data, &caller, inode, offset_bytes, bytes)?;
                 }
                 OpKind::Change { .. } | OpKind::Range { .. } => return Ok(None),
                 _ => {

@@ -43,6 +43,14 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
         self.watch(inode, |image| image.extended_attributes(inode))
     }
 
+    fn extended_attribute(&self, inode: InodeNr, name: &[u8]) -> Result<Option<Vec<u8>>, FsError> {
+        self.watch(inode, |image| image.extended_attribute(inode, name))
+    }
+
+    fn extended_attribute_names(&self, inode: InodeNr) -> Result<Vec<Vec<u8>>, FsError> {
+        self.watch(inode, |image| image.extended_attribute_names(inode))
+    }
+
     fn space(&self) -> Space {
         let room = self.work().volume.room();
         Space {

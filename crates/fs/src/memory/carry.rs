@@ -56,23 +56,27 @@ impl Step {
     }
 }
 
-/// Bytes of content that are written while other cubes wait for the disk.
+/// Bytes of content, and pieces of it, that the disk is asked for at once where there are cubes.
 const BYTES_PER_STRETCH: usize = 1 << 20;
+const WRITES_PER_STRETCH: usize = 128;
 
 impl<L: Lower> MemFs<L> {
-    /// The end of the changes from `at` on that the disk is asked for at once: those of other cubes go in between.
+    /// The end of the changes from `at` on that the disk is asked for at once: those of other cubes go in between. Content comes
+    /// first, because it can be written while others make changes.
     fn stretch(&self, deeds: &[Deed<'_>], at: usize) -> usize {
         if !self.lower.gates().is_some_and(Gates::has_cubes) {
             return deeds.len();
         }
-        let mut bytes = 0;
-        let written = |deed: &Deed<'_>| match deed {
-            Deed::Apply(Op { kind: OpKind::Write { bytes, .. }, .. }) => bytes.len(),
-            _ => 0,
-        };
+        let (mut bytes, mut writes, mut others) = (0, 0, 0);
         let rest = deeds.iter().skip(at).take_while(|deed| {
-            let fits = bytes < BYTES_PER_STRETCH;
-            bytes += written(deed);
+            let written = deed.written_bytes();
+            let fits = if written > 0 {
+                others == 0 && bytes < BYTES_PER_STRETCH && writes < WRITES_PER_STRETCH
+            } else {
+                others += 1;
+                true
+            };
+            (bytes, writes) = (bytes + written, writes + usize::from(written > 0));
             fits
         });
         at + rest.count()
@@ -109,10 +113,13 @@ impl<L: Lower> MemFs<L> {
             }
             // Changes that depend on a lost one are found one by one.
             let end = if losses.is_empty() { self.stretch(&deeds, at) } else { at + 1 };
+            let stretch = deeds.get(at..end).unwrap_or_default();
+            // Nobody reads what is written here from the disk: memory has it until the batch has landed.
+            let ahead = self.lower.write_ahead(stretch);
             let (made, done) = {
                 let _changing =
                     self.changing_below(deeds.get(at).map_or(InodeNr::ROOT, Deed::home));
-                self.lower.make(deeds.get(at..end).unwrap_or_default())
+                self.lower.make(stretch, ahead)
             };
             at += made;
             let Err(error) = done else { continue };

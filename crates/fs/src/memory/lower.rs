@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use floe_disk::ops::Reserved;
+use floe_disk::ops::{DataWrite, Reserved};
 use floe_format::InodeNr;
 use floe_format::ext::quota::QuotaKind;
 use floe_sync::Arc;
 
 use super::quotas::Quotas;
 use crate::cubes::Gates;
-use crate::op::Op;
+use crate::op::{Op, OpKind};
 use crate::store::{Space, Store};
 use crate::{FsError, NameHash};
 
@@ -80,9 +80,16 @@ pub trait Lower: Store {
         self.tend_cubes()
     }
 
+    /// Writes content of changes to its place before [`Lower::make`] makes them, as far as that can be done while others change
+    /// other cubes. No other change of this cube is made before those are.
+    fn write_ahead(&self, _deeds: &[Deed<'_>]) -> Vec<DataWrite> {
+        Vec::new()
+    }
+
     /// Makes changes in their order: all, or those before the first that cannot be made, or fewer. The first one is made
-    /// or refused. Returns how many were made, and why the next one was refused, if it was.
-    fn make(&self, deeds: &[Deed<'_>]) -> (usize, Result<(), FsError>);
+    /// or refused. Returns how many were made, and why the next one was refused, if it was. `ahead` is what
+    /// [`Lower::write_ahead`] wrote of them.
+    fn make(&self, deeds: &[Deed<'_>], ahead: Vec<DataWrite>) -> (usize, Result<(), FsError>);
 }
 
 /// The file system in memory above a disk that looks after a cube. Nobody is inside the cube meanwhile.
@@ -105,6 +112,14 @@ impl fmt::Debug for Above<'_> {
 }
 
 impl Deed<'_> {
+    /// Bytes of content.
+    pub(super) fn written_bytes(&self) -> usize {
+        match self {
+            Self::Apply(Op { kind: OpKind::Write { bytes, .. }, .. }) => bytes.len(),
+            _ => 0,
+        }
+    }
+
     /// The inode in whose cube it is made.
     pub fn home(&self) -> InodeNr {
         match self {

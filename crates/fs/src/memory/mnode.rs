@@ -40,8 +40,9 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    pub(crate) fn of(attributes: &[floe_ext4::files::Attribute]) -> Self {
-        let has = |name: &[u8]| attributes.iter().any(|one| one.name == name);
+    /// The lists among the names of an inode's attributes.
+    pub(crate) fn of(names: &[Vec<u8>]) -> Self {
+        let has = |name: &[u8]| names.iter().any(|one| one == name);
         Self { access: has(b"system.posix_acl_access"), default: has(b"system.posix_acl_default") }
     }
 }

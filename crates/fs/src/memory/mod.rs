@@ -386,7 +386,7 @@ impl<L: Lower> MemFs<L> {
         }
         let lists = {
             let _reading = self.reading_below();
-            Lists::of(&self.lower.extended_attributes(inode)?)
+            Lists::of(&self.lower.extended_attribute_names(inode)?)
         };
         node.lists = OnceLock::from(lists);
         Ok(lists)
@@ -402,7 +402,8 @@ impl<L: Lower> MemFs<L> {
             let _reading = self.reading_below();
             self.lower.extended_attributes(inode)?
         };
-        node.lists = OnceLock::from(Lists::of(&all));
+        let names: Vec<Vec<u8>> = all.iter().map(|attribute| attribute.name.clone()).collect();
+        node.lists = OnceLock::from(Lists::of(&names));
         node.extended = Apart(OnceLock::from(Box::new(Extended::of(&all))));
         Ok(())
     }

@@ -7,7 +7,7 @@ mod cubes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use floe_disk::ops::{NewInode, Reserved};
+use floe_disk::ops::{DataWrite, NewInode, Reserved};
 use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
@@ -252,7 +252,7 @@ impl Lower for NullDisk {
         self.tables_mut().reserved.remove(&inode);
     }
 
-    fn make(&self, deeds: &[Deed<'_>]) -> (usize, Result<(), FsError>) {
+    fn make(&self, deeds: &[Deed<'_>], _ahead: Vec<DataWrite>) -> (usize, Result<(), FsError>) {
         let one = |deed: &Deed<'_>| match deed {
             Deed::Apply(op) | Deed::Erase(op, _) => self.apply(op).map(drop),
             Deed::Create(op, reserved) => {

@@ -164,6 +164,19 @@ impl<L: Lower> Store for MemFs<L> {
         }
     }
 
+    fn extended_attribute_names(&self, inode: InodeNr) -> Result<Vec<Vec<u8>>, FsError> {
+        {
+            let state = self.state();
+            state.late.judge(inode)?;
+            let node = state.get(inode);
+            if node.is_none_or(|node| !node.is_own && node.extended.get().is_none()) {
+                let _reading = self.reading_below();
+                return self.lower.extended_attribute_names(inode);
+            }
+        }
+        Ok(self.extended_attributes(inode)?.into_iter().map(|attribute| attribute.name).collect())
+    }
+
     fn extended_attribute(&self, inode: InodeNr, name: &[u8]) -> Result<Option<Vec<u8>>, FsError> {
         let state = self.state();
         state.late.judge(inode)?;

@@ -10,12 +10,14 @@ use floe_ext4::inode_table::inode_offset;
 use floe_format::ext::superblock::{STATE_ERROR, Superblock};
 use floe_format::{BlockNr, InodeNr};
 use floe_fs::{
-    Attributes, Caller, Disk, FileSystem, FsError, Live, NewInode, OnError, Op, OpKind, Place, now,
+    Attributes, Caller, Disk, FileSystem, FsError, Limits, Live, MemFs, NewInode, OnError, Op,
+    OpKind, Place, SetMode, Store, now,
 };
 use floe_sync::Arc;
 use floe_sync::atomic::{AtomicBool, Ordering};
+use floe_testkit::problems::Recipes;
 use floe_testkit::recipe::{Recipe, dir_block};
-use floe_testkit::{Image, Profile, build, oracle, tool};
+use floe_testkit::{Image, Profile, Volume, build, oracle, tool};
 
 const ROOT: InodeNr = InodeNr::ROOT;
 
@@ -25,7 +27,7 @@ fn create(name: &[u8]) -> Op<'_> {
     Op { uid: 0, gid: 0, time: now(), kind }
 }
 
-fn find<S: floe_fs::Store>(fs: &FileSystem<S>, name: &[u8]) -> Result<Attributes, FsError> {
+fn find<S: Store>(fs: &FileSystem<S>, name: &[u8]) -> Result<Attributes, FsError> {
     fs.look_up(&Caller::Judged, ROOT, name)
 }
 
@@ -113,6 +115,81 @@ fn damage_of_one_object_is_recorded_once_and_leaves_the_others_alone() {
 }
 
 /// Entries of a block with a wrong checksum may lead to the files of another directory, as they do after a misdirected write.
+/// As Linux: EUCLEAN for the one attribute, whose name is still listed; the others can be read and set.
+#[test]
+fn a_value_whose_bytes_have_another_hash_is_not_given_out_and_hides_no_other() {
+    if tool::missing() {
+        return;
+    }
+    let image = build::base(Profile::EaInode).unwrap().copy().unwrap();
+    let before = image.to_vec().unwrap();
+    let recipes = Recipes::new();
+    assert!(recipes.apply("value with other bytes", &Volume::open(&image).unwrap()));
+    assert_ne!(image.to_vec().unwrap(), before);
+    let (big, small) = (&b"user.big"[..], &b"user.small"[..]);
+    let (whole, device) = (MemDevice::new(before), MemDevice::new(image.to_vec().unwrap()));
+    used(&whole, OnError::Continue, |fs| {
+        let inode = find(fs, b"ea-big").unwrap().inode;
+        assert!(!fs.extended_attribute(inode, big).unwrap().is_empty());
+    })
+    .unwrap();
+    let mut owner = ROOT;
+    used(&device, OnError::Continue, |fs| {
+        owner = find(fs, b"ea-big").unwrap().inode;
+        let set =
+            OpKind::SetAttribute { inode: owner, name: small, value: b"v", mode: SetMode::Any };
+        fs.apply(&Op { uid: 0, gid: 0, time: now(), kind: set }).unwrap();
+        for _ in 0..2 {
+            let read = fs.extended_attribute(owner, big);
+            assert!(
+                matches!(read, Err(FsError::Damaged { inode, .. }) if inode == owner),
+                "{read:?}"
+            );
+            assert_eq!(fs.extended_attribute(owner, small).unwrap(), b"v");
+        }
+        assert_eq!(fs.extended_attribute_names(owner).unwrap(), [big, small]);
+        assert!(!fs.is_read_only());
+    })
+    .unwrap();
+    let found = superblock(&device);
+    assert_eq!((found.error_count, found.first_error_ino), (1, owner.0));
+    // In memory, too, as a mount has it.
+    let (disk, volume) = Disk::open(&device).unwrap();
+    let files = disk.files_of(&volume).unwrap();
+    let live = Live::new(&disk, &files, volume, now()).unwrap();
+    let memory = MemFs::new(live, Limits::default());
+    assert!(memory.extended_attribute(owner, big).is_err());
+    assert_eq!(memory.extended_attribute(owner, small).unwrap().unwrap(), b"v");
+    assert_eq!(memory.extended_attribute_names(owner).unwrap(), [big, small]);
+}
+
+/// Linux would put it into an inode: that space is left must not be denied. Where there is no such feature, it is `ENOSPC`.
+#[test]
+fn a_value_that_needs_an_inode_of_its_own_is_refused_by_name() {
+    if tool::missing() {
+        return;
+    }
+    for (profile, has_feature) in [(Profile::EaInode, true), (Profile::Ext4K1, false)] {
+        let device = MemDevice::new(build::empty(profile).unwrap().to_vec().unwrap());
+        used(&device, OnError::Continue, |fs| {
+            let inode = fs.apply(&create(b"new")).unwrap().unwrap().inode;
+            let set = |value| {
+                let (name, mode) = (&b"user.big"[..], SetMode::Any);
+                let kind = OpKind::SetAttribute { inode, name, value, mode };
+                fs.apply(&Op { uid: 0, gid: 0, time: now(), kind }).map(drop)
+            };
+            set(&[1; 500]).unwrap();
+            let refused = set(&[2; 5000]).unwrap_err();
+            let is_named = matches!(refused, FsError::Unsupported(what) if what.contains("inode"));
+            assert_eq!(is_named, has_feature, "{refused:?}");
+            assert_eq!(matches!(refused, FsError::NoSpace), !has_feature, "{refused:?}");
+            assert_eq!(fs.extended_attribute(inode, b"user.big").unwrap(), [1; 500]);
+        })
+        .unwrap();
+        assert!(oracle::e2fsck(&judged(&device)).unwrap().clean());
+    }
+}
+
 #[test]
 fn names_in_a_block_with_a_wrong_checksum_are_not_used_where_files_are_written() {
     if tool::missing() {
@@ -121,7 +198,7 @@ fn names_in_a_block_with_a_wrong_checksum_are_not_used_where_files_are_written()
     let edit = dir_block("/big", 2).put32(1020, 1).stale();
     let image = Recipe::new("names").edit(edit).build().unwrap();
     let device = MemDevice::new(image.to_vec().unwrap());
-    let files = floe_testkit::Volume::open(&image).unwrap();
+    let files = Volume::open(&image).unwrap();
     let inode = files.lookup("/big").unwrap();
     used(&device, OnError::Continue, |fs| {
         let mut names = Vec::new();

@@ -4,7 +4,7 @@ use floe_check::checks::group::reservations::OwnFiles;
 use floe_check::volume::cubes::CubeMap;
 use floe_ext4::cubes::find_stray;
 use floe_ext4::files::Files;
-use floe_ext4::journal::{CubeFile, CubeJournal, find_cubes, orphans_in};
+use floe_ext4::journal::{CubeFile, CubeJournal, find_cubes};
 use floe_ext4::make::journal_superblock::{EmptyJournal, JournalSize};
 use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::{FileType, InodeFlags};
@@ -48,7 +48,7 @@ fn mend_journal(stage: &mut Stage<'_>, map: &CubeMap, cube: u32) -> Result<(), F
     let found = find_cubes(stage.overlay, &superblock, &geometry, &volume.groups);
     if let Some(own) = found.usable.iter().find(|own| own.cube == cube) {
         let mut bytes = stage.read_block(own.orphan_block)?;
-        if orphans_in(own, &bytes).is_some() {
+        if super::orphans::are_orphans_sound(stage, own, &bytes) {
             return keep_own_orphans(stage, own);
         }
         stage.note(format!("the list of orphans of cube {cube} was emptied"));

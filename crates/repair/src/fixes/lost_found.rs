@@ -6,7 +6,7 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 
 use super::names::Names;
-use super::{Made, connectivity};
+use super::{Made, connectivity, cube_top};
 use crate::failure::Failure;
 use crate::stage::Stage;
 
@@ -80,6 +80,7 @@ fn above(stage: &Stage<'_>, home: InodeNr) -> String {
 
 impl LostFound {
     fn open(stage: &mut Stage<'_>, home: InodeNr) -> Result<Self, Failure> {
+        let home = cube_top::standing(stage, home)?;
         let inode = match (stage.lost_found_of(home), home) {
             (Some(inode), _) => inode,
             (None, InodeNr::ROOT) => return Err(Failure::NotNow("there is no lost+found")),

@@ -12,6 +12,7 @@ mod backpointers;
 mod bad_blocks;
 mod bitmaps;
 mod connectivity;
+mod cube_top;
 mod cubes;
 mod dirents;
 mod extent_order;

@@ -11,7 +11,7 @@ use crate::edit::{Edit, OrphanEdit};
 use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::stage::Stage;
-use floe_ext4::journal::{find_cubes, orphans_in};
+use floe_ext4::journal::{CubeJournal, find_cubes, orphans_in};
 use floe_ext4::map::walk::has_map;
 
 use super::Made;
@@ -86,6 +86,12 @@ fn cut(stage: &mut Stage<'_>, image: &mut crate::stage::InodeImage) -> Result<()
     Ok(())
 }
 
+/// Whether the list of a cube's orphans, which begins in a block with these bytes, is sound.
+pub(super) fn are_orphans_sound(stage: &Stage<'_>, own: &CubeJournal, bytes: &[u8]) -> bool {
+    let next = &mut |inode| Some(stage.read_inode(inode).ok()?.base.dtime);
+    orphans_in(own, &stage.geometry, bytes, next).is_some()
+}
+
 /// The blocks with slots for orphans, those of the orphan file and those of cubes, by the inodes in them.
 #[derive(Debug, Default)]
 struct OrphanSlots {
@@ -109,7 +115,7 @@ impl OrphanSlots {
                 Err(Failure::Unreadable(_)) => continue,
                 bytes => bytes?,
             };
-            if orphans_in(own, &bytes).is_some() {
+            if are_orphans_sound(stage, own, &bytes) {
                 slots.blocks.push((own.orphan_block, own.seed));
             }
         }

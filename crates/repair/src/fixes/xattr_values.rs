@@ -2,13 +2,14 @@
 
 use floe_check::Problem;
 use floe_format::ext::inode::InodeFlags;
-use floe_format::ext::xattr::value_inode::{lustre_owner, stored_hash, value_hash};
+use floe_format::ext::xattr::value_inode::{is_of_lustre, stored_hash, value_hash};
 use floe_format::ext::xattr::{
-    self, Chars, MAGIC, XattrArea, XattrEntry, XattrHeader, entry_hash_of_inode,
+    self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, MAGIC, XattrArea, XattrEntry, XattrHeader,
+    has_hash_of_inode,
 };
 use floe_format::{BlockNr, InodeNr};
 
-use crate::attribute_value::content;
+use crate::attribute_value::{content, has_value};
 use crate::edit::{AttributeBlockEdit, Edit, InodeEdit};
 use crate::stage::{InodeImage, Stage};
 
@@ -24,6 +25,7 @@ pub(crate) fn flipped_attribute_block(stage: &Stage<'_>, problem: &Problem) -> O
         | Problem::XattrValueSizeBad { block, .. }
         | Problem::XattrHashBad { block, .. }
         | Problem::XattrEaInodeNumberBad { block, .. }
+        | Problem::XattrValueUnreadable { block, .. }
         | Problem::XattrNameWithZero { block, .. }
         | Problem::XattrAclWithName { block, .. }
         | Problem::XattrListUnreadable { block, .. }
@@ -47,7 +49,37 @@ pub(crate) fn flipped_attribute_block(stage: &Stage<'_>, problem: &Problem) -> O
 /// The edit that keeps more of the attributes than the plan for a fault in them: the checksum of the block, the value or the
 /// other attributes decide. `None`: nothing of them is proved.
 pub(crate) fn better_than_dropping(stage: &Stage<'_>, problem: &Problem) -> Option<Edit> {
+    if let Problem::XattrValueUnreadable { inode, block, offset_bytes, .. } = *problem
+        && entry_at(stage, inode, block, offset_bytes, is_list)?
+    {
+        // Without its list a file might be open to its group.
+        return Some(Edit::Inode { inode, edit: InodeEdit::AccessList { block, offset_bytes } });
+    }
     mended_value(stage, problem).or_else(|| salvaged(stage, problem))
+}
+
+/// Whether an attribute is an access list.
+fn is_list(_: &XattrArea<'_>, entry: &XattrEntry<'_>) -> bool {
+    let index = matches!(entry.name_index, INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT);
+    index && entry.name.is_empty()
+}
+
+/// Looks at the entry at a byte of the attributes of an inode (block 0), or of a block.
+fn entry_at<T>(
+    stage: &Stage<'_>,
+    inode: InodeNr,
+    block: BlockNr,
+    offset_bytes: u32,
+    look: impl FnOnce(&XattrArea<'_>, &XattrEntry<'_>) -> T,
+) -> Option<T> {
+    let bytes = bytes_of(stage, inode, block)?;
+    let area = match block {
+        BlockNr(0) => XattrArea::of_inode(&bytes)?,
+        _ => XattrArea::of_block(&bytes)?,
+    };
+    let entry =
+        area.entries().map_while(Result::ok).find(|entry| entry.offset == offset_bytes as usize)?;
+    Some(look(&area, &entry))
 }
 
 /// Where a fault of attributes is: the inode, the block (0: in the inode), and the byte of the attribute, if it is that one alone.
@@ -56,6 +88,7 @@ fn place_of_fault(problem: &Problem) -> Option<(InodeNr, BlockNr, Option<u32>)> 
         Problem::XattrValueSizeBad { inode, block, offset_bytes, .. }
         | Problem::XattrEaInodeNumberBad { inode, block, offset_bytes, .. }
         | Problem::XattrHashBad { inode, block, offset_bytes, .. }
+        | Problem::XattrValueUnreadable { inode, block, offset_bytes, .. }
         | Problem::XattrBlockNameBad { inode, block, offset_bytes, .. }
         | Problem::XattrBlockValueBad { inode, block, offset_bytes, .. } => {
             (inode, block, Some(offset_bytes))
@@ -96,8 +129,8 @@ fn salvaged(stage: &Stage<'_>, problem: &Problem) -> Option<Edit> {
     (left > 0).then_some(Edit::AttributeBlock { block, edit })
 }
 
-/// Whether the inode that an entry names holds its value, by hash and size. `owner`: the inode with the attribute, if it is in
-/// that.
+/// Whether the inode that an entry names holds its value, by hash, size and the bytes of the value. `owner`: the inode with the
+/// attribute, if it is in that.
 pub(super) fn holds_value(
     stage: &Stage<'_>,
     owner: Option<&InodeImage>,
@@ -106,27 +139,19 @@ pub(super) fn holds_value(
     let Some(holder) = holder_of(stage, entry) else { return false };
     let is_marked = holder.flags().contains(InodeFlags::EA_INODE);
     let is_lustre = || {
-        owner.is_some_and(|owner| {
-            lustre_owner(&holder.base) == owner.number.0
-                && owner.base.generation == holder.base.generation
-        })
+        owner.is_some_and(|owner| is_of_lustre(&holder.base, (owner.number, owner.base.generation)))
     };
     entry.value_size != 0
         && u64::from(entry.value_size) == holder.size_bytes()
         && (holder.base.links_count > 0 || is_marked)
-        && (is_hash_of(entry, stored_hash(&holder.base)) || is_lustre())
+        && (is_lustre()
+            || (has_hash_of_inode(entry, stored_hash(&holder.base)) && has_value(stage, &holder)))
 }
 
 /// The inode that an entry names, if it may be the home of a value.
 fn holder_of(stage: &Stage<'_>, entry: &XattrEntry<'_>) -> Option<InodeImage> {
     let number = entry.value_inode.filter(|&number| number >= stage.geometry.first_inode)?;
     stage.read_inode(number).ok()
-}
-
-/// Whether an entry has the hash that a value's hash gives it.
-fn is_hash_of(entry: &XattrEntry<'_>, value_hash: u32) -> bool {
-    let hash = |chars| entry_hash_of_inode(entry.name, value_hash, chars);
-    entry.hash == hash(Chars::Unsigned) || entry.hash == hash(Chars::Signed)
 }
 
 /// The edit for an attribute whose value inode is wrong or shorter than the value size, if the
@@ -138,20 +163,15 @@ fn mended_value(stage: &Stage<'_>, problem: &Problem) -> Option<Edit> {
         | Problem::XattrHashBad { inode, block, offset_bytes, .. } => (inode, block, offset_bytes),
         _ => return None,
     };
-    let bytes = bytes_of(stage, inode, block)?;
-    let area = match block {
-        BlockNr(0) => XattrArea::of_inode(&bytes)?,
-        _ => XattrArea::of_block(&bytes)?,
-    };
-    let entry =
-        area.entries().map_while(Result::ok).find(|entry| entry.offset == offset_bytes as usize)?;
-    if area.has_value_here(&entry) {
-        return Some(Edit::Inode { inode, edit: InodeEdit::ValueHere { block, offset_bytes } });
-    }
-    match problem {
-        Problem::XattrValueSizeBad { .. } => mended_value_size(stage, inode, block, &entry),
-        _ => mended_value_hash(stage, &entry),
-    }
+    entry_at(stage, inode, block, offset_bytes, |area, entry| {
+        if area.has_value_here(entry) {
+            return Some(Edit::Inode { inode, edit: InodeEdit::ValueHere { block, offset_bytes } });
+        }
+        match problem {
+            Problem::XattrValueSizeBad { .. } => mended_value_size(stage, inode, block, entry),
+            _ => mended_value_hash(stage, entry),
+        }
+    })?
 }
 
 /// For an attribute whose hash is not that which its value inode gives it: the value itself may have it, so that only the
@@ -164,7 +184,7 @@ fn mended_value_hash(stage: &Stage<'_>, entry: &XattrEntry<'_>) -> Option<Edit> 
     }
     let hash = value_hash(stage.seed, &content(stage, &holder, size)?);
     let edit = InodeEdit::ValueHash(hash);
-    is_hash_of(entry, hash).then_some(Edit::Inode { inode: holder.number, edit })
+    has_hash_of_inode(entry, hash).then_some(Edit::Inode { inode: holder.number, edit })
 }
 
 /// For an attribute whose value size differs from the size of its value inode: the value hash in

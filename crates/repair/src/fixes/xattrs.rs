@@ -4,7 +4,7 @@ use floe_format::ext::xattr::{self, IBODY_HEADER_SIZE, VALUE_INUM_AT, VALUE_SIZE
 use floe_format::{BlockNr, InodeNr};
 
 use super::xattr_values::holds_value;
-use crate::attribute_value::content;
+use crate::attribute_value::{content, has_value};
 use crate::edit::AttributeBlockEdit;
 use crate::failure::Failure;
 use crate::stage::{InodeImage, Stage};
@@ -136,15 +136,16 @@ pub(super) fn mend_list(
     Ok(image.base.mode != mode)
 }
 
-/// The value of the attribute at a byte of an area, if an inode of its own holds it; empty if not.
+/// The value of the attribute at a byte of an area, if an inode of its own holds it; empty if not, or if its bytes do not have the
+/// hash of the value, so that Linux does not read it.
 fn value_elsewhere(stage: &Stage<'_>, area: &[u8], offset: usize) -> Result<Vec<u8>, Failure> {
     let number = area.get(offset + VALUE_INUM_AT..).and_then(|rest| rest.first_chunk());
     match number.map_or(0, |number| u32::from_le_bytes(*number)) {
         0 => Ok(Vec::new()),
         number => {
             let holder = stage.read_inode(InodeNr(number))?;
-            content(stage, &holder, holder.size_bytes())
-                .ok_or(Failure::NotNow("the value of the list cannot be read"))
+            let value = content(stage, &holder, holder.size_bytes());
+            Ok(value.filter(|_| has_value(stage, &holder)).unwrap_or_default())
         }
     }
 }

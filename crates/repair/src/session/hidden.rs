@@ -8,7 +8,7 @@ use floe_check::{Examination, Problem};
 use floe_ext4::inode_table::read_inode;
 use floe_ext4::map::runs::BlockMap;
 use floe_format::InodeNr;
-use floe_format::ext::inode::{FileType, Inode};
+use floe_format::ext::inode::{FileType, Inode, InodeFlags};
 
 use crate::edit::{
     AttributeBlockEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, SuperblockEdit,
@@ -66,8 +66,9 @@ impl Level {
     }
 }
 
-/// Whether the blocks of an inode are known although a block of it cannot be read: a symlink's map is
-/// complete if only its target is hidden, and the geometry tells what the resize inode holds.
+/// Whether the blocks of an inode are known although a block of it cannot be read: the map of a symlink is
+/// complete if only its target is hidden, that of an inode with the value of an attribute if only bytes of it are, and the
+/// geometry tells what the resize inode holds.
 fn hides_no_map(examination: &Examination<'_>, inode: InodeNr) -> bool {
     let volume = &examination.volume;
     let geometry = &volume.geometry;
@@ -76,11 +77,14 @@ fn hides_no_map(examination: &Examination<'_>, inode: InodeNr) -> bool {
     }
     let raw = read_inode(inode, volume.device, geometry, &volume.groups);
     let file = raw.as_deref().and_then(Inode::decode);
-    let Some(link) = file.filter(|file| file.file_type() == Some(FileType::Symlink)) else {
-        return false;
+    let Some(file) = file else { return false };
+    let blocks = file.size_bytes().div_ceil(u64::from(geometry.block_size));
+    let limit = match file.file_type() {
+        Some(FileType::Symlink) => blocks.min(1),
+        _ if file.flags().contains(InodeFlags::EA_INODE) => blocks,
+        _ => return false,
     };
-    let limit = link.size_bytes().div_ceil(u64::from(geometry.block_size)).min(1);
-    BlockMap::of(&link, volume.device, geometry, limit).is_ok()
+    BlockMap::of(&file, volume.device, geometry, limit).is_ok()
 }
 
 impl HiddenParts {
@@ -178,6 +182,7 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
                     Problem::XattrEaInodeNumberBad { .. }
                         | Problem::XattrValueSizeBad { .. }
                         | Problem::XattrHashBad { .. }
+                        | Problem::XattrValueUnreadable { .. }
                         | Problem::EaInodeFlagUnreferenced { .. }
                         | Problem::OrphanInodeProcessed { .. }
                 )

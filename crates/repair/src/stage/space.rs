@@ -286,4 +286,11 @@ impl<'a> Stage<'a> {
         self.uncover_inode(inode)?;
         Ok(inode)
     }
+
+    /// Takes a free inode that has to be this one.
+    pub(crate) fn claim_inode(&mut self, inode: InodeNr) -> Result<(), Failure> {
+        let found = self.allocator()?.inode(inode, |other| other == inode);
+        found.ok_or(Failure::NotNow("the inode is in use"))?;
+        self.uncover_inode(inode)
+    }
 }

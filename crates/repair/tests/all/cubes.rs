@@ -31,6 +31,7 @@ use crate::judged;
 
 mod hints;
 mod lost_home;
+mod lost_top;
 mod outside;
 
 const NOW: Timestamp = Timestamp { seconds: tool::NOW as i64, nanoseconds: 0 };

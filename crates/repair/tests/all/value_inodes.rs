@@ -1,5 +1,6 @@
 //! Inodes that hold the value of an attribute: whatever field of such an inode was overwritten, the repair keeps the value
-//! where hash and size prove it. e2fsck and Linux judge the result; a second repair finds nothing.
+//! where hash and size prove it, and gives the attribute up only where Linux cannot read it. e2fsck and Linux judge the result; a
+//! second repair finds nothing.
 
 use std::fmt;
 
@@ -7,7 +8,8 @@ use floe_blockdev::ReadBlocks;
 use floe_check::CheckOptions;
 use floe_format::InodeNr;
 use floe_format::ext::xattr::{
-    Chars, INDEX_USER, NewValue, NewXattr, XattrArea, entry_hash_of_inode, write_inode,
+    Chars, INDEX_ACL_ACCESS, INDEX_USER, NewValue, NewXattr, XattrArea, entry_hash_of_inode,
+    write_inode,
 };
 use floe_repair::policy::Yes;
 use floe_repair::{Repair, RepairOptions, repair};
@@ -131,6 +133,14 @@ fn value_inode(volume: &Volume<'_>) -> InodeNr {
     area.entries().find_map(|entry| entry.unwrap().value_inode).unwrap()
 }
 
+/// Whether `/ea-big` has an attribute whose value lies in an inode, whatever is there.
+fn has_attribute(image: &Image) -> bool {
+    let volume = Volume::open(image).unwrap();
+    let raw = volume.inode_bytes(volume.lookup("/ea-big").unwrap()).unwrap();
+    let area = XattrArea::of_inode(&raw[AREA..]);
+    area.is_some_and(|area| area.entries().any(|entry| entry.unwrap().value_inode.is_some()))
+}
+
 fn damaged(base: &Image, damages: &[&Damage]) -> Image {
     let image = base.copy().unwrap();
     let volume = Volume::open(&image).unwrap();
@@ -144,6 +154,12 @@ fn damaged(base: &Image, damages: &[&Damage]) -> Image {
         volume.fix_inode(inode).unwrap();
     }
     image
+}
+
+/// The findings of a check.
+fn codes(image: &Image) -> Vec<&'static str> {
+    let found = floe_check::check(image, &options().check).unwrap().found;
+    found.iter().map(|problem| problem.row().id).collect()
 }
 
 /// Repairs an image. Returns what is wrong with the result, if anything; `tree` is what must be there.
@@ -209,10 +225,18 @@ fn a_value_outlives_every_field_of_its_inode() {
         let asks = with_kernel && (damage.field == "mode" || in_map || index % 16 == 0);
         let was_read = asks && in_map && linux_reads(&image, &value);
         let expected = (!in_map || was_read).then_some(&before);
+        let finds = codes(&image).contains(&"xattr-value-unreadable");
+        if asks && in_map && finds == was_read {
+            faults.push(format!("{damage}: Linux reads it: {was_read}, a finding: {finds}"));
+        }
         if let Some(fault) = fault(&image, expected) {
             faults.push(format!("{damage}: {fault}"));
         } else if asks && expected.is_some() && !linux_reads(&image, &value) {
             faults.push(format!("{damage}: Linux does not read it"));
+        } else if has_attribute(&image)
+            && !stored(&image).unwrap()[&b"/ea-big"[..]].xattrs.contains_key(&b"user.big"[..])
+        {
+            faults.push(format!("{damage}: the attribute stays, with other bytes"));
         }
     }
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
@@ -262,6 +286,87 @@ fn with_neighbours() -> Image {
     volume.put_inode(owner, &bytes).unwrap();
     volume.fix_inode(owner).unwrap();
     image
+}
+
+/// Damage of the bytes, not of the inode: e2fsck calls each image clean but for bitmaps and counts.
+#[test]
+fn bytes_of_a_value_that_linux_refuses_are_a_finding_and_cost_one_attribute() {
+    if tool::missing() {
+        return;
+    }
+    let with_kernel = mount_available().is_ok();
+    let base = with_neighbours();
+    let before = stored(&base).unwrap();
+    let volume = Volume::open(&base).unwrap();
+    let raw = volume.inode_bytes(value_inode(&volume)).unwrap();
+    let start = u32::from_le_bytes(raw[0x3c..0x40].try_into().unwrap());
+    let other = volume.map(volume.lookup("/dir/file").unwrap()).unwrap();
+    let other = u32::try_from(other.data.values().next().unwrap().0).unwrap() + 1;
+    let len = u16::from_le_bytes([raw[0x38], raw[0x39]]);
+    let at = |field, at, bytes: &[u8]| Damage { field, at, bytes: bytes.to_vec(), sealed: true };
+    let damages = [
+        at("a block of another file", 0x3c, &other.to_le_bytes()),
+        at("outside", 0x3c, &99_999_999_u32.to_le_bytes()),
+        at("elsewhere", 0x3c, &(start + 1).to_le_bytes()),
+        at("shorter", 0x38, &(len - 1).to_le_bytes()),
+    ];
+    let value = &before[&b"/ea-big"[..]].xattrs[&b"user.big"[..]];
+    for damage in &damages {
+        let image = damaged(&base, &[damage]);
+        assert!(!with_kernel || !linux_reads(&image, value), "{damage}");
+        let all = codes(&image);
+        assert!(all.contains(&"xattr-value-unreadable"), "{damage}: {all:?}");
+        assert_eq!(fault(&image, None), None, "{damage}");
+        let mut expected = before.clone();
+        expected.get_mut(&b"/ea-big"[..]).unwrap().xattrs.remove(&b"user.big"[..]);
+        let mut after = stored(&image).unwrap();
+        // There is what is left of the value.
+        after.retain(|path, _| !path.starts_with(b"/lost+found/"));
+        assert_eq!(after, expected, "{damage}");
+    }
+    // An extent that counts as unwritten: Linux reads it.
+    let image = damaged(&base, &[&at("unwritten", 0x38, &(len | 0x8000).to_le_bytes())]);
+    assert!(codes(&image).is_empty());
+
+    assert!(!with_kernel || linux_reads(&image, value));
+}
+
+/// The value is an access list: it is not just dropped, because then the group's bits, which were those of the mask, would count.
+#[test]
+fn an_unreadable_access_list_opens_the_file_to_nobody() {
+    if tool::missing() {
+        return;
+    }
+    let image = build::base(Profile::EaInode).unwrap().copy().unwrap();
+    let volume = Volume::open(&image).unwrap();
+    let holder = value_inode(&volume);
+    let raw = volume.inode_bytes(holder).unwrap();
+    let number = |at: usize| u32::from_le_bytes(raw[at..at + 4].try_into().unwrap());
+    let value = NewValue::Inode { inode: holder, size_bytes: number(4), hash: number(8) };
+    let owner = volume.lookup("/ea-big").unwrap();
+    let mut bytes = volume.inode_bytes(owner).unwrap();
+    let list = NewXattr { name_index: INDEX_ACL_ACCESS, name: b"", value };
+    let other = NewXattr { name_index: INDEX_USER, name: b"c", value: NewValue::Here(b"last") };
+    bytes[0..2].copy_from_slice(&0o100_664_u16.to_le_bytes());
+    write_inode(&mut bytes[AREA..], &[list, other]).unwrap();
+    volume.put_inode(owner, &bytes).unwrap();
+    volume.fix_inode(owner).unwrap();
+    let block = *volume.map(holder).unwrap().data.values().next().unwrap();
+    let mut content = volume.block(block).unwrap();
+    content[0] ^= 1;
+    volume.put_block(block, &content).unwrap();
+    let found = staged(&image).before.found;
+    let named = found.iter().any(|problem| {
+        let text = problem.to_string();
+        text.contains("system.posix_acl_access") && text.contains(&owner.to_string())
+    });
+    assert!(named, "{found:?}");
+    assert_eq!(fault(&image, None), None);
+    let node = stored(&image).unwrap()[&b"/ea-big"[..]].clone();
+    // Linux refused all but the owner.
+    let raw = Volume::open(&image).unwrap().inode_bytes(owner).unwrap();
+    assert_eq!(u16::from_le_bytes([raw[0], raw[1]]), 0o100_600);
+    assert!(node.xattrs.contains_key(&b"user.c"[..]), "{:?}", node.xattrs.keys());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Edits shared by the recipes of several modules.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::recipe::{Edit, InodeEdit, inode, superblock};
 use crate::volume::{Place, Volume};
@@ -97,7 +97,7 @@ pub(crate) fn index_node(stale: bool, change: impl Fn(&mut [u8]) + Send + Sync +
         };
         let mut blocks = map.data.values().map(|&block| (block, volume.block(block)));
         let node = blocks.find(|(_, bytes)| bytes.as_ref().is_ok_and(|bytes| is_node(bytes)));
-        let (block, bytes) = node.expect("an index of two levels");
+        let (block, bytes) = node.context("/big has no index of two levels")?;
         let mut bytes = bytes?;
         change(&mut bytes);
         volume.put_block(block, &bytes)?;
@@ -125,7 +125,7 @@ pub(crate) fn nodes_of(volume: &Volume<'_>, path: &str) -> Vec<BlockNr> {
 /// Makes the entry at `path` name the first value inode.
 pub(crate) fn entry_to_ea_inode(path: &'static str) -> Edit {
     Edit::new(move |volume| {
-        let value = ea_inode(volume);
+        let value = ea_inode(volume)?;
         let (folder, name) = path.rsplit_once('/').expect("an absolute path");
         let directory = volume.lookup(if folder.is_empty() { "/" } else { folder })?;
         let entry = volume.entry(directory, name)?;
@@ -140,7 +140,7 @@ pub(crate) fn entry_to_ea_inode(path: &'static str) -> Edit {
 /// Changes the first value inode.
 pub(crate) fn change_ea_inode(change: impl Fn(&mut InodeBase) + Send + Sync + 'static) -> Edit {
     Edit::new(move |volume| {
-        let inode = ea_inode(volume);
+        let inode = ea_inode(volume)?;
         let mut bytes = volume.inode_bytes(inode)?;
         if let Some(raw) = bytes.first_chunk_mut() {
             let mut base = InodeBase::decode(raw);
@@ -152,11 +152,12 @@ pub(crate) fn change_ea_inode(change: impl Fn(&mut InodeBase) + Send + Sync + 's
     })
 }
 
-fn ea_inode(volume: &Volume<'_>) -> InodeNr {
-    let used = volume.used_inodes().expect("sound bitmaps");
+/// The first value inode.
+pub(crate) fn ea_inode(volume: &Volume<'_>) -> Result<InodeNr> {
+    let used = volume.used_inodes()?;
     let holds_value =
         |inode: &InodeNr| volume.inode_bytes(*inode).is_ok_and(|bytes| bytes[0x22] & 0x20 != 0);
-    used.into_iter().find(holds_value).expect("a profile with ea_inode")
+    used.into_iter().find(holds_value).context("no inode holds a value")
 }
 
 /// Gives a 256-byte inode an encryption context, and sets the flag.

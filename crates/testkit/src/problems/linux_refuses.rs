@@ -1,5 +1,7 @@
 //! Damage that Linux refuses and e2fsck 1.47 accepts.
 
+use anyhow::Context;
+
 use crate::Profile;
 use crate::recipe::{Edit, InodeEdit, Recipe, inode, journal_superblock, superblock, xattr_block};
 use floe_format::ext::extent::{Extent, ExtentHeader, Index, MAGIC};
@@ -10,7 +12,7 @@ use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use super::Case;
 use super::attributes::{FIRST, number_at};
-use super::edits::change_ea_inode;
+use super::edits::{change_ea_inode, ea_inode};
 
 /// `EA_INODE_FL` of `i_flags`.
 const EA_INODE: u32 = InodeFlags::EA_INODE.bits();
@@ -249,9 +251,32 @@ fn misread_values() -> [Case; 3] {
     ]
 }
 
+/// The bytes of an attribute's value are others, or part of them is lost.
+fn unreadable_values() -> [Case; 2] {
+    const UNREADABLE: [&str; 1] = ["xattr-value-unreadable"];
+    let changed = Edit::new(|volume| {
+        let map = volume.map(ea_inode(volume)?)?;
+        let block = *map.data.values().next().context("the value has no block")?;
+        let mut bytes = volume.block(block)?;
+        bytes[7] ^= 1;
+        volume.put_block(block, &bytes)
+    });
+    // The first extent has one block less: e2fsck minds the block count alone.
+    let lost = change_ea_inode(|base| base.block[16] = base.block[16].saturating_sub(1));
+    [
+        stricter("value with other bytes", Profile::EaInode, changed, &UNREADABLE),
+        Recipe::new("value that lost a block")
+            .on(Profile::EaInode)
+            .edit(lost)
+            .expect(&["xattr-value-unreadable", "inode-block-count-wrong"])
+            .into(),
+    ]
+}
+
 fn attributes() -> Vec<Case> {
     use Profile::*;
     let mut all: Vec<Case> = misread_values().into();
+    all.extend(unreadable_values());
     all.extend([
         deleted_value(),
         stricter(

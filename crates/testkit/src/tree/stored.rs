@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result};
 use floe_format::ext::inline_data::{self, InlineData};
 use floe_format::ext::inode::{FileType, Inode, InodeFlags};
-use floe_format::ext::xattr::{INDEX_SYSTEM, XattrArea, XattrEntry, full_name};
+use floe_format::ext::xattr::value_inode::{stored_hash, value_hash};
+use floe_format::ext::xattr::{INDEX_SYSTEM, MAX_VALUE_SIZE, XattrArea, XattrEntry, full_name};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr};
 
@@ -171,18 +172,34 @@ fn add_xattrs(volume: &Volume<'_>, area: XattrArea<'_>, found: &mut BTreeMap<Vec
             continue;
         }
         let value = value(volume, area, &entry)
-            .unwrap_or_else(|error| format!("{UNREADABLE}: {error:#}").into());
-        found.insert(full_name(entry.name_index, entry.name).into(), value);
+            .unwrap_or_else(|error| Some(format!("{UNREADABLE}: {error:#}").into()));
+        if let Some(value) = value {
+            found.insert(full_name(entry.name_index, entry.name).into(), value);
+        }
     }
 }
 
-fn value(volume: &Volume<'_>, area: XattrArea<'_>, entry: &XattrEntry<'_>) -> Result<Vec<u8>> {
+/// The value of an attribute; `None` if its bytes do not have the hash that the inode with them remembers: then Linux does not
+/// read it, and a repair that leaves it saves nothing.
+fn value(
+    volume: &Volume<'_>,
+    area: XattrArea<'_>,
+    entry: &XattrEntry<'_>,
+) -> Result<Option<Vec<u8>>> {
     let Some(holder) = entry.value_inode else {
-        return Ok(area.value(entry).context("a value behind the end")?.to_vec());
+        return Ok(Some(area.value(entry).context("a value behind the end")?.to_vec()));
     };
     // Values that the kernel wrote have at most 64 KiB; one digest covers them.
     let mut digest = Digest::default();
-    let size_bytes = u64::from(entry.value_size);
-    pieces(volume, holder, size_bytes, |offset_bytes, bytes| digest.add(offset_bytes, bytes))?;
-    Ok(digest.text().into())
+    anyhow::ensure!(entry.value_size <= MAX_VALUE_SIZE, "a value that is too long");
+    let mut value = vec![0; entry.value_size as usize];
+    pieces(volume, holder, u64::from(entry.value_size), |offset_bytes, bytes| {
+        digest.add(offset_bytes, bytes);
+        let rest = usize::try_from(offset_bytes).ok().and_then(|at| value.get_mut(at..));
+        rest.unwrap_or_default().iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    })?;
+    let raw = volume.inode_bytes(holder)?;
+    let remembered = Inode::decode(&raw).map(|inode| stored_hash(&inode.base));
+    let is_whole = remembered == Some(value_hash(volume.superblock.seed(), &value));
+    Ok(is_whole.then(|| digest.text().into()))
 }

@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 
 use floe_ext4::cubes::{Copies, Copy};
 use floe_ext4::files::{Files, FilesError, Follow};
+use floe_ext4::inode_table::read_inode;
 use floe_ext4::journal::{find_cubes, orphans_in};
+use floe_format::ext::inode::Inode;
 use floe_format::native::cube::{State, SubSuperblock};
 use floe_format::{GroupNr, InodeNr};
 
@@ -57,11 +59,15 @@ fn journals(volume: &Volume<'_>, only: Option<u32>, found: &mut Findings) {
     let all = find_cubes(volume.device, &volume.superblock, &volume.geometry, &volume.groups);
     let is_wanted = |cube| only.is_none_or(|only| only == cube);
     let mut bytes = Vec::new();
+    let mut next = |inode| {
+        let raw = read_inode(inode, volume.device, &volume.geometry, &volume.groups)?;
+        Some(Inode::decode(&raw)?.base.dtime)
+    };
     for own in all.usable.iter().filter(|own| is_wanted(own.cube)) {
         let (cube, inode, block) = (own.cube, own.inode, own.orphan_block);
         if volume.read_block(block, &mut bytes).is_err() {
             found.push(Problem::UnreadableBlock { inode, block });
-        } else if orphans_in(own, &bytes).is_none() {
+        } else if orphans_in(own, &volume.geometry, &bytes, &mut next).is_none() {
             let reason = "the list of its orphans";
             found.push(Problem::CubeJournalDamaged { cube, inode, reason });
         }

@@ -1,24 +1,17 @@
 //! Check: access lists that Linux cannot read, or evaluates differently from what they say; e2fsck does not
 //! look at them.
 //! Emits: `XattrListUnreadable`, `XattrListMisread`.
-//! Reads: the values of lists that lie in inodes of their own.
 //! Does not verify: faults that Linux ignores without a consequence (`docs/limits.md`).
 
-use floe_ext4::inode_table::read_inode;
-use floe_ext4::map::runs::BlockMap;
-use floe_ext4::map::walk::has_map;
-use floe_format::ext::inode::Inode;
 use floe_format::ext::xattr::{
     INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, XattrArea, XattrEntry, acl, acl_order,
 };
 use floe_format::{BlockNr, InodeNr};
 
-use super::value_inode::Home;
 use crate::problem::Problem;
-use crate::volume::Volume;
 
 /// Bytes of the largest list that is looked at: Linux has no memory for a larger one.
-const MOST_BYTES: u64 = 4 << 20;
+const MOST_BYTES: usize = 4 << 20;
 
 /// The fault of an attribute whose value is at a sound place. Block 0 stands for the inode itself.
 #[inline]
@@ -38,36 +31,16 @@ pub(super) fn fault(
 
 /// The same for a list whose sound value lies in an inode of its own.
 pub(super) fn fault_elsewhere(
-    home: Home<'_>,
+    inode: InodeNr,
+    block: BlockNr,
     entry: &XattrEntry<'_>,
-    value_inode: InodeNr,
+    value: &[u8],
 ) -> Option<Problem> {
     let is_list = matches!(entry.name_index, INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT);
-    if !is_list || !entry.name.is_empty() || u64::from(entry.value_size) > MOST_BYTES {
+    if !is_list || !entry.name.is_empty() || value.len() > MOST_BYTES {
         return None;
     }
-    let value = content(home.volume, value_inode)?;
-    judge(home.inode, home.block, entry, &value)
-}
-
-/// The bytes of an inode that holds a value; `None` if they cannot be read or mapped, which other checks report.
-fn content(volume: &Volume<'_>, number: InodeNr) -> Option<Vec<u8>> {
-    let geometry = &volume.geometry;
-    let raw = read_inode(number, volume.device, geometry, &volume.groups)?;
-    let inode = Inode::decode(&raw)?;
-    let size = inode.size_bytes();
-    if size > MOST_BYTES || !has_map(&inode.base) {
-        return None;
-    }
-    let blocks = size.div_ceil(u64::from(geometry.block_size));
-    let map = BlockMap::of(&inode, volume.device, geometry, blocks).ok()?;
-    let (mut value, mut bytes) = (Vec::new(), Vec::new());
-    for logical in 0..blocks {
-        volume.read_block(map.block(logical)?, &mut bytes).ok()?;
-        value.extend_from_slice(&bytes);
-    }
-    value.truncate(usize::try_from(size).ok()?);
-    Some(value)
+    judge(inode, block, entry, value)
 }
 
 fn judge(inode: InodeNr, block: BlockNr, entry: &XattrEntry<'_>, value: &[u8]) -> Option<Problem> {

@@ -1,10 +1,10 @@
 //! Check: extended attributes in the inode and in blocks, and the inodes that hold big values.
-//! Reads: the inode; EA inodes; later each attribute block once, and blocks of long symlinks.
+//! Reads: the inode; EA inodes and the values in them, once for each attribute; later each attribute block once, and blocks of
+//! long symlinks.
 //! Keeps: uses of attribute blocks, references to EA inodes.
 //! Emits: see `xattrs/`; here `InodeExtraIsizeBad`, `InodeFileAclHighNonzero`,
 //! `InodeFileAclWithoutXattrFeature`, `InodeFileAclOutOfRange`.
-//! Does not verify: that values are sound capabilities; what EA inodes hold (their stored
-//! hash stands for it); reference counts of EA inodes (pass 4).
+//! Does not verify: that values are sound capabilities; reference counts of EA inodes (pass 4).
 
 pub mod encryption;
 pub mod in_block;
@@ -12,6 +12,7 @@ mod in_inode;
 mod lists;
 mod names;
 pub mod value_inode;
+mod values;
 
 use floe_format::ext::xattr::{MAGIC, XattrArea};
 use floe_format::features::{Compat, Incompat};

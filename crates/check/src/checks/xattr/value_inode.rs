@@ -1,17 +1,21 @@
 //! Check: values of attributes that lie in inodes of their own (feature ea_inode).
 //! Emits: `EaInodeDeleted`, `EaInodeModeBad`, `EaInodeWithAttributes`, `XattrEaInodeNumberBad`, `XattrValueSizeBad`,
-//! `XattrHashBad`, `XattrEaInodeFlagMissing`, `EaInodeFeatureMissing`.
+//! `XattrHashBad`, `XattrEaInodeFlagMissing`, `EaInodeFeatureMissing`, `XattrValueUnreadable`, `UnreadableBlock`, and those of
+//! `lists`.
 
 use floe_ext4::inode_table;
 use floe_format::ext::inode::{FileType, Inode, InodeBase, InodeFlags};
-use floe_format::ext::xattr::value_inode::{lustre_owner, stored_hash};
-use floe_format::ext::xattr::{Chars, MAGIC, XattrArea, XattrEntry, entry_hash_of_inode};
+use floe_format::ext::xattr::value_inode::{lustre_owner, stored_hash, value_hash};
+use floe_format::ext::xattr::{
+    Chars, MAGIC, XattrArea, XattrEntry, entry_hash_of_inode, full_name,
+};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr};
 
 use super::lists;
+use super::values::{self, Unread};
 use crate::checks::context::inode::InodeCx;
-use crate::problem::{Problem, Sink};
+use crate::problem::{Name, Problem, Sink};
 use crate::volume::Volume;
 
 /// Where an attribute is: its inode (one that uses the block) and its block; block 0 for
@@ -89,7 +93,8 @@ pub(crate) fn check(
     let target = &holder.base;
     let flagged = InodeFlags::from_bits_retain(target.flags).contains(InodeFlags::EA_INODE);
     let mut blocks = charge(volume, entry.value_size);
-    if let Err(expected) = judge_hash(entry, target) {
+    let hash = judge_hash(entry, target);
+    if let Err(expected) = hash {
         // Old Lustre stored no hash, but the owner of the value.
         if !is_lustre_value_of(home, target) {
             let stored = entry.hash;
@@ -122,10 +127,45 @@ pub(crate) fn check(
     if holder.has_attributes {
         found.push(Problem::EaInodeWithAttributes { inode, value_inode });
     }
-    if let Some(problem) = lists::fault_elsewhere(home, entry, value_inode) {
-        found.push(problem);
-    }
+    check_value(home, entry, value_inode, target, found);
     Ok(blocks)
+}
+
+/// Judges the bytes of a value, which lie in an inode that is sound by itself. Linux compares their hash when it reads them.
+fn check_value(
+    home: Home<'_>,
+    entry: &XattrEntry<'_>,
+    value_inode: InodeNr,
+    target: &InodeBase,
+    found: &mut impl Sink,
+) {
+    let Home { volume, inode, block } = home;
+    let fault = match values::read(volume, target, entry.value_size) {
+        // The check of the map reports it.
+        Err(Unread::MapUnreadable) => return,
+        Err(Unread::Unreadable(block)) => {
+            return found.push(Problem::UnreadableBlock { inode: value_inode, block });
+        }
+        Err(Unread::Fault(reason)) => reason,
+        Ok(value)
+            if value_hash(volume.seed, &value) == stored_hash(target)
+                || is_lustre_value_of(home, target) =>
+        {
+            if let Some(problem) = lists::fault_elsewhere(inode, block, entry, &value) {
+                found.push(problem);
+            }
+            return;
+        }
+        Ok(_) => "the bytes there do not have the hash of the value",
+    };
+    found.push(Problem::XattrValueUnreadable {
+        inode,
+        block,
+        offset_bytes: entry.offset as u32, // an area is at most a block
+        value_inode,
+        name: Name::new(full_name(entry.name_index, entry.name).as_bytes()),
+        reason: fault,
+    });
 }
 
 /// Whether an EA inode says, as old Lustre did, that it belongs to the owner of the attribute.

@@ -16,6 +16,21 @@ const LEAST_MEMORY_BYTES: u64 = 1 << 20;
 /// Exit code of mount(8) for a refused mount.
 pub(super) const REFUSED: u8 = 32;
 
+/// Options that need a value, each with an example of one.
+const WITH_VALUE: [(&str, &str); 11] = [
+    ("commit", "5"),
+    ("lockfile", "/run/lock/image.lock"),
+    ("fsname", "backup"),
+    ("subtype", "floe"),
+    ("offset", "1M"),
+    ("sb", "32768"),
+    ("memory", "512M"),
+    ("transport", "auto"),
+    ("open", "fast"),
+    ("errors", "remount-ro"),
+    ("threads", "2"),
+];
+
 /// The options of `-o`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
@@ -105,6 +120,11 @@ impl Options {
 
     /// Parses one option; `false` if it is unknown.
     fn take(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
+        if let Some((_, example)) = WITH_VALUE.iter().find(|(with, _)| *with == name)
+            && value.is_none_or(str::is_empty)
+        {
+            return Err(bad(name, &format!("it needs a value, such as `{name}={example}`")));
+        }
         match (name, value) {
             ("ro", None) => self.read_only = Some(true),
             ("rw", None) => self.read_only = Some(false),
@@ -136,13 +156,7 @@ impl Options {
                 // That is the primary one, whatever the size of blocks.
                 self.superblock_kib = Some(kib).filter(|kib| *kib != 1);
             }
-            ("memory", Some(value)) => {
-                let bytes = size::bytes(value).map_err(|why| bad(name, &why))?;
-                if bytes < LEAST_MEMORY_BYTES {
-                    return Err(bad(name, &"must be 1M at least; K, M and G are units"));
-                }
-                self.memory_bytes = Some(bytes);
-            }
+            ("memory", Some(value)) => self.memory_bytes = Some(memory(value)?),
             ("quota" | "usrquota", None) => self.quotas.push(QuotaKind::User),
             ("grpquota", None) => self.quotas.push(QuotaKind::Group),
             ("prjquota", None) => self.quotas.push(QuotaKind::Project),
@@ -228,6 +242,30 @@ pub(super) fn transport(name: &str) -> Option<Transport> {
     }
 }
 
+/// The value of `memory=`.
+fn memory(value: &str) -> Result<u64> {
+    let bytes = size::bytes(value).map_err(|why| bad("memory", &why))?;
+    if bytes < LEAST_MEMORY_BYTES {
+        return Err(bad("memory", &"must be 1M at least; K, M and G are units"));
+    }
+    if let Some(most) = machine_bytes().filter(|most| bytes > *most) {
+        let most = most >> 20;
+        return Err(bad(
+            "memory",
+            &format!("{value} is more than this machine has, which is {most}M"),
+        ));
+    }
+    Ok(bytes)
+}
+
+/// Bytes of the machine's memory; `None` if the system does not say.
+fn machine_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
 fn bad(name: &str, why: &dyn std::fmt::Display) -> anyhow::Error {
     refused(format!("mount option {name}: {why}"))
 }
@@ -281,13 +319,26 @@ mod tests {
     }
 
     #[test]
+    fn an_option_without_its_value_says_how_it_is_written() {
+        for (name, example) in WITH_VALUE {
+            for list in [name.to_owned(), format!("{name}=")] {
+                let why = parse(&list).unwrap_err().to_string();
+                assert!(why.contains(&format!("such as `{name}={example}`")), "{why}");
+            }
+            assert!(parse(&format!("{name}={example}")).is_ok(), "{name}={example}");
+        }
+    }
+
+    #[test]
     fn values_out_of_range_are_refused_with_the_range() {
         let why = |list: &str| parse(list).unwrap_err().to_string();
         assert!(why("memory=100").contains("1M at least") && parse("memory=1M").is_ok());
-        for value in ["-1", "soon", "4294967296", ""] {
+        for value in ["-1", "soon", "4294967296"] {
             assert!(why(&format!("commit={value}")).contains("seconds, from 0"), "{value}");
         }
         assert!(why("sb=first").contains("KiB"));
+        let most = why("memory=99999T");
+        assert!(most.contains("99999T is more than this machine has"), "{most}");
         // The primary superblock, with which nothing is unusual.
         assert_eq!(parse("sb=1").unwrap(), Options::default());
         assert_eq!(parse("sb=8193").unwrap().superblock_kib, Some(8193));

@@ -377,6 +377,12 @@ pub fn entry_hash_of_inode(name: &[u8], value_hash: u32, chars: Chars) -> u32 {
     entry_hash(name, &value_hash.to_le_bytes(), chars)
 }
 
+/// Whether an entry has the hash that the hash of a value gives it, with characters read as signed or unsigned.
+pub fn has_hash_of_inode(entry: &XattrEntry<'_>, value_hash: u32) -> bool {
+    let is = |chars| entry.hash == entry_hash_of_inode(entry.name, value_hash, chars);
+    is(Chars::Unsigned) || is(Chars::Signed)
+}
+
 /// The hash of a block (`h_hash`) from the hashes of its entries in order; 0 if one of them is 0.
 pub fn block_hash(entry_hashes: impl IntoIterator<Item = u32>) -> u32 {
     let mut hash = 0u32;

@@ -1,6 +1,7 @@
 //! Inodes that hold the value of an attribute (feature ea_inode): how they count their references
 //! and remember their value's hash.
 
+use crate::InodeNr;
 use crate::crc::{Seed, crc32c};
 use crate::ext::inode::InodeBase;
 
@@ -33,6 +34,12 @@ pub fn value_hash(seed: Seed, value: &[u8]) -> u32 {
 #[inline]
 pub fn lustre_owner(inode: &InodeBase) -> u32 {
     inode.mtime
+}
+
+/// Whether an inode that holds a value says, as old Lustre did, that it belongs to the inode with this number and generation:
+/// then nothing has the hash of the value.
+pub fn is_of_lustre(holder: &InodeBase, (owner, generation): (InodeNr, u32)) -> bool {
+    lustre_owner(holder) == owner.0 && holder.generation == generation
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ pub(crate) fn find<S: Store>(store: &S, path: &str) -> Result<InodeNr, FsError> 
     Ok(at)
 }
 
-fn place<'p, S: Store>(store: &S, path: &'p str) -> Result<Place<'p>, FsError> {
+pub(crate) fn place<'p, S: Store>(store: &S, path: &'p str) -> Result<Place<'p>, FsError> {
     let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
     let directory = find(store, above)?;
     if store.attributes(directory)?.kind != FileType::Directory {

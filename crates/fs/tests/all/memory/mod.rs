@@ -15,6 +15,7 @@ mod live;
 mod long_changes;
 mod losses;
 mod odd_values;
+mod open_files;
 mod opening;
 mod passing;
 mod patterns;
@@ -25,7 +26,7 @@ use std::collections::BTreeSet;
 use floe_blockdev::MemDevice;
 use floe_format::InodeNr;
 use floe_fs::{FsError, Limits, MemFs, NullDisk, Store};
-use floe_testkit::crash::Effort;
+use floe_testkit::crash::{Effort, one_in};
 use floe_testkit::tool;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -248,7 +249,7 @@ fn changes_wait_over_quotas_and_regions() {
 fn many_calls_survive_any_crash() {
     let states = explore(10..240, Effort { random_per_epoch: 3, seed: 5 });
     eprintln!("{states} states");
-    assert!(states > 20_000);
+    assert!(states * one_in() > 20_000);
 }
 
 /// Accepted content can be written, and hardly anything is refused that fits.

@@ -91,8 +91,12 @@ impl Lower for Counting {
         self.disk.give_back(inode);
     }
 
-    fn make(&self, deeds: &[Deed<'_>]) -> (usize, Result<(), FsError>) {
-        self.disk.make(deeds)
+    fn make(
+        &self,
+        deeds: &[Deed<'_>],
+        ahead: Vec<floe_disk::ops::DataWrite>,
+    ) -> (usize, Result<(), FsError>) {
+        self.disk.make(deeds, ahead)
     }
 }
 

@@ -99,8 +99,12 @@ fn attempt(source: &Path, cube: &Path) -> Result<Moved> {
     let _ = rustix::fs::syncfs(File::open(&cube)?);
     // Held until the end: two runs in one directory would take each other's copies for left ones.
     let parent = File::open(source.parent().context("the source must end with a name")?)?;
-    if rustix::fs::flock(&parent, FlockOperation::NonBlockingLockExclusive).is_err() {
-        bail!("another move-in works beside {}; nothing was moved", source.display());
+    match rustix::fs::flock(&parent, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::AGAIN) => {
+            bail!("another move-in works beside {}; nothing was moved", source.display())
+        }
+        Err(errno) => Err(errno).with_context(|| source.display().to_string())?,
     }
     move_in(&tree, source.as_os_str().as_bytes(), cube.as_os_str().as_bytes(), &tops)
 }
