@@ -397,8 +397,7 @@ impl Pool {
         }
         match longest {
             Some(longest) => Ok(longest),
-            // One lot more each time.
-            // Data spill over into the areas of metadata.
+            // One lot more each time. Data spill over into the areas of metadata.
             None if spare_area => self.hole(tx, goal, wanted, false),
             None if cube > 0 && self.grow(tx, cube)? => self.hole(tx, goal, wanted, false),
             // Blocks whose bitmap cannot be read may be free.
