@@ -13,7 +13,7 @@ use crate::{fuzz, tidy};
 
 /// Tests that explore thread interleavings with shuttle: those in modules of that name, because
 /// others need locks that work outside an exploration.
-const INTERLEAVINGS: [&str; 14] = [
+const INTERLEAVINGS: [&str; 16] = [
     "test",
     "--quiet",
     "--lib",
@@ -24,9 +24,11 @@ const INTERLEAVINGS: [&str; 14] = [
     "-p",
     "floe-blockdev",
     "-p",
+    "floe-disk",
+    "-p",
     "floe-fs",
     "--features",
-    "floe-sync/shuttle,floe-exec/shuttle,floe-blockdev/shuttle,floe-fs/shuttle",
+    "floe-sync/shuttle,floe-exec/shuttle,floe-blockdev/shuttle,floe-disk/shuttle,floe-fs/shuttle",
     "interleavings",
 ];
 /// Number of damaged images whose checks are compared with e2fsck's.

@@ -16,6 +16,8 @@ pub(crate) struct Link {
 /// All orphans, and where each is noted.
 #[derive(Debug, Default)]
 pub(crate) struct Orphans {
+    /// Whatever loses its last name is deleted at once instead.
+    pub(crate) avoids: bool,
     /// The first orphan of each list.
     heads: BTreeMap<u32, InodeNr>,
     links: HashMap<InodeNr, Link>,
@@ -185,6 +187,7 @@ impl Orphans {
     /// The same orphans, for an operation that changes blocks.
     pub(crate) fn copy(&self) -> Self {
         Self {
+            avoids: self.avoids,
             heads: self.heads.clone(),
             links: self.links.clone(),
             slots: self.slots.clone(),

@@ -7,9 +7,10 @@ use floe_format::ext::bitmap;
 use floe_format::ext::group_desc::{DescChecksum, FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT, GroupDesc};
 use floe_format::ext::superblock::Superblock;
 use floe_format::{BlockNr, BlockRun, ClusterNr, Geometry, GroupNr, InodeNr};
+use floe_sync::Arc;
 
 use crate::inode_table::{desc_place, inode_place};
-use crate::tx::{Refusal, Tx, verify};
+use crate::tx::{Block, Refusal, Tx, own_bytes, verify};
 
 /// The groups of a file system. Each change of a bitmap also updates the counts of its descriptor
 /// and both checksums. The caller updates the totals of the superblock ([`Groups::free_clusters`],
@@ -21,6 +22,8 @@ pub struct Groups {
     /// The seed of bitmap checksums, with metadata_csum.
     seed: Option<Seed>,
     descs: Vec<GroupDesc>,
+    /// Free inodes of all of them.
+    free_inodes: u64,
     /// Descriptors as they were before each change since the mark, oldest first.
     before: Option<Vec<(GroupNr, GroupDesc)>>,
 }
@@ -29,7 +32,9 @@ impl Groups {
     /// The groups of a file system with these descriptors (`inode_table::read_groups`).
     pub fn new(superblock: &Superblock, geometry: Geometry, descs: Vec<GroupDesc>) -> Self {
         let seed = geometry.features.metadata_csum().then(|| superblock.seed());
-        Self { geometry, checksum: DescChecksum::of(superblock), seed, descs, before: None }
+        let free_inodes = descs.iter().map(|desc| u64::from(desc.free_inodes_count)).sum();
+        let checksum = DescChecksum::of(superblock);
+        Self { geometry, checksum, seed, descs, free_inodes, before: None }
     }
 
     /// The geometry.
@@ -56,8 +61,8 @@ impl Groups {
     }
 
     /// Free inodes of all groups.
-    pub fn free_inodes(&self) -> u64 {
-        self.descs.iter().map(|desc| u64::from(desc.free_inodes_count)).sum()
+    pub const fn free_inodes(&self) -> u64 {
+        self.free_inodes
     }
 
     /// The clusters of a run that lies inside the file system.
@@ -108,7 +113,7 @@ impl Groups {
         let mut bytes = self.block_bitmap(tx, group)?;
         let (len, set) = (bits.end - bits.start, bitmap::count(&bytes, bits.clone()));
         let changed = if used { len - set } else { set };
-        bitmap::fill(&mut bytes, bits, used);
+        bitmap::fill(own_bytes(&mut bytes), bits, used);
         desc.flags &= !FLAG_BLOCK_UNINIT;
         desc.free_blocks_count = if used {
             desc.free_blocks_count.saturating_sub(changed)
@@ -119,7 +124,7 @@ impl Groups {
             let crc = bitmap::checksum(seed, &bytes, self.geometry.clusters_per_group);
             desc.block_bitmap_csum = bitmap::checksum_cut(crc, self.geometry.desc_size);
         }
-        tx.zeroed(desc.block_bitmap)?.copy_from_slice(&bytes);
+        tx.put(desc.block_bitmap, bytes)?;
         self.put_desc(tx, group, desc)?;
         Ok(changed)
     }
@@ -143,7 +148,7 @@ impl Groups {
         let per_group = self.geometry.inodes_per_group;
         let mut bytes = self.inode_bitmap(tx, group)?;
         let was_used = bitmap::test(&bytes, index);
-        bitmap::fill(&mut bytes, index..index + 1, used);
+        bitmap::fill(own_bytes(&mut bytes), index..index + 1, used);
         let hides = self.geometry.features.group_desc_csum();
         if hides && desc.inode_uninit() {
             desc.flags &= !FLAG_INODE_UNINIT;
@@ -168,7 +173,7 @@ impl Groups {
             }
             _ => {}
         }
-        self.put_inode_bitmap(tx, &mut desc, &bytes)?;
+        self.put_inode_bitmap(tx, &mut desc, bytes)?;
         self.put_desc(tx, group, desc)?;
         Ok(was_used != used)
     }
@@ -217,7 +222,7 @@ impl Groups {
         desc.itable_unused = geo.inodes_per_group - end;
         if desc.inode_uninit() {
             let bytes = self.inode_bitmap(tx, group)?;
-            self.put_inode_bitmap(tx, &mut desc, &bytes)?;
+            self.put_inode_bitmap(tx, &mut desc, bytes)?;
         }
         self.put_desc(tx, group, desc)?;
         Ok(end == hidden.end)
@@ -228,15 +233,14 @@ impl Groups {
         &self,
         tx: &mut dyn Tx,
         desc: &mut GroupDesc,
-        bytes: &[u8],
+        bytes: Block,
     ) -> Result<(), Refusal> {
         desc.flags &= !FLAG_INODE_UNINIT;
         if let Some(seed) = self.seed {
-            let crc = bitmap::checksum(seed, bytes, self.geometry.inodes_per_group);
+            let crc = bitmap::checksum(seed, &bytes, self.geometry.inodes_per_group);
             desc.inode_bitmap_csum = bitmap::checksum_cut(crc, self.geometry.desc_size);
         }
-        tx.zeroed(desc.inode_bitmap)?.copy_from_slice(bytes);
-        Ok(())
+        tx.put(desc.inode_bitmap, bytes)
     }
 
     /// Makes all bytes of an inode zero.
@@ -268,10 +272,10 @@ impl Groups {
     ///
     /// # Errors
     /// [`Refusal::Missing`], [`Refusal::Checksum`], or an error of reading it.
-    pub fn block_bitmap(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<Vec<u8>, Refusal> {
+    pub fn block_bitmap(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<Block, Refusal> {
         let desc = self.desc(group)?;
         if self.geometry.features.group_desc_csum() && desc.block_uninit() {
-            return Ok(self.first_block_bitmap(group, &desc));
+            return Ok(Arc::new(self.first_block_bitmap(group, &desc)));
         }
         let bits = self.geometry.clusters_per_group;
         let stored = desc.block_bitmap_csum;
@@ -283,12 +287,12 @@ impl Groups {
     ///
     /// # Errors
     /// Those of [`Groups::block_bitmap`].
-    pub fn inode_bitmap(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<Vec<u8>, Refusal> {
+    pub fn inode_bitmap(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<Block, Refusal> {
         let desc = self.desc(group)?;
         if self.geometry.features.group_desc_csum() && desc.inode_uninit() {
             let mut bytes = vec![0; self.geometry.block_size as usize];
             bitmap::fill(&mut bytes, self.geometry.inodes_per_group..u32::MAX, true);
-            return Ok(bytes);
+            return Ok(Arc::new(bytes));
         }
         let bits = self.geometry.inodes_per_group;
         let stored = desc.inode_bitmap_csum;
@@ -303,7 +307,7 @@ impl Groups {
         what: &'static str,
         stored: u32,
         bits_per_group: u32,
-    ) -> Result<Vec<u8>, Refusal> {
+    ) -> Result<Block, Refusal> {
         let bytes = tx.block(block)?;
         if let Some(seed) = self.seed {
             let crc = || bitmap::checksum(seed, &bytes, bits_per_group);
@@ -344,9 +348,7 @@ impl Groups {
     /// Gives up the changes since the mark, with those of the transaction. Nothing is read.
     pub fn roll_back(&mut self) {
         for (group, desc) in self.before.take().into_iter().flatten().rev() {
-            if let Some(own) = self.descs.get_mut(group.0 as usize) {
-                *own = desc;
-            }
+            self.replace(group, desc);
         }
     }
 
@@ -393,13 +395,21 @@ impl Groups {
             edit(raw);
             desc.seal(raw, group, self.checksum);
         }
-        if let Some(own) = self.descs.get_mut(group.0 as usize) {
-            let old = std::mem::replace(own, desc);
-            if let Some(before) = &mut self.before {
-                before.push((group, old));
-            }
+        if let Some(old) = self.replace(group, desc)
+            && let Some(before) = &mut self.before
+        {
+            before.push((group, old));
         }
         Ok(())
+    }
+
+    /// Replaces a descriptor in memory; returns the one before.
+    fn replace(&mut self, group: GroupNr, desc: GroupDesc) -> Option<GroupDesc> {
+        let own = self.descs.get_mut(group.0 as usize)?;
+        let old = std::mem::replace(own, desc);
+        self.free_inodes += u64::from(desc.free_inodes_count);
+        self.free_inodes -= u64::from(old.free_inodes_count);
+        Some(old)
     }
 }
 

@@ -5,6 +5,16 @@ use std::io;
 
 use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_format::{BlockNr, BlockRun, Geometry};
+use floe_sync::Arc;
+
+/// The bytes of a block. All who have seen this content share them; whoever changes them gets a copy
+/// ([`own_bytes`]).
+pub type Block = Arc<Vec<u8>>;
+
+/// The bytes of a block, to be changed: a copy, unless nobody else has them.
+pub fn own_bytes(block: &mut Block) -> &mut [u8] {
+    Arc::make_mut(block).as_mut_slice()
+}
 
 /// Why a change was not made.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +57,7 @@ pub trait Tx {
     ///
     /// # Errors
     /// [`Refusal::Outside`], [`Refusal::Io`].
-    fn block(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal>;
+    fn block(&mut self, block: BlockNr) -> Result<Block, Refusal>;
 
     /// A block to modify: its current bytes are read, and changes to them are kept.
     ///
@@ -60,6 +70,15 @@ pub trait Tx {
     /// # Errors
     /// [`Refusal::Outside`].
     fn zeroed(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal>;
+
+    /// A block to overwrite with these bytes, which are as many as a block has. They are not copied.
+    ///
+    /// # Errors
+    /// As [`Tx::zeroed`].
+    fn put(&mut self, block: BlockNr, bytes: Block) -> Result<(), Refusal> {
+        self.zeroed(block)?.copy_from_slice(&bytes);
+        Ok(())
+    }
 
     /// Whether a block can be changed here: for a transaction over this one, which changes nothing here before its end.
     ///
@@ -91,7 +110,7 @@ pub fn verify(tx: &dyn Tx, what: &'static str, fits: impl FnOnce() -> bool) -> R
 
 /// The changed blocks of a transaction, until they go to a device, a log or another transaction.
 #[derive(Debug, Default)]
-pub struct ChangedBlocks(BTreeMap<BlockNr, Vec<u8>>);
+pub struct ChangedBlocks(BTreeMap<BlockNr, Block>);
 
 impl ChangedBlocks {
     /// No blocks.
@@ -109,9 +128,14 @@ impl ChangedBlocks {
         self.0.is_empty()
     }
 
-    /// The bytes of a block, if it is changed.
+    /// A block, if it is changed.
+    pub fn get(&self, block: BlockNr) -> Option<&Block> {
+        self.0.get(&block)
+    }
+
+    /// The bytes of a block, to be changed further, if it is changed.
     pub fn get_mut(&mut self, block: BlockNr) -> Option<&mut Vec<u8>> {
-        self.0.get_mut(&block)
+        self.0.get_mut(&block).map(Arc::make_mut)
     }
 
     /// The numbers of the blocks, in order.
@@ -120,7 +144,7 @@ impl ChangedBlocks {
     }
 
     /// The blocks with their bytes, in order.
-    pub fn into_blocks(self) -> BTreeMap<BlockNr, Vec<u8>> {
+    pub fn into_blocks(self) -> BTreeMap<BlockNr, Block> {
         self.0
     }
 
@@ -145,7 +169,7 @@ pub trait Staging {
     ///
     /// # Errors
     /// [`Refusal::Outside`], [`Refusal::Io`].
-    fn read_below(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal>;
+    fn read_below(&mut self, block: BlockNr) -> Result<Block, Refusal>;
 
     /// Admits one more block to the changes.
     ///
@@ -163,35 +187,37 @@ pub trait Staging {
 }
 
 impl<S: Staging> Tx for S {
-    fn block(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
-        match self.changed().get_mut(block) {
-            Some(bytes) => Ok(bytes.clone()),
+    fn block(&mut self, block: BlockNr) -> Result<Block, Refusal> {
+        match self.changed().get(block) {
+            Some(bytes) => Ok(Arc::clone(bytes)),
             None => self.read_below(block),
         }
     }
 
     fn block_mut(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal> {
-        if self.changed().get_mut(block).is_none() {
+        if self.changed().get(block).is_none() {
             self.admit(block)?;
             let bytes = self.read_below(block)?;
             self.changed().0.insert(block, bytes);
         }
-        Ok(self.changed().0.entry(block).or_default())
+        Ok(own_bytes(self.changed().0.entry(block).or_default()))
     }
 
     fn zeroed(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal> {
-        if self.changed().get_mut(block).is_none() {
-            self.admit(block)?;
-        }
         let size = self.block_bytes();
-        let bytes = self.changed().0.entry(block).or_default();
-        bytes.clear();
-        bytes.resize(size, 0);
-        Ok(bytes)
+        self.put(block, Arc::new(vec![0; size]))?;
+        Ok(own_bytes(self.changed().0.entry(block).or_default()))
+    }
+
+    fn put(&mut self, block: BlockNr, bytes: Block) -> Result<(), Refusal> {
+        debug_assert_eq!(bytes.len(), self.block_bytes());
+        self.may_change(block)?;
+        self.changed().0.insert(block, bytes);
+        Ok(())
     }
 
     fn may_change(&mut self, block: BlockNr) -> Result<(), Refusal> {
-        if self.changed().get_mut(block).is_some() { Ok(()) } else { self.admit(block) }
+        if self.changed().get(block).is_some() { Ok(()) } else { self.admit(block) }
     }
 
     fn revoke(&mut self, run: BlockRun) {
@@ -248,7 +274,7 @@ impl<D: ReadBlocks + WriteBlocks + ?Sized> Staging for DirectTx<'_, D> {
         self.geometry.block_size as usize
     }
 
-    fn read_below(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
+    fn read_below(&mut self, block: BlockNr) -> Result<Block, Refusal> {
         read_block(self.device, &self.geometry, block)
     }
 
@@ -268,11 +294,11 @@ pub fn read_block<D: ReadBlocks + ?Sized>(
     device: &D,
     geometry: &Geometry,
     block: BlockNr,
-) -> Result<Vec<u8>, Refusal> {
+) -> Result<Block, Refusal> {
     judge_inside(geometry, block)?;
     let mut bytes = vec![0; geometry.block_size as usize];
     let read = device.read_at(geometry.offset_bytes(block), &mut bytes);
-    read.map(|()| bytes).map_err(|source| Refusal::Io { block, source })
+    read.map(|()| Arc::new(bytes)).map_err(|source| Refusal::Io { block, source })
 }
 
 /// Refuses a block outside the file system.

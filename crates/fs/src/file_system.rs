@@ -366,6 +366,11 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// As [`FileSystem::sync`]; [`FsError::Lost`] once to each open file, or once to callers who opened none.
     pub fn sync_inode(&self, inode: InodeNr, of: Option<Handle>) -> Result<(), FsError> {
+        // Whatever this thread has unlinked goes with its name, and is no orphan first, unless somebody has it open.
+        let unlinked = self.gate.enter().parts().1.has_any_nameless();
+        if unlinked {
+            self.settle_now()?;
+        }
         self.guarded(inode, false, || self.store.sync_inode(inode))?;
         self.store.late_error(inode, of, false)
     }

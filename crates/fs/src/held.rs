@@ -53,6 +53,11 @@ impl Counted {
     pub(crate) fn has_nameless(&self, inode: InodeNr) -> bool {
         self.nameless.contains(&inode)
     }
+
+    /// Whether any is.
+    pub(crate) const fn has_any_nameless(&self) -> bool {
+        !self.nameless.is_empty()
+    }
 }
 
 impl Held {

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use floe_blockdev::WriteBlocks;
+use floe_format::ext::jbd2::{Tag, TagFlags};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::native::LOCK;
 use floe_format::native::commit::{self, Dependency};
@@ -18,10 +19,12 @@ use super::company::MOST_YIELDS;
 use super::error::JournalError;
 use super::log::Log;
 use super::shared::{Lock, Shared};
-use super::state::{Closed, Images, TransactionId};
+use super::state::{Closed, Image, Images, TransactionId};
 
 /// Bytes of home blocks that are gathered for one write.
 const MOST_GATHERED: usize = 1 << 20;
+/// Bytes of room that is kept from one write of the log to the next.
+const MOST_SPARE: usize = 1 << 19;
 
 /// The right to write some logs, for one turn of work. Lost without an end (a panic of the device), it ends their journals, so
 /// that nobody waits for ever.
@@ -293,26 +296,43 @@ impl<D: WriteBlocks> Journal<D> {
     /// earlier round of the log left there cannot pass for it, and a torn commit block is whole or none.
     fn write_log(&self, log: &Log, closed: &Closed) -> Result<(), JournalError> {
         let (format, sequence) = (&log.format, closed.id.sequence());
-        let mut stream = log.stream(&self.device, closed.start);
+        let most_bytes = closed.len_blocks as usize * log.block_len();
+        let mut stream = log.stream(&self.device, closed.start, self.spare_bytes(most_bytes));
         for numbers in closed.revoked.chunks(format.revokes_per_block(log.block_len()).max(1)) {
             stream.push(|block| format.write_revoke(block, sequence, numbers))?;
         }
         let images: Vec<_> = closed.images.iter().collect();
         for images in images.chunks(format.tags_per_block(log.block_len()).max(1)) {
-            let mut copies = Vec::with_capacity(images.len());
-            let mut tags = Vec::with_capacity(images.len());
-            for (block, image) in images {
-                let mut copy = image.to_vec();
-                tags.push(format.prepare_data(block.0, sequence, &mut copy));
-                copies.push(copy);
-            }
+            let tag = |(block, image): &(&BlockNr, &Image)| format.tag_of(block.0, sequence, image);
+            let tags: Vec<Tag> = images.iter().map(tag).collect();
             stream.push(|block| format.write_descriptor(block, sequence, &log.uuid, &tags))?;
-            for copy in &copies {
-                stream.push(|block| block.copy_from_slice(copy))?;
+            for ((_, image), tag) in images.iter().zip(&tags) {
+                let escaped = tag.flags.contains(TagFlags::ESCAPE);
+                stream.push_copy(image, |copy| {
+                    if let Some(word) = copy.get_mut(..4).filter(|_| escaped) {
+                        word.fill(0);
+                    }
+                })?;
             }
         }
         stream.push(|_| ())?;
-        stream.finish()
+        self.spare(stream.finish()?);
+        Ok(())
+    }
+
+    /// Room for bytes that are gathered for one write: that of the last one, if nobody else has it.
+    fn spare_bytes(&self, most_bytes: usize) -> Vec<u8> {
+        let mut spare =
+            std::mem::take(&mut *self.gathered.lock().unwrap_or_else(PoisonError::into_inner));
+        spare.reserve(most_bytes.min(MOST_GATHERED));
+        spare
+    }
+
+    /// Keeps that room for the next one.
+    fn spare(&self, bytes: Vec<u8>) {
+        if bytes.capacity() <= MOST_SPARE {
+            *self.gathered.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
+        }
     }
 
     fn write_commit(
@@ -323,14 +343,15 @@ impl<D: WriteBlocks> Journal<D> {
         dependencies: &[Dependency],
     ) -> Result<(), JournalError> {
         let at = log.ring.advance(closed.start, closed.len_blocks - 1);
-        let mut stream = log.stream(&self.device, at);
+        let mut stream = log.stream(&self.device, at, self.spare_bytes(log.block_len()));
         let (sequence, (seconds, nanoseconds)) = (closed.id.sequence(), time);
         stream.push(|block| {
             log.format.write_commit(block, sequence, seconds, nanoseconds);
             commit::put(block, dependencies);
             log.format.seal_commit(block);
         })?;
-        stream.finish()
+        self.spare(stream.finish()?);
+        Ok(())
     }
 
     /// Writes the superblock in its place, where it is never logged: as one of a file system in use.

@@ -22,6 +22,8 @@ struct Table {
     alone: Option<u64>,
     /// Threads that wait to have all blocks: no other begins meanwhile.
     waiting_alone: usize,
+    /// Threads that wait for the end of any handle.
+    waiting: usize,
     next: u64,
 }
 
@@ -56,8 +58,11 @@ impl Handles {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, table: MutexGuard<'a, Table>) -> MutexGuard<'a, Table> {
-        self.ended.wait(table).unwrap_or_else(PoisonError::into_inner)
+    fn wait<'a>(&self, mut table: MutexGuard<'a, Table>) -> MutexGuard<'a, Table> {
+        table.waiting += 1;
+        let mut table = self.ended.wait(table).unwrap_or_else(PoisonError::into_inner);
+        table.waiting -= 1;
+        table
     }
 
     /// Opens a handle that has all blocks: waits until no other is open.
@@ -141,7 +146,11 @@ impl Drop for Handle<'_> {
         } else {
             table.owners.retain(|_, owner| *owner != self.number);
         }
+        let is_awaited = table.waiting > 0;
         drop(table);
-        self.handles.ended.notify_all();
+        // The system is asked for each call, waiters or not.
+        if is_awaited {
+            self.handles.ended.notify_all();
+        }
     }
 }

@@ -133,9 +133,15 @@ impl Log {
         device.write_at(self.offset(0)?, &bytes).map_err(JournalError::io(doing))
     }
 
-    /// A writer of consecutive blocks from block `at` of the log on.
-    pub(super) fn stream<'a, D: WriteBlocks>(&'a self, device: &'a D, at: u32) -> Stream<'a, D> {
-        Stream { log: self, device, at, from: 0, gathered: Vec::new() }
+    /// A writer of consecutive blocks from block `at` of the log on, which gathers them in `room`.
+    pub(super) fn stream<'a, D: WriteBlocks>(
+        &'a self,
+        device: &'a D,
+        at: u32,
+        mut room: Vec<u8>,
+    ) -> Stream<'a, D> {
+        room.clear();
+        Stream { log: self, device, at, from: 0, gathered: room }
     }
 }
 
@@ -153,22 +159,39 @@ pub(super) struct Stream<'a, D> {
 impl<D: WriteBlocks> Stream<'_, D> {
     /// Appends a block, which `fill` makes from zeroes.
     pub(super) fn push<R>(&mut self, fill: impl FnOnce(&mut [u8]) -> R) -> Result<R, JournalError> {
-        let (offset, len) = (self.log.offset(self.at)?, self.log.block_len());
+        let start = self.begin()?;
+        self.gathered.resize(start + self.log.block_len(), 0);
+        Ok(fill(&mut self.gathered[start..]))
+    }
+
+    /// Appends a copy of a block, which `edit` changes.
+    pub(super) fn push_copy(
+        &mut self,
+        block: &[u8],
+        edit: impl FnOnce(&mut [u8]),
+    ) -> Result<(), JournalError> {
+        let start = self.begin()?;
+        self.gathered.extend_from_slice(block);
+        edit(&mut self.gathered[start..]);
+        Ok(())
+    }
+
+    /// Begins the next block: returns where it is gathered.
+    fn begin(&mut self) -> Result<usize, JournalError> {
+        let offset = self.log.offset(self.at)?;
         let apart = offset != self.from + self.gathered.len() as u64;
         if apart || self.gathered.len() >= MOST_GATHERED {
             self.write()?;
             self.from = offset;
         }
-        let start = self.gathered.len();
-        self.gathered.resize(start + len, 0);
-        let done = fill(&mut self.gathered[start..]);
         self.at = self.log.ring.advance(self.at, 1);
-        Ok(done)
+        Ok(self.gathered.len())
     }
 
-    /// Writes what is left. Not flushed.
-    pub(super) fn finish(mut self) -> Result<(), JournalError> {
-        self.write()
+    /// Writes what is left; the room comes back. Not flushed.
+    pub(super) fn finish(mut self) -> Result<Vec<u8>, JournalError> {
+        self.write()?;
+        Ok(self.gathered)
     }
 
     fn write(&mut self) -> Result<(), JournalError> {

@@ -38,6 +38,8 @@ mod end;
 mod error;
 mod handles;
 mod in_log;
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
 mod loan;
 mod log;
 mod open;
@@ -97,6 +99,8 @@ pub struct Journal<D> {
     company: Condvar,
     /// Writes of data that have ended.
     data_writes: AtomicU64,
+    /// Room for what is written to a log next.
+    gathered: Mutex<Vec<u8>>,
 }
 
 impl<D: WriteBlocks> Journal<D> {

@@ -105,6 +105,7 @@ impl<D: WriteBlocks> Journal<D> {
             changed: Condvar::new(),
             company: Condvar::new(),
             data_writes: AtomicU64::new(0),
+            gathered: Mutex::default(),
         })
     }
 }

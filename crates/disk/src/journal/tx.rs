@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use floe_blockdev::WriteBlocks;
-use floe_ext4::tx::{ChangedBlocks, Refusal, Staging, judge_inside, read_block};
+use floe_ext4::tx::{Block, ChangedBlocks, Refusal, Staging, judge_inside, read_block};
 use floe_format::ext::superblock::Superblock;
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun};
@@ -46,12 +46,7 @@ impl<'j, D: WriteBlocks> JournalTx<'j, D> {
         let journal = self.journal;
         let geo = &journal.geometry;
         self.keep_needs_recovery();
-        let changed = std::mem::take(&mut self.changed);
-        let mut changed: Images = changed
-            .into_blocks()
-            .into_iter()
-            .map(|(block, bytes)| (block, Arc::new(bytes)))
-            .collect();
+        let mut changed: Images = std::mem::take(&mut self.changed).into_blocks();
         // Never logged where there may be several journals (rule R1).
         let superblock = if journal.is_native { changed.remove(&BlockNr(0)) } else { None };
         let (shares, lent) = journal.divide(changed, &self.freed, self.handle.is_alone())?;
@@ -79,11 +74,17 @@ impl<'j, D: WriteBlocks> JournalTx<'j, D> {
     /// A superblock that is logged must not say that the log is empty when it is replayed.
     fn keep_needs_recovery(&mut self) {
         let (block, at) = self.journal.superblock_place();
-        let bytes = self.changed.get_mut(block).and_then(|bytes| bytes.get_mut(at..));
-        let Some(bytes) = bytes.and_then(|bytes| bytes.first_chunk_mut()) else { return };
-        let mut superblock = Superblock::decode(bytes);
+        let known = self.changed.get(block).and_then(|bytes| bytes.get(at..));
+        let Some(known) = known.and_then(|bytes| bytes.first_chunk()) else { return };
+        let mut superblock = Superblock::decode(known);
+        if superblock.feature_incompat & Incompat::RECOVER.bits() != 0 {
+            return;
+        }
         superblock.feature_incompat |= Incompat::RECOVER.bits();
-        superblock.encode_with_checksum(bytes);
+        let bytes = self.changed.get_mut(block).and_then(|bytes| bytes.get_mut(at..));
+        if let Some(bytes) = bytes.and_then(|bytes| bytes.first_chunk_mut()) {
+            superblock.encode_with_checksum(bytes);
+        }
     }
 
     /// `Err` if another block would make the change alone longer than transactions of the journals may be, or if the journal of
@@ -144,7 +145,7 @@ impl<D: WriteBlocks> Staging for JournalTx<'_, D> {
     }
 
     /// Reads the block as finished transactions left it.
-    fn read_below(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
+    fn read_below(&mut self, block: BlockNr) -> Result<Block, Refusal> {
         judge_inside(&self.journal.geometry, block)?;
         self.own(block)?;
         {
@@ -153,7 +154,7 @@ impl<D: WriteBlocks> Staging for JournalTx<'_, D> {
             // leave whoever made it with changes that never happened.
             self.judge_lane(&shared, block)?;
             if let Some(image) = shared.newest(&self.journal.geometry, block) {
-                return Ok(image.to_vec());
+                return Ok(Arc::clone(image));
             }
         }
         // No handle but this one can change it now, so nobody writes it home meanwhile.

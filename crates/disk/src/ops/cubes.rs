@@ -338,7 +338,7 @@ impl Op<'_> {
             return Err(DAMAGED);
         }
         let geometry = self.volume.geometry().clone();
-        let mut read = |block| self.tx.block(block).ok();
+        let mut read = |block| self.tx.block(block).ok().map(|bytes| bytes.to_vec());
         let read = cubes::read_of(&file.base.block, file.flags(), &geometry, only, &mut read);
         read.map_err(|_| DAMAGED)
     }

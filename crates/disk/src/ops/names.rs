@@ -8,7 +8,7 @@ use floe_format::native::backpointer::{Backpointer, FLAG_SEVERAL};
 use super::credits::Reach;
 use super::directory::{MOST_LINKS, judge_fixed};
 use super::staged::Op;
-use super::{Caller, OpError};
+use super::{Caller, OpError, Step};
 use crate::volume::Volume;
 
 /// The target of a name.
@@ -82,6 +82,16 @@ impl Volume {
         name: &[u8],
     ) -> Result<Removed, OpError> {
         self.op_of(Reach::One, tx, caller, |op| op.unlink(dir, name))
+    }
+
+    /// Runs operations after which nobody has open what lost its last name: it is deleted with the name, and was never an
+    /// orphan. One that would take more than a step is refused with [`OpError::TooLong`].
+    pub fn erasing<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> T {
+        self.orphans.avoids = true;
+        // An operation that panics ends as one that fails.
+        let done = run(self);
+        self.orphans.avoids = false;
+        done
     }
 
     /// Removes an empty directory.
@@ -225,6 +235,14 @@ impl Op<'_> {
         inode.base.links_count = if is_directory { 0 } else { links.saturating_sub(1) };
         self.touch(inode, &[TimeField::Change]);
         let last = inode.base.links_count == 0;
+        // One that is being cut is an orphan already, and its cutting ends first.
+        if last && self.volume.orphans.avoids && !self.volume.cutting.contains(&inode.number) {
+            self.reach = Reach::Steps;
+            return match self.delete(inode)? {
+                Step::Done => Ok(Removed { inode: inode.number, last }),
+                Step::More => Err(OpError::TooLong),
+            };
+        }
         if last {
             self.add_orphan(inode)?;
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use floe_ext4::dir::edit::DirEditor;
-use floe_ext4::tx::{ChangedBlocks, Refusal, Staging, Tx, judge_inside};
+use floe_ext4::tx::{Block, ChangedBlocks, Refusal, Staging, Tx, judge_inside};
 use floe_format::ext::inode::{OwnedInode, TimeField, Timestamp};
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::{Compat, RoCompat};
@@ -37,7 +37,7 @@ impl<'s> Staged<'s> {
             self.outer.revoke(run);
         }
         for (block, bytes) in self.changed.into_blocks() {
-            self.outer.zeroed(block)?.copy_from_slice(&bytes);
+            self.outer.put(block, bytes)?;
         }
         Ok(count)
     }
@@ -52,7 +52,7 @@ impl Staging for Staged<'_> {
         self.geometry.block_size as usize
     }
 
-    fn read_below(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
+    fn read_below(&mut self, block: BlockNr) -> Result<Block, Refusal> {
         self.outer.block(block)
     }
 

@@ -136,7 +136,7 @@ impl Op<'_> {
     }
 
     /// Deletes an inode without names; its blocks first.
-    fn delete(&mut self, inode: &mut OwnedInode) -> Result<Step, OpError> {
+    pub(super) fn delete(&mut self, inode: &mut OwnedInode) -> Result<Step, OpError> {
         if has_map(&inode.base) && !self.free_behind(inode, 0)? {
             self.put(inode)?;
             return Ok(Step::More);

@@ -168,7 +168,7 @@ impl Op<'_> {
     ) -> Result<(), OpError> {
         if !is_data {
             let bytes = self.tx.block(from)?;
-            self.tx.zeroed(to)?.copy_from_slice(&bytes);
+            self.tx.put(to, bytes)?;
             return Ok(());
         }
         let geo = self.volume.geometry();
@@ -182,7 +182,7 @@ impl Op<'_> {
     fn map_of(&mut self, inode: &OwnedInode) -> Result<BlockMap, OpError> {
         let geo = self.volume.geometry().clone();
         let (words, flags) = (&inode.base.block, inode.flags());
-        let mut read = |block| self.tx.block(block).ok();
+        let mut read = |block| self.tx.block(block).ok().map(|bytes| bytes.to_vec());
         let map = BlockMap::follow(words, flags, &geo, Depths::Agree, u64::MAX, &mut read);
         map.map_err(|_| DAMAGED)
     }

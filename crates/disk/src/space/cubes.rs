@@ -471,7 +471,7 @@ impl Pool {
             if self.damaged.contains(&group) {
                 return Ok(false);
             }
-            let mut bytes = self.bitmap(tx, group)?;
+            let mut bytes = self.bitmap(tx, group)?.to_vec();
             let region_bits = self.bits_of(region, group);
             in_region += u64::from(bitmap::count(&bytes, region_bits.clone()));
             bitmap::fill(&mut bytes, region_bits, false);

@@ -109,9 +109,9 @@ impl Pool {
             false => home,
         };
         let count = self.groups.geometry().group_count;
-        let mut unread = None;
+        let (mut unread, cube) = (None, self.cube_of_group(home));
         for group in self.search_order(self.first_of_unit(first), count) {
-            if self.damaged.contains(&group) {
+            if self.damaged.contains(&group) || self.cube_of_group(group) != cube {
                 continue;
             }
             let found =
@@ -120,7 +120,6 @@ impl Pool {
                 return Ok(free);
             }
         }
-        let cube = self.cube_of_group(home);
         if cube > 0 && self.grow(tx, cube)? {
             return self.free_inodes(tx, parent, is_directory, hint, most);
         }
@@ -211,14 +210,19 @@ impl Pool {
             .max(1);
         let least_clusters =
             (self.free_clusters / units).saturating_sub(quarter(geo.clusters_per_group));
-        let order = self.search_order(self.first_of_unit(home), geo.group_count);
-        let firsts = order.into_iter().filter(|group| group.0.is_multiple_of(unit_groups));
+        let (order, cube) = (
+            self.search_order(self.first_of_unit(home), geo.group_count),
+            self.cube_of_group(self.first_of_unit(home)),
+        );
+        let mut firsts = order.filter(|group| {
+            group.0.is_multiple_of(unit_groups) && self.cube_of_group(*group) == cube
+        });
         let is_good = |first: &GroupNr| {
             let from = descs.get(first.0 as usize..).unwrap_or_default();
             let unit = Unit::of(&from[..from.len().min(unit_groups as usize)]);
             unit.free_inodes >= least_inodes && unit.free_clusters >= least_clusters
         };
-        firsts.into_iter().find(is_good).unwrap_or(home)
+        firsts.find(is_good).unwrap_or(home)
     }
 }
 

@@ -13,7 +13,7 @@ mod system_zone;
 
 use floe_ext4::alloc::{Allocate, Space};
 use floe_ext4::group::Groups;
-use floe_ext4::tx::{Refusal, Tx};
+use floe_ext4::tx::{Block, Refusal, Tx, own_bytes};
 use floe_format::ext::bitmap;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 use std::collections::BTreeSet;
@@ -237,19 +237,17 @@ impl Pool {
     }
 
     /// All groups in the order of a search: those behind `home`, then those before it; in a native file system those of
-    /// its lot first, and none of another cube.
-    fn search_order(&self, home: GroupNr, count: u32) -> Vec<GroupNr> {
+    /// its lot first. Those of another cube are the caller's to pass over. Most searches end with the first one.
+    fn search_order(&self, home: GroupNr, count: u32) -> impl Iterator<Item = GroupNr> + use<> {
         let lot = self.regions.groups_of(home, count);
         let outside = lot.clone();
         let own = (home.0..lot.end).chain(lot.start..home.0);
         let others = (home.0..count).chain(0..home.0).filter(move |at| !outside.contains(at));
-        let cube = self.cube_of_group(home);
-        let all = own.chain(others).map(GroupNr);
-        all.filter(|group| self.cube_of_group(*group) == cube).collect()
+        own.chain(others).map(GroupNr)
     }
 
     /// The bitmap of a group, with what is held back marked as used.
-    fn bitmap(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<Vec<u8>, Refusal> {
+    fn bitmap(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<Block, Refusal> {
         let geo = self.groups.geometry();
         let mut bytes = self.groups.block_bitmap(tx, group)?;
         self.refuse_unsound_blocks(group, &bytes)?;
@@ -258,7 +256,7 @@ impl Pool {
             // Inside the group, so the differences fit.
             let first = ((run.start.0 - home.start.0) >> geo.cluster_bits) as u32;
             let end = (run.end().0 - home.start.0).div_ceil(1 << geo.cluster_bits) as u32;
-            bitmap::fill(&mut bytes, first..end, true);
+            mark(&mut bytes, first..end);
         }
         Ok(bytes)
     }
@@ -300,9 +298,9 @@ impl Pool {
         }
         let mut bytes = self.bitmap(tx, group)?;
         self.keep_region(tx, group, &mut bytes)?;
-        bitmap::fill(&mut bytes, self.group_region(group)?, true);
+        mark(&mut bytes, self.group_region(group)?);
         if spare_area {
-            bitmap::fill(&mut bytes, self.avoided(group)?, true);
+            mark(&mut bytes, self.avoided(group)?);
         }
         let end = self.groups.geometry().clusters_of(group);
         let hole_at = |bit: u32| bit..bitmap::first_set(&bytes, bit..end).unwrap_or(end);
@@ -372,13 +370,14 @@ impl Pool {
         let home = geo.group_of(goal).unwrap_or(GroupNr(0));
         let within = goal.0.saturating_sub(geo.group_start(home).0) >> geo.cluster_bits;
         let within = u32::try_from(within).unwrap_or(0);
-        let group_count = geo.group_count;
+        let (group_count, cube) = (geo.group_count, self.cube_of_group(home));
         let mut longest: Option<(GroupNr, Range<u32>)> = None;
         let (mut searched, mut unread) = (0, None);
         for group in self.search_order(home, group_count) {
             let free = self.groups.desc(group)?.free_blocks_count;
             let promising = free >= wanted || longest.is_none() && free > 0;
             if !promising
+                || self.cube_of_group(group) != cube
                 || self.damaged.contains(&group)
                 || searched >= MOST_SEARCHED && longest.is_some()
             {
@@ -396,16 +395,21 @@ impl Pool {
                 longest = Some((group, hole));
             }
         }
-        let cube = self.cube_of_group(home);
         match longest {
             Some(longest) => Ok(longest),
-            // One lot more each time.
-            // Data spill over into the areas of metadata.
+            // One lot more each time. Data spill over into the areas of metadata.
             None if spare_area => self.hole(tx, goal, wanted, false),
             None if cube > 0 && self.grow(tx, cube)? => self.hole(tx, goal, wanted, false),
             // Blocks whose bitmap cannot be read may be free.
             None => Err(unread.unwrap_or(Refusal::Full("cluster"))),
         }
+    }
+}
+
+/// Marks clusters as used in a copy of a bitmap.
+fn mark(bytes: &mut Block, bits: Range<u32>) {
+    if !bits.is_empty() {
+        bitmap::fill(own_bytes(bytes), bits, true);
     }
 }
 

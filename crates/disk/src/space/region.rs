@@ -12,7 +12,7 @@ use floe_ext4::inode_table::{desc_place, inode_place};
 use floe_ext4::map::edit::TreeEditor;
 use floe_ext4::map::extent_tree::{self, NodeForm};
 use floe_ext4::map::seek::MapLook;
-use floe_ext4::tx::{Refusal, Tx};
+use floe_ext4::tx::{Block, Refusal, Tx};
 use floe_format::crc::Seed;
 use floe_format::ext::bitmap;
 use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode};
@@ -20,8 +20,8 @@ use floe_format::native::lot::LotRecord;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr, LogicalBlock};
 use std::ops::Range;
 
-use super::Pool;
 use super::nodes::{self, Divided};
+use super::{Pool, mark};
 
 /// The end of the logical blocks of a file.
 const LOGICAL_END: u64 = u32::MAX as u64;
@@ -147,10 +147,10 @@ impl Pool {
         &mut self,
         tx: &mut dyn Tx,
         group: GroupNr,
-        bytes: &mut [u8],
+        bytes: &mut Block,
     ) -> Result<(), Refusal> {
         if let Some((_, region)) = self.region(tx, group)? {
-            bitmap::fill(bytes, self.bits_of(region.run, group), true);
+            mark(bytes, self.bits_of(region.run, group));
         }
         Ok(())
     }

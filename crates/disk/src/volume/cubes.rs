@@ -191,7 +191,7 @@ pub fn sub_superblocks_of(
     };
     let raw = read_inode(number, device, geometry, descs);
     let Some(inode) = raw.as_deref().and_then(Inode::decode) else { return BTreeMap::new() };
-    let mut read = |block| read_block(device, geometry, block).ok();
+    let mut read = |block| read_block(device, geometry, block).ok().map(|bytes| bytes.to_vec());
     let copies = cubes::read_of(&inode.base.block, inode.flags(), geometry, only, &mut read);
     let current =
         |(cube, copies): (u32, cubes::Copies)| Some((cube, cubes::current(cube, &copies)?));

@@ -137,12 +137,13 @@ impl<D: WriteBlocks> Mounted<D> {
         let Some(dir) = self.find("a") else { return Ok(()) };
         let renamed = self.run(|volume, tx, _, caller| {
             let places = ((dir, from.as_bytes()), (InodeNr::ROOT, to.as_bytes()));
-            volume.rename(tx, caller, places.0, places.1, RenameMode::Replace)
+            // Whatever is replaced goes at once; a file that `Act::Unlink` removes is an orphan before.
+            volume.erasing(|volume| {
+                volume.rename(tx, caller, places.0, places.1, RenameMode::Replace)
+            })
         })?;
-        match renamed.replaced {
-            Some(gone) if gone.last => self.finish_orphan(gone.inode),
-            _ => Ok(()),
-        }
+        assert!(renamed.replaced.is_none() || self.volume.orphans().is_empty());
+        Ok(())
     }
 
     /// Does what an act says; an act whose files are gone does nothing.
@@ -162,9 +163,11 @@ impl<D: WriteBlocks> Mounted<D> {
                 if gone.last { self.finish_orphan(gone.inode) } else { Ok(()) }
             }
             Act::Rmdir => {
-                let gone =
-                    self.run(|volume, tx, _, caller| volume.rmdir(tx, caller, dir, b"empty"))?;
-                if gone.last { self.finish_orphan(gone.inode) } else { Ok(()) }
+                let gone = self.run(|volume, tx, _, caller| {
+                    volume.erasing(|volume| volume.rmdir(tx, caller, dir, b"empty"))
+                })?;
+                assert!(gone.last && self.volume.orphans().is_empty());
+                Ok(())
             }
             Act::Rename => self.rename("foo", "moved"),
             Act::RenameOver => self.rename("foo", "bar"),

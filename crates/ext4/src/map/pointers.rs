@@ -158,7 +158,7 @@ impl PointerEditor<'_> {
         freed: &mut Vec<BlockRun>,
     ) -> Result<bool, Refusal> {
         let (form, span) = (self.form, self.form.span_blocks(node.level - 1));
-        let mut bytes = self.tx.block(node.block)?;
+        let mut bytes = self.tx.block(node.block)?.to_vec();
         let words: Vec<u32> = indirect::pointers(form.body(&bytes)).collect();
         for (index, &word) in words.iter().enumerate() {
             let base = node.base + index as u64 * span;

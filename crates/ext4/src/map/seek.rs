@@ -9,7 +9,7 @@ use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use super::mapping::ROOT_BYTES;
 use crate::alloc::Allocate;
-use crate::tx::{Refusal, Tx, verify};
+use crate::tx::{Block, Refusal, Tx, verify};
 
 const DAMAGED: Refusal = Refusal::Damaged("the map of a file");
 
@@ -72,7 +72,7 @@ impl MapLook<'_> {
     }
 
     /// Reads a node of an extent tree.
-    fn node(&self, tx: &mut dyn Tx, node: BlockNr) -> Result<Vec<u8>, Refusal> {
+    fn node(&self, tx: &mut dyn Tx, node: BlockNr) -> Result<Block, Refusal> {
         if let Some(judge) = self.judge {
             judge.space.judge_file(judge.inode, BlockRun::new(node, 1))?;
         }
@@ -97,7 +97,7 @@ impl MapLook<'_> {
         if !self.flags.contains(InodeFlags::EXTENTS) {
             return self.last_pointers(tx);
         }
-        let mut bytes = self.root.to_vec();
+        let mut bytes = Block::new(self.root.to_vec());
         let mut depth = ExtentNode::new(&bytes).ok_or(DAMAGED)?.header().depth;
         if depth > MAX_DEPTH {
             return Err(DAMAGED);

@@ -7,7 +7,7 @@ use floe_ext4::alloc::Allocate;
 use floe_ext4::map::edit::TreeEditor;
 use floe_ext4::map::extent_tree::NodeForm;
 use floe_ext4::map::walk::{Depths, Entry, Fault, Go, Visitor, walk};
-use floe_ext4::tx::{Refusal, Tx};
+use floe_ext4::tx::{Block, Refusal, Tx};
 use floe_format::ext::extent::{Extent, ExtentNode};
 use floe_format::ext::indirect::IndirectForm;
 use floe_format::ext::inode::InodeFlags;
@@ -24,8 +24,8 @@ const FIRST_NODE: u64 = 1 << 40;
 struct Blocks(BTreeMap<BlockNr, Vec<u8>>);
 
 impl Tx for Blocks {
-    fn block(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
-        self.0.get(&block).cloned().ok_or(Refusal::Outside(block))
+    fn block(&mut self, block: BlockNr) -> Result<Block, Refusal> {
+        self.0.get(&block).cloned().map(Block::new).ok_or(Refusal::Outside(block))
     }
 
     fn block_mut(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal> {

@@ -238,6 +238,16 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                 let (caller, directory, name) = (caller_of(op), place.directory, place.name);
                 volume.create_reserved(tx, &caller, directory, name, &new, *reserved)?;
             }
+            Deed::Erase(op, inode) => {
+                self.image.forget(*inode);
+                let may_delete =
+                    !self.is_read_only() && !self.gates.has_failed(self.gates.of_inode(*inode));
+                let erased = may_delete && volume.erasing(|volume| in_one(volume, tx, op)).is_ok();
+                // Whatever keeps it from being deleted is met when it is released.
+                if !erased {
+                    in_one(volume, tx, op)?;
+                }
+            }
             // It stays an orphan, which the next mount deletes.
             Deed::Release(_) if self.is_read_only() => return Ok(Some(0)),
             Deed::Release(inode) if self.gates.has_failed(self.gates.of_inode(*inode)) => {
@@ -308,7 +318,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     /// Makes a change in as many transactions as it takes.
     fn make_one(&self, deed: &Deed<'_>) -> Result<(), FsError> {
         match deed {
-            Deed::Apply(op) => self.apply(op).map(drop),
+            Deed::Apply(op) | Deed::Erase(op, _) => self.apply(op).map(drop),
             Deed::Release(inode) => self.release(*inode),
             Deed::Create(op, reserved) => {
                 let OpKind::Create { place, new } = op.kind else { return Err(FsError::Invalid) };

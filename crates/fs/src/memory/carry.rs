@@ -1,5 +1,7 @@
 //! A batch of changes reaches the disk; where some of it cannot, all that does not depend on it does.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use floe_disk::ops::Change;
 use floe_format::InodeNr;
 
@@ -7,6 +9,7 @@ use super::ends::Unsettled;
 use super::flush::{Batch, Choice, PAGES_PER_BATCH, RECORDS_PER_BATCH, Step};
 use super::losses::Losses;
 use super::lower::{Deed, Lower};
+use super::record::{Action, Record};
 use super::{MemFs, State, Turn};
 use crate::FsError;
 use crate::cubes::{Fate, Gates};
@@ -91,9 +94,15 @@ impl<L: Lower> MemFs<L> {
         is_over: &dyn Fn() -> bool,
     ) -> Result<(), FsError> {
         let (mut steps, mut deeds) = (Vec::new(), Vec::new());
-        for step in &batch.steps {
+        let erased = erased_with_names(&batch.steps);
+        for (at, step) in batch.steps.iter().enumerate() {
             deeds.extend(step.deeds());
             steps.resize(deeds.len(), step);
+            if let Some(inode) = erased.get(&at)
+                && let Some(Deed::Apply(op)) = deeds.pop()
+            {
+                deeds.push(Deed::Erase(op, *inode));
+            }
         }
         let (mut at, mut tried) = (0, None);
         while let Some(step) = steps.get(at).filter(|_| !is_over()) {
@@ -198,6 +207,34 @@ impl<L: Lower> MemFs<L> {
         }
         Ok(())
     }
+}
+
+/// Steps that take the last name of an inode which a later one deletes, with no other of that inode in between.
+fn erased_with_names(steps: &[Step]) -> BTreeMap<usize, InodeNr> {
+    let (mut open, mut erased) = (BTreeSet::new(), BTreeMap::new());
+    for (at, step) in steps.iter().enumerate().rev() {
+        match step {
+            Step::Content { inode, .. } => drop(open.remove(inode)),
+            Step::Record(Record { action: Action::Release { inode }, .. }) => {
+                open.insert(*inode);
+            }
+            Step::Record(record) => {
+                let taken = match &record.action {
+                    Action::Unlink { inode, .. } | Action::RemoveDirectory { inode, .. } => {
+                        Some(*inode)
+                    }
+                    Action::Rename { replaced, .. } => *replaced,
+                    _ => None,
+                };
+                record.each_mnode(|inode| {
+                    if open.remove(&inode) && taken == Some(inode) {
+                        erased.insert(at, inode);
+                    }
+                });
+            }
+        }
+    }
+    erased
 }
 
 /// Notes that the times of an inode are lost, where that is all.

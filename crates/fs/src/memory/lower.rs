@@ -123,7 +123,7 @@ impl Deed<'_> {
     /// The inode in whose cube it is made.
     pub fn home(&self) -> InodeNr {
         match self {
-            Self::Apply(op) | Self::Create(op, _) => op.kind.home(),
+            Self::Apply(op) | Self::Create(op, _) | Self::Erase(op, _) => op.kind.home(),
             Self::Release(inode) => *inode,
         }
     }
@@ -136,6 +136,9 @@ pub enum Deed<'r> {
     Apply(Op<'r>),
     /// A creation under a number that was promised.
     Create(Op<'r>, Reserved),
-    /// The deletion of an inode without names.
+    /// A change that takes the last name of an inode, whose [`Deed::Release`] comes later and no other change of it before: it
+    /// may be deleted at once.
+    Erase(Op<'r>, InodeNr),
+    /// The deletion of an inode without names. Nothing happens where that is done.
     Release(InodeNr),
 }

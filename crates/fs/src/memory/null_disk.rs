@@ -254,7 +254,7 @@ impl Lower for NullDisk {
 
     fn make(&self, deeds: &[Deed<'_>], _ahead: Vec<DataWrite>) -> (usize, Result<(), FsError>) {
         let one = |deed: &Deed<'_>| match deed {
-            Deed::Apply(op) => self.apply(op).map(drop),
+            Deed::Apply(op) | Deed::Erase(op, _) => self.apply(op).map(drop),
             Deed::Create(op, reserved) => {
                 let OpKind::Create { place, new } = &op.kind else { return Err(FsError::Invalid) };
                 self.tables_mut().create(op, place, new, Some(*reserved)).map(drop)

@@ -145,7 +145,7 @@ impl Changes {
         let is_dir = inode.file_type() == Some(FileType::Directory);
         root.base.links_count -= u16::from(is_dir);
         self.fs.put_inode(&mut tx, &mut root).unwrap();
-        let mut read = |node| tx.block(node).ok();
+        let mut read = |node| tx.block(node).ok().map(|bytes| bytes.to_vec());
         let (words, flags) = (inode.base.block, inode.flags());
         let map = BlockMap::follow(&words, flags, self.fs.geometry(), Depths::Agree, 1, &mut read);
         let run = BlockRun::new(map.unwrap().block(0).unwrap(), 1);

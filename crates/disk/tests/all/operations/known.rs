@@ -3,7 +3,7 @@
 use floe_blockdev::MemDevice;
 use floe_disk::ops::{Caller, NewInode, OpError, Step};
 use floe_disk::volume::Volume;
-use floe_ext4::tx::{DirectTx, Tx};
+use floe_ext4::tx::{Block, DirectTx, Tx};
 use floe_format::InodeNr;
 use floe_format::ext::extent::ExtentNode;
 use floe_format::ext::inode::{FileType, InodeFlags};
@@ -154,7 +154,7 @@ struct Counted<'t, 'd> {
 }
 
 impl Tx for Counted<'_, '_> {
-    fn block(&mut self, block: floe_format::BlockNr) -> Result<Vec<u8>, floe_ext4::tx::Refusal> {
+    fn block(&mut self, block: floe_format::BlockNr) -> Result<Block, floe_ext4::tx::Refusal> {
         self.reads += 1;
         self.tx.block(block)
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use floe_blockdev::MemDevice;
 use floe_disk::ops::{Caller, Change, NewInode, NewKind, OpError, RenameMode, SetMode};
 use floe_disk::volume::Volume;
-use floe_ext4::tx::DirectTx;
+use floe_ext4::tx::{DirectTx, Tx};
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, Timestamp};
 use floe_testkit::tree::{Tree, digest};
@@ -204,7 +204,27 @@ impl<'d> Model<'d> {
     }
 
     /// An inode lost a name: perhaps its last.
-    fn lost(&mut self, inode: InodeNr, last: bool) {
+    /// Runs an operation, often so that whatever loses its last name is deleted with it; `true` if it was run so.
+    fn perhaps_erasing<T>(
+        &mut self,
+        run: impl Fn(&mut Volume, &mut dyn Tx) -> Result<T, OpError>,
+    ) -> (Result<T, OpError>, bool) {
+        if self.rng.chance(2) {
+            match self.volume.erasing(|volume| run(volume, &mut self.tx)) {
+                Err(OpError::TooLong) => {}
+                done => return (done, true),
+            }
+        }
+        (run(&mut self.volume, &mut self.tx), false)
+    }
+
+    fn lost(&mut self, inode: InodeNr, last: bool, erases: bool) {
+        if last && erases {
+            assert!(!self.volume.orphans().contains(&inode));
+            assert_eq!(self.volume.inode(&mut self.tx, inode).unwrap().base.links_count, 0);
+            self.objects.remove(&inode);
+            return;
+        }
         let is_dir = self.objects[&inode].kind == FileType::Directory;
         let links = if is_dir { 0 } else { self.objects[&inode].links - 1 };
         self.at(inode).links = links;
@@ -221,11 +241,13 @@ impl<'d> Model<'d> {
         let (dir, name) = self.named();
         let found = self.objects[&dir].names.get(&name).copied();
         let caller = self.caller();
-        match self.volume.unlink(&mut self.tx, &caller, dir, &name) {
+        let (unlinked, erases) =
+            self.perhaps_erasing(|volume, tx| volume.unlink(tx, &caller, dir, &name));
+        match unlinked {
             Ok(removed) => {
                 assert_eq!(Some(removed.inode), found);
                 self.at(dir).names.remove(&name);
-                self.lost(removed.inode, removed.last);
+                self.lost(removed.inode, removed.last, erases);
             }
             Err(OpError::NotFound(_)) => assert_eq!(found, None),
             Err(OpError::IsADirectory) => {
@@ -239,13 +261,15 @@ impl<'d> Model<'d> {
         let (dir, name) = self.named();
         let found = self.objects[&dir].names.get(&name).copied();
         let caller = self.caller();
-        match self.volume.rmdir(&mut self.tx, &caller, dir, &name) {
+        let (removed, erases) =
+            self.perhaps_erasing(|volume, tx| volume.rmdir(tx, &caller, dir, &name));
+        match removed {
             Ok(removed) => {
                 assert_eq!(Some(removed.inode), found);
                 assert!(self.objects[&removed.inode].names.is_empty());
                 self.at(dir).names.remove(&name);
                 self.at(dir).links -= 1;
-                self.lost(removed.inode, removed.last);
+                self.lost(removed.inode, removed.last, erases);
             }
             Err(OpError::NotFound(_)) => assert_eq!(found, None),
             Err(OpError::NotEmpty) => assert!(!self.objects[&found.unwrap()].names.is_empty()),
@@ -281,7 +305,9 @@ impl<'d> Model<'d> {
         let target = self.objects[&to_dir].names.get(&to).copied();
         let caller = self.caller();
         let (one, other) = ((from_dir, &from[..]), (to_dir, &to[..]));
-        let renamed = match self.volume.rename(&mut self.tx, &caller, one, other, mode) {
+        let (renamed, erases) =
+            self.perhaps_erasing(|volume, tx| volume.rename(tx, &caller, one, other, mode));
+        let renamed = match renamed {
             Ok(renamed) => renamed,
             Err(OpError::NoSpace) => return,
             Err(error) => {
@@ -329,7 +355,7 @@ impl<'d> Model<'d> {
             if self.objects[&target].kind == FileType::Directory {
                 self.at(to_dir).links -= 1;
             }
-            self.lost(target, replaced.last);
+            self.lost(target, replaced.last, erases);
         }
     }
 

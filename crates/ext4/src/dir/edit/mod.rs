@@ -17,7 +17,7 @@ use super::{
 use crate::alloc::{FromBitmaps, Space};
 use crate::fs::FileSystem;
 use crate::map::file;
-use crate::tx::{Refusal, Tx, verify};
+use crate::tx::{Block, Refusal, Tx, own_bytes, verify};
 
 const DAMAGED: Refusal = Refusal::Damaged("the directory");
 
@@ -101,7 +101,7 @@ impl<'d, S: Space> DirEditor<'d, S> {
     }
 
     /// Reads a block of the directory.
-    fn read(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
+    fn read(&mut self, block: BlockNr) -> Result<Block, Refusal> {
         let bytes = self.tx.block(block)?;
         if let Some(seed) = self.dir.inode_seed(&self.format) {
             verify(self.tx, "a directory block", || checksum_fits(&bytes, seed))?;
@@ -234,11 +234,12 @@ impl<'d, S: Space> DirEditor<'d, S> {
     /// Adds an entry to a leaf or linear block, if it has space. Returns whether it had.
     fn insert_in(&mut self, block: BlockNr, entry: &Entry<'_>) -> Result<bool, Refusal> {
         let mut bytes = self.read(block)?;
-        if insert(&mut bytes, self.dir.form(&self.format), entry).is_none() {
+        let own = own_bytes(&mut bytes);
+        if insert(own, self.dir.form(&self.format), entry).is_none() {
             return Ok(false);
         }
-        seal(&mut bytes, self.dir.inode_seed(&self.format));
-        self.tx.block_mut(block)?.copy_from_slice(&bytes);
+        seal(own, self.dir.inode_seed(&self.format));
+        self.tx.put(block, bytes)?;
         Ok(true)
     }
 

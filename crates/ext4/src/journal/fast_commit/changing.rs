@@ -97,7 +97,7 @@ impl<'a, D: ReadBlocks> Changing<'a, D> {
         let mut read = |node: BlockNr| {
             // A node may have hundreds of entries, so it costs more than one step.
             left = left.checked_sub(1 + u64::from(geo.block_size) / 256)?;
-            self.tx.block(node).ok()
+            self.tx.block(node).ok().map(|bytes| bytes.to_vec())
         };
         let flags = inode.flags();
         let map = BlockMap::follow(root, flags, geo, Depths::Agree, u64::MAX, &mut read);

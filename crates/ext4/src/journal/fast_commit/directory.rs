@@ -146,7 +146,7 @@ impl Directory {
         self.drop_index(on)?;
         let entry = Entry::new(inode, name, file_type);
         for block in self.physical_blocks(on)? {
-            let mut tried = on.tx.block(block)?;
+            let mut tried = on.tx.block(block)?.to_vec();
             let form = self.form_of(&tried);
             if dir::insert(&mut tried, form, &entry).is_some() {
                 self.edit(on, block, |bytes, _| bytes.copy_from_slice(&tried))?;

@@ -42,6 +42,16 @@ impl JournalFormat {
         Tag { block, flags, checksum }
     }
 
+    /// The tag of a data block as [`JournalFormat::prepare_data`] makes it, whose bytes stay as they are: where the tag says
+    /// that the block is escaped, its first word becomes zero in the journal.
+    pub fn tag_of(&self, block: u64, sequence: u32, data: &[u8]) -> Tag {
+        if data.starts_with(&MAGIC.to_be_bytes()) {
+            return self.prepare_data(block, sequence, &mut data.to_vec());
+        }
+        let checksum = if self.has_block_tails() { self.compute_data(sequence, data) } else { 0 };
+        Tag { block, flags: TagFlags::empty(), checksum }
+    }
+
     /// Writes a descriptor block with its checksum. The first tag is followed by `uuid`, that of
     /// the journal. At most [`JournalFormat::tags_per_block`] tags fit. Returns how many were
     /// written; the caller puts the rest into the next descriptor block, behind the data blocks of

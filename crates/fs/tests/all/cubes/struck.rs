@@ -338,13 +338,16 @@ pub(crate) fn load<S: Store>(fs: &FileSystem<S>, top: InodeNr, turn: u32) -> Vec
             let place = |name| Place { directory: top, name };
             let (from, to) = (place(name.as_bytes()), place(other.as_bytes()));
             fs.apply(&op(OpKind::Rename { from, to, mode: RenameMode::Replace }))?;
-            if number == 0 {
+            // Somebody has it open: an orphan until he closes it.
+            let open = (number == 0).then(|| fs.hold(top, file)).transpose()?;
+            if open.is_some() {
                 fs.apply(&op(OpKind::Unlink(to)))?;
             }
             let dir = find(fs, top, &format!("dir{}", (turn * 3 + number) % FILES))?;
             let target = NewInode::symlink(b"x");
             make(fs, dir, &format!("link{turn}"), target)?;
-            fs.sync_inode(dir, None)
+            let synced = fs.sync_inode(dir, None);
+            open.map_or(Ok(()), |open| fs.forget(open.inode, 1)).and(synced)
         })());
     }
     errors

@@ -9,6 +9,7 @@ mod cube_queues;
 mod cubes;
 mod device_faults;
 mod discards;
+mod erased;
 mod limits;
 mod live;
 mod long_changes;
