@@ -5,6 +5,7 @@ mod durable;
 mod fence;
 mod lower;
 mod online;
+mod orphans;
 mod projects;
 mod serve;
 mod trim;
@@ -85,8 +86,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         live.learn_cubes();
         live.run(InodeNr::ROOT, |volume, tx| volume.begin_writing(tx, now))?;
         live.meet_stray_orphans();
-        let orphans = live.work().volume.orphans();
-        live.finish_orphans(orphans, now)?;
+        live.finish_all_orphans(now)?;
         live.make_durable()?;
         live.take_fence_back(now)?;
         live.untangle(now);
@@ -142,8 +142,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         if !self.is_read_only() {
             // Tells which cubes have failed before something of them is written.
             self.make_durable()?;
-            let orphans = self.work().volume.orphans();
-            self.finish_orphans(orphans, now)?;
+            self.finish_all_orphans(now)?;
             // Lists of lots are hints.
             let _ = self.run_once(|volume, tx| cubes::renew(volume, tx, now));
             self.fence(now)?;
@@ -300,23 +299,6 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
     ) -> Result<(), FsError> {
         while self.run(home, &mut run)? == Step::More {}
         Ok(())
-    }
-
-    fn finish_orphans(&self, orphans: Vec<InodeNr>, now: Timestamp) -> Result<(), FsError> {
-        for inode in orphans {
-            match self.finish_orphan(inode, now) {
-                // It is recorded, and stays an orphan for `floe repair`.
-                Err(error) if error.is_local() => {}
-                other => other?,
-            }
-        }
-        Ok(())
-    }
-
-    fn finish_orphan(&self, inode: InodeNr, now: Timestamp) -> Result<(), FsError> {
-        let caller = Caller::system(now);
-        self.image.forget(inode);
-        self.steps(inode, |volume, tx| volume.finish_orphan(tx, self.disk, &caller, inode))
     }
 
     /// Changes fields of an inode, its size last.

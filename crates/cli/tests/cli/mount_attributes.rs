@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
@@ -142,4 +142,52 @@ fn a_write_by_somebody_else_ends_set_ids() {
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "{options}");
         ours.unmount();
     }
+}
+
+/// A file without a name is deleted at the unmount, if somebody has it open until then; its values go with it.
+#[test]
+fn values_of_files_that_are_open_until_the_unmount_go_too() {
+    if !can_mount() || kernel::mount_available().is_err() {
+        return;
+    }
+    for features in ["ea_inode", "ea_inode,^metadata_csum", "ea_inode,^has_journal"] {
+        let image = made(&["-O", features]);
+        let theirs = kernel::Mounted::new(image.path(), "").unwrap();
+        let path = theirs.path().join("file");
+        File::create(&path).unwrap();
+        setxattr(&path, "user.a", &[1; 5000], XattrFlags::empty()).unwrap();
+        theirs.unmount().unwrap();
+        let ours = Ours::new(image.path(), &[]);
+        let open = File::open(ours.path().join("file")).unwrap();
+        fs::remove_file(ours.path().join("file")).unwrap();
+        let place = ours.path().to_str().unwrap();
+        let ran = super::floe(&["umount", "--lazy", place]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        drop(open);
+        let told = || oracle::e2fsck(&image).unwrap();
+        let ends = (0..100).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            told().clean()
+        });
+        assert!(ends, "{features}: {:?}", told());
+    }
+}
+
+/// The blocks of a value count in `i_blocks` of a symlink whose target lies in the inode.
+#[test]
+fn a_short_symlink_with_a_large_value_is_sound() {
+    if kernel::mount_available().is_err() {
+        return;
+    }
+    let image = made(&["-O", "ea_inode"]);
+    let theirs = kernel::Mounted::new(image.path(), "").unwrap();
+    for (name, target) in [("short", "f1"), ("longer", "/a/target/below/sixty/bytes")] {
+        let path = theirs.path().join(name);
+        symlink(target, &path).unwrap();
+        let value = [3; 7000];
+        rustix::fs::lsetxattr(&path, "trusted.x", &value, XattrFlags::empty()).unwrap();
+    }
+    theirs.unmount().unwrap();
+    let checked = super::floe(&["check", image.path().to_str().unwrap()]);
+    assert_eq!(checked.code, 0, "{}", checked.out);
 }

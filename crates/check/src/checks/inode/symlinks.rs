@@ -6,6 +6,7 @@
 use floe_format::BlockNr;
 use floe_format::ext::extent::ExtentNode;
 use floe_format::ext::inode::{FileType, Inode, InodeFlags};
+use floe_format::ext::xattr::XattrArea;
 use floe_format::features::Incompat;
 use floe_format::layout::le16_at;
 
@@ -22,10 +23,12 @@ pub(crate) fn is_fast(inode: &Inode<'_>) -> bool {
 }
 
 /// Whether `i_block` of an inode maps blocks: true for regular files, directories and long symlinks
-/// without inline data. As e2fsck does, a symlink is judged by what it owns, not by its size.
+/// without inline data. As e2fsck does, a symlink is judged by what it owns, not by its size; with an attribute whose value lies in
+/// an inode of its own, whose blocks it counts as its own, by its size, as by Linux.
 pub(crate) fn maps_blocks(volume: &Volume<'_>, inode: &Inode<'_>) -> bool {
     let maps = match inode.file_type() {
         Some(FileType::Regular | FileType::Directory) => true,
+        Some(FileType::Symlink) if has_large_values(volume, inode) => !is_fast(inode),
         Some(FileType::Symlink) if inode.file_acl(volume.has_incompat(Incompat::BIT64)) == 0 => {
             inode.base.blocks_lo != 0
         }
@@ -35,6 +38,15 @@ pub(crate) fn maps_blocks(volume: &Volume<'_>, inode: &Inode<'_>) -> bool {
         _ => false,
     };
     maps && !inode.flags().contains(InodeFlags::INLINE_DATA)
+}
+
+/// Whether an attribute in the inode has its value in another inode.
+fn has_large_values(volume: &Volume<'_>, inode: &Inode<'_>) -> bool {
+    let area = XattrArea::of_inode(inode.xattr_area());
+    volume.has_incompat(Incompat::EA_INODE)
+        && area.is_some_and(|area| {
+            area.entries().map_while(Result::ok).any(|entry| entry.value_inode.is_some())
+        })
 }
 
 /// Checks an inode in use that is a symlink; any other type passes. `attributes` is what
