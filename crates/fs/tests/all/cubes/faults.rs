@@ -355,7 +355,9 @@ fn faults_stay_in_their_cube() {
         few || matches!(fault.how, How::Struck(..)) && !sum.structures.contains(fault.what)
     });
     assert!(sum.escaped.is_empty(), "{:#?}", sum.escaped);
-    assert!(sum.by_kind.len() == 9 && sum.faults > 25 && sum.noticed > 10, "{sum:?}");
+    // Which of them are met depends on what is read again: those that are met must be noticed, mostly.
+    let is_noticed = sum.met > 8 && sum.noticed * 4 >= sum.met * 3;
+    assert!(sum.by_kind.len() == 9 && sum.faults > 25 && is_noticed, "{sum:?}");
 }
 
 /// More than 300, and the same in one cube: `cargo xtask faults`.
