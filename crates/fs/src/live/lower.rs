@@ -105,8 +105,10 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
 
     fn write_ahead(&self, deeds: &[Deed<'_>]) -> Vec<DataWrite> {
         let writes = self.plan_ahead(deeds);
-        let is_written = |(at, bytes): &(u64, Vec<u8>)| self.disk.write_at(*at, bytes).is_ok();
-        // Content whose write fails is written again, and reported, with the change.
+        let write = |(at, bytes): &DataWrite| self.disk.write_at(*at, bytes).is_ok();
+        let is_written =
+            |one: &DataWrite| catch_unwind(AssertUnwindSafe(|| write(one))).unwrap_or(false);
+        // Content whose write fails, or meets a fault of Floe, is written again with the change, which tells whose it is.
         writes.into_iter().take_while(is_written).collect()
     }
 
@@ -145,19 +147,25 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         }
         let (volume, mut planned) = (&mut work.volume, Vec::new());
         // Refused in the end, as each plan: nothing is changed. An error is met again by the change.
-        let _ = self.disk.change(|tx| {
-            for (op, inode, offset_bytes, bytes) in deeds.iter().map_while(write_of) {
-                let caller = caller_of(op);
-                let place = (inode, offset_bytes);
-                let plan = volume.plan_write(tx, self.disk, &caller, place, bytes);
-                let Some(plan) = plan else { break };
-                planned.extend(plan.writes);
-                if plan.takes_blocks {
-                    break;
+        let plan = || {
+            let _ = self.disk.change(|tx| {
+                for (op, inode, offset_bytes, bytes) in deeds.iter().map_while(write_of) {
+                    let caller = caller_of(op);
+                    let place = (inode, offset_bytes);
+                    let plan = volume.plan_write(tx, self.disk, &caller, place, bytes);
+                    let Some(plan) = plan else { break };
+                    planned.extend(plan.writes);
+                    if plan.takes_blocks {
+                        break;
+                    }
                 }
-            }
-            Err::<(), OpError>(OpError::Stopped)
-        });
+                Err::<(), OpError>(OpError::Stopped)
+            });
+        };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(plan)) {
+            self.revive(&mut work, &*panic);
+            return Vec::new();
+        }
         work.volume.hold_free_blocks(cube, !planned.is_empty());
         planned
     }
