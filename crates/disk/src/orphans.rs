@@ -1,6 +1,7 @@
 //! The orphans of a volume, as its operations know them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::hash::Hash;
 
 use floe_format::{BlockNr, InodeNr};
 
@@ -19,7 +20,7 @@ pub(crate) struct Orphans {
     /// Whatever loses its last name is deleted at once instead.
     pub(crate) avoids: bool,
     /// The first orphan of each list.
-    heads: BTreeMap<u32, InodeNr>,
+    heads: HashMap<u32, InodeNr>,
     links: HashMap<InodeNr, Link>,
     /// Those of the file and of cubes: block of `blocks`, and slot in it.
     slots: HashMap<InodeNr, (usize, usize)>,
@@ -93,10 +94,7 @@ impl Orphans {
         while let Some(undo) = self.undo.pop() {
             match undo {
                 Undo::Head(list, head) => drop(put(&mut self.heads, list, head)),
-                Undo::Link(inode, link) => match link {
-                    Some(link) => drop(self.links.insert(inode, link)),
-                    None => drop(self.links.remove(&inode)),
-                },
+                Undo::Link(inode, link) => drop(put(&mut self.links, inode, link)),
                 Undo::Slot(inode, slot) => drop(self.place_slot(inode, slot)),
                 Undo::Block => drop(self.blocks.pop()),
                 Undo::All(before) => *self = *before,
@@ -124,10 +122,7 @@ impl Orphans {
     }
 
     pub(crate) fn set_link(&mut self, inode: InodeNr, link: Option<Link>) {
-        let before = match link {
-            Some(link) => self.links.insert(inode, link),
-            None => self.links.remove(&inode),
-        };
+        let before = put(&mut self.links, inode, link);
         self.undo.push(Undo::Link(inode, before));
     }
 
@@ -155,10 +150,7 @@ impl Orphans {
         inode: InodeNr,
         slot: Option<(usize, usize)>,
     ) -> Option<(usize, usize)> {
-        let before = match slot {
-            Some(slot) => self.slots.insert(inode, slot),
-            None => self.slots.remove(&inode),
-        };
+        let before = put(&mut self.slots, inode, slot);
         if let Some(place) = before.and_then(|(at, _)| self.blocks.get_mut(at)) {
             place.free += 1;
         }
@@ -208,10 +200,11 @@ impl Orphans {
     }
 }
 
-fn put(heads: &mut BTreeMap<u32, InodeNr>, list: u32, head: Option<InodeNr>) -> Option<InodeNr> {
-    match head {
-        Some(head) => heads.insert(list, head),
-        None => heads.remove(&list),
+/// Sets a value, or removes it; returns the one before.
+fn put<K: Eq + Hash, V>(map: &mut HashMap<K, V>, key: K, value: Option<V>) -> Option<V> {
+    match value {
+        Some(value) => map.insert(key, value),
+        None => map.remove(&key),
     }
 }
 

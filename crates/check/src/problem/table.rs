@@ -2148,7 +2148,6 @@ problems! {
         repair "Repair the inode with the value first. If the value still cannot be read, remove the attribute and keep the \
              others; what is left of the value goes to lost+found. For an access list, one that gives nobody more is put \
              in its place.";
-
     0x070122 "inode-size-beyond-linux" InodeSizeBeyondLinux {
         inode: InodeNr, stored: u64, most: u64, expected: u64,
     }
@@ -2158,6 +2157,7 @@ problems! {
         means "The bytes behind the blocks are zeroes that nobody can write. Linux refuses to load the \
              inode (\"Structure needs cleaning\")."
         repair "Set the size to fit the blocks.";
+
     0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }
         Metadata Damage preen Superblock
         "the superblock says that a group descriptor has {stored} bytes; it should say {expected}"

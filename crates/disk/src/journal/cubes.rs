@@ -6,12 +6,11 @@ use floe_blockdev::WriteBlocks;
 use floe_ext4::fs::read_superblock;
 use floe_ext4::journal::{CubeJournal, find_cube};
 use floe_format::features::Features;
-use floe_sync::Arc;
 
 use super::Journal;
 use super::error::JournalError;
 use super::log::{Log, stored_superblock};
-use super::shared::{Company, Lane, Shared};
+use super::shared::{Lane, Shared};
 use super::state::{State, TransactionId};
 
 /// The journal of a cube, for whoever serves the cube.
@@ -250,15 +249,5 @@ pub(super) fn open_lane<D: WriteBlocks>(
         log.write_superblock(device, stored.sequence, 0, stored.head)?;
     }
     let state = State::new(TransactionId::of(index, stored.sequence), log.first_head());
-    let (cube, inode) = (own.cube, own.inode.0);
-    let orphan_block = Some(own.orphan_block);
-    Ok(Lane {
-        cube,
-        inode,
-        orphan_block,
-        gone: false,
-        log: Arc::new(log),
-        state,
-        company: Company::default(),
-    })
+    Ok(Lane::new((own.cube, own.inode.0), Some(own.orphan_block), log, state))
 }

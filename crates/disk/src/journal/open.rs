@@ -9,14 +9,14 @@ use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::Incompat;
 use floe_format::native::is_locked;
 use floe_sync::atomic::AtomicU64;
-use floe_sync::{Arc, Condvar, Mutex};
+use floe_sync::{Condvar, Mutex};
 
 use super::cubes::open_lane;
 use super::error::JournalError;
 use super::handles::Handles;
 use super::log::{Log, stored_superblock};
 use super::recovery::{self, Recovered, recover};
-use super::shared::{Company, Flushes, Lane, Lock, Lots, Shared};
+use super::shared::{Flushes, Lane, Lock, Lots, Shared};
 use super::state::{State, TransactionId};
 use super::{Clock, Journal, system_clock};
 
@@ -63,15 +63,7 @@ impl<D: WriteBlocks> Journal<D> {
             log.write_superblock(&device, stored.sequence, 0, stored.head)?;
         }
         let state = State::new(TransactionId::of(0, last), log.first_head());
-        let root = Lane {
-            cube: 0,
-            inode: 0,
-            orphan_block: None,
-            gone: false,
-            log: Arc::new(log),
-            state,
-            company: Company::default(),
-        };
+        let root = Lane::new((0, 0), None, log, state);
         let mut lots = Lots::of(&fs_superblock);
         let mut lanes = vec![root];
         let lock = if is_locked(&fs_superblock) { Lock::Set } else { Lock::Open };

@@ -29,6 +29,19 @@ pub(super) struct Lane {
     pub(super) company: Company,
 }
 
+impl Lane {
+    /// The journal of a cube, or (cube 0) that of inode 8, for which nobody waits yet.
+    pub(super) fn new(
+        (cube, inode): (u32, u32),
+        orphan_block: Option<BlockNr>,
+        log: Log,
+        state: State,
+    ) -> Self {
+        let (log, company) = (Arc::new(log), Company::default());
+        Self { cube, inode, orphan_block, gone: false, log, state, company }
+    }
+}
+
 /// The threads that wait for the changes of a log, for its next commit.
 #[derive(Debug, Default)]
 pub(super) struct Company {

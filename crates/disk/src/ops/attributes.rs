@@ -116,8 +116,8 @@ impl Volume {
     ///
     /// # Errors
     /// [`OpError::Exists`] and [`OpError::NotFound`] as `mode` says, [`OpError::NoRoom`] if it does not fit beside the
-    /// others, [`OpError::Unsupported`] for an unknown prefix and where only an inode for the value would make room, [`OpError::Invalid`] for a list that is none,
-    /// [`OpError::NoSpace`], [`OpError::NotPermitted`].
+    /// others, [`OpError::Unsupported`] for an unknown prefix and where only an inode for the value would make room,
+    /// [`OpError::Invalid`] for a list that is none, [`OpError::NoSpace`], [`OpError::NotPermitted`].
     pub fn set_attribute(
         &mut self,
         tx: &mut dyn Tx,

@@ -276,6 +276,5 @@ impl Op<'_> {
 
 /// Slots of a block that name one orphan each; in the block of a cube, one more begins a list.
 fn plain_slots(stored: &OrphanBlock<'_>, cube: u32) -> usize {
-    let slots = stored.slots().len();
-    if cube > 0 { slots.saturating_sub(1) } else { slots }
+    if cube > 0 { stored.chain_slot() } else { stored.slots().len() }
 }

@@ -31,6 +31,6 @@ pub use event::{
 pub use finish::EmptiedBlock;
 pub use locate::{Journal, external_superblock, find};
 pub use log::{Ring, is_after};
-pub use orphans::find_orphans;
+pub use orphans::{find_orphans, next_orphan};
 pub use recover::{Pass, Replay, replay, replay_into, replay_onto};
 pub use seen::{Seen, seen};

@@ -120,10 +120,7 @@ impl Finder<'_> {
             if self.device.read_at(offset, &mut bytes).is_err() {
                 continue;
             }
-            let next = &mut |inode| {
-                let raw = read_inode(inode, self.device, self.geo, self.groups)?;
-                Some(Inode::decode(&raw)?.base.dtime)
-            };
+            let next = &mut |orphan| next_orphan(orphan, self.device, self.geo, self.groups);
             let Some(stored) = orphans_in(&own, self.geo, &bytes, next) else { continue };
             let exists = |inode: &InodeNr| self.may_be_orphan(*inode);
             let (orphans, strays): (Vec<InodeNr>, Vec<InodeNr>) =
@@ -179,4 +176,15 @@ impl Finder<'_> {
         }
         Ok(())
     }
+}
+
+/// The orphan behind another one in a chain, as the inode on the device has it; `None` if it cannot be read.
+pub fn next_orphan(
+    orphan: InodeNr,
+    device: &dyn ReadBlocks,
+    geo: &Geometry,
+    groups: &[GroupDesc],
+) -> Option<u32> {
+    let raw = read_inode(orphan, device, geo, groups)?;
+    Some(Inode::decode(&raw)?.base.dtime)
 }

@@ -39,8 +39,12 @@ impl<'a> OrphanBlock<'a> {
 
     /// The slots that are in use but for the last one, for the block of a cube.
     pub fn plain_orphans(&self) -> impl Iterator<Item = InodeNr> + use<'a> {
-        let plain = self.slots().len().saturating_sub(1);
-        self.slots().take(plain).filter(|inode| inode.0 != 0)
+        self.slots().take(self.chain_slot()).filter(|inode| inode.0 != 0)
+    }
+
+    /// The number of the last slot.
+    pub fn chain_slot(&self) -> usize {
+        self.slots().len().saturating_sub(1)
     }
 
     /// The last slot, which in the block of a cube begins a chain of further orphans, each with the next one in `i_dtime`.

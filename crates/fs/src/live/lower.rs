@@ -20,7 +20,7 @@ use crate::memory::{Above, Deed, Facts, Lower, Quotas};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{Space, Store};
 
-/// A write that one transaction can map: who asks for it, and the inode, byte and content.
+/// The write that a deed is: who asks for it, and the inode, byte and content.
 fn write_of<'d>(deed: &'d Deed<'_>) -> Option<(&'d Op<'d>, InodeNr, u64, &'d [u8])> {
     let Deed::Apply(op) = deed else { return None };
     let OpKind::Write { inode, offset_bytes, bytes } = op.kind else { return None };

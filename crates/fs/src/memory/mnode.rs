@@ -15,6 +15,7 @@ use super::pages::{PAGE_BYTES, pack, unpack};
 use super::record::Stamp;
 use super::status::Status;
 use super::stripes::{Found, Stripes};
+use crate::caller::ACCESS_LIST;
 use crate::op::Op;
 use crate::{Attributes, Directory, Timestamp};
 
@@ -41,9 +42,13 @@ pub(crate) struct Lists {
 
 impl Lists {
     /// The lists among the names of an inode's attributes.
-    pub(crate) fn of(names: &[Vec<u8>]) -> Self {
-        let has = |name: &[u8]| names.iter().any(|one| one == name);
-        Self { access: has(b"system.posix_acl_access"), default: has(b"system.posix_acl_default") }
+    pub(crate) fn of<'n>(names: impl IntoIterator<Item = &'n Vec<u8>>) -> Self {
+        let mut lists = Self::default();
+        for name in names {
+            lists.access |= name.as_slice() == ACCESS_LIST;
+            lists.default |= name == b"system.posix_acl_default";
+        }
+        lists
     }
 }
 

@@ -402,8 +402,8 @@ impl<L: Lower> MemFs<L> {
             let _reading = self.reading_below();
             self.lower.extended_attributes(inode)?
         };
-        let names: Vec<Vec<u8>> = all.iter().map(|attribute| attribute.name.clone()).collect();
-        node.lists = OnceLock::from(Lists::of(&names));
+        let names = all.iter().map(|attribute| &attribute.name);
+        node.lists = OnceLock::from(Lists::of(names));
         node.extended = Apart(OnceLock::from(Box::new(Extended::of(&all))));
         Ok(())
     }

@@ -25,15 +25,10 @@ pub(super) fn without_values_in_doubt(mut wanted: Wanted) -> Wanted {
     let mended: BTreeSet<InodeNr> = mended.filter_map(|(edit, _)| edit.inode()).collect();
     let in_doubt = values.into_iter().filter(|(_, value)| mended.contains(value));
     let in_doubt: BTreeSet<Area> = in_doubt.map(|(area, _)| area).collect();
-    wanted.retain(|edit, cause| match edit {
-        Edit::AttributeBlock { block, edit: AttributeBlockEdit::Salvage { .. } } => {
-            !in_doubt.contains(&(InodeNr(0), *block))
-        }
-        Edit::Inode { inode, edit: InodeEdit::SalvageAttributes { .. } } => {
-            !in_doubt.contains(&(*inode, BlockNr(0)))
-        }
-        // The whole area goes, or its list.
-        _ => !cause.as_ref().and_then(value_of).is_some_and(|(area, _)| in_doubt.contains(&area)),
+    wanted.retain(|edit, cause| {
+        // Else the whole area goes, or its list.
+        let by_cause = || cause.as_ref().and_then(value_of).map(|(area, _)| area);
+        !salvaged_area(edit).or_else(by_cause).is_some_and(|area| in_doubt.contains(&area))
     });
     wanted
 }
@@ -41,16 +36,21 @@ pub(super) fn without_values_in_doubt(mut wanted: Wanted) -> Wanted {
 /// Keeps the first of the edits that remove attributes from one area: it moves the others to other places.
 pub(super) fn one_removal_of_each_area(mut wanted: Wanted) -> Wanted {
     let mut seen = BTreeSet::new();
-    wanted.retain(|edit, _| match edit {
+    wanted.retain(|edit, _| salvaged_area(edit).is_none_or(|area| seen.insert(area)));
+    wanted
+}
+
+/// The attributes some of which an edit removes.
+const fn salvaged_area(edit: &Edit) -> Option<Area> {
+    match edit {
         Edit::AttributeBlock { block, edit: AttributeBlockEdit::Salvage { .. } } => {
-            seen.insert((InodeNr(0), *block))
+            Some((InodeNr(0), *block))
         }
         Edit::Inode { inode, edit: InodeEdit::SalvageAttributes { .. } } => {
-            seen.insert((*inode, BlockNr(0)))
+            Some((*inode, BlockNr(0)))
         }
-        _ => true,
-    });
-    wanted
+        _ => None,
+    }
 }
 
 /// The attributes among which one is whose value cannot be read, and the inode with the value.

@@ -7,9 +7,7 @@ use std::collections::BTreeSet;
 
 use floe_ext4::cubes::{Copies, Copy};
 use floe_ext4::files::{Files, FilesError, Follow};
-use floe_ext4::inode_table::read_inode;
-use floe_ext4::journal::{find_cubes, orphans_in};
-use floe_format::ext::inode::Inode;
+use floe_ext4::journal::{find_cubes, next_orphan, orphans_in};
 use floe_format::native::cube::{State, SubSuperblock};
 use floe_format::{GroupNr, InodeNr};
 
@@ -59,10 +57,7 @@ fn journals(volume: &Volume<'_>, only: Option<u32>, found: &mut Findings) {
     let all = find_cubes(volume.device, &volume.superblock, &volume.geometry, &volume.groups);
     let is_wanted = |cube| only.is_none_or(|only| only == cube);
     let mut bytes = Vec::new();
-    let mut next = |inode| {
-        let raw = read_inode(inode, volume.device, &volume.geometry, &volume.groups)?;
-        Some(Inode::decode(&raw)?.base.dtime)
-    };
+    let mut next = |orphan| next_orphan(orphan, volume.device, &volume.geometry, &volume.groups);
     for own in all.usable.iter().filter(|own| is_wanted(own.cube)) {
         let (cube, inode, block) = (own.cube, own.inode, own.orphan_block);
         if volume.read_block(block, &mut bytes).is_err() {

@@ -178,6 +178,9 @@ fn check_dtime(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
     if dtime < inodes && !odd_clock {
         evidence.found.push(Problem::InodeDtimeLooksLikeOrphanLink { inode, dtime });
     }
+    if cx.inode.base.links_count == 0 {
+        return;
+    }
     // `tune2fs` makes files of the file system itself of deleted inodes, and leaves the time.
     let may_have_one = match reserved_inodes::role_of(cx) {
         Role::Ordinary | Role::Root => false,
@@ -185,7 +188,7 @@ fn check_dtime(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
         Role::Quota("project") => cx.volume.has_ro_compat(RoCompat::QUOTA),
         Role::BadBlocks | Role::Journal | Role::Quota(_) | Role::Reserved => true,
     };
-    if cx.inode.base.links_count > 0 && !may_have_one {
+    if !may_have_one {
         evidence.found.push(if inode == InodeNr::ROOT {
             Problem::RootInodeDtimeSet { inode, dtime }
         } else {

@@ -5,9 +5,9 @@
 
 use floe_ext4::inode_table;
 use floe_format::ext::inode::{FileType, Inode, InodeBase, InodeFlags};
-use floe_format::ext::xattr::value_inode::{lustre_owner, stored_hash, value_hash};
+use floe_format::ext::xattr::value_inode::{is_of_lustre, stored_hash, value_hash};
 use floe_format::ext::xattr::{
-    Chars, MAGIC, XattrArea, XattrEntry, entry_hash_of_inode, full_name,
+    Chars, MAGIC, XattrArea, XattrEntry, entry_hash_of_inode, full_name, has_hash_of_inode,
 };
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr};
@@ -60,9 +60,11 @@ fn charge(volume: &Volume<'_>, value_size: u32) -> u64 {
 
 /// The hash that an entry should have, and whether it has it, signed or not.
 fn judge_hash(entry: &XattrEntry<'_>, target: &InodeBase) -> Result<(), u32> {
-    let hash = |chars| entry_hash_of_inode(entry.name, stored_hash(target), chars);
-    let expected = hash(Chars::Unsigned);
-    if entry.hash == expected || entry.hash == hash(Chars::Signed) { Ok(()) } else { Err(expected) }
+    let hash = stored_hash(target);
+    match has_hash_of_inode(entry, hash) {
+        true => Ok(()),
+        false => Err(entry_hash_of_inode(entry.name, hash, Chars::Unsigned)),
+    }
 }
 
 /// Judges an entry of `area` whose value lies in `value_inode`. Returns the blocks it costs its owner.
@@ -170,9 +172,8 @@ fn check_value(
 
 /// Whether an EA inode says, as old Lustre did, that it belongs to the owner of the attribute.
 fn is_lustre_value_of(home: Home<'_>, target: &InodeBase) -> bool {
-    lustre_owner(target) == home.inode.0
-        && read_inode(home.volume, home.inode)
-            .is_some_and(|owner| owner.base.generation == target.generation)
+    read_inode(home.volume, home.inode)
+        .is_some_and(|owner| is_of_lustre(target, (home.inode, owner.base.generation)))
 }
 
 /// Blocks and inodes that the values of an attribute block in other inodes cost each of its users.
