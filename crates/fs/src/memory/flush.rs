@@ -28,9 +28,6 @@ pub(super) const RECORDS_PER_BATCH: usize = 512;
 /// Pages of content that a batch takes, or those of one file.
 pub(super) const PAGES_PER_BATCH: u64 = 2048;
 
-/// Deletions that a flush looks at.
-const MOST_DELETIONS: usize = 256;
-
 /// Bytes of one write to the disk.
 const MOST_WRITTEN: usize = 1 << 20;
 
@@ -72,27 +69,6 @@ impl Choice {
 }
 
 impl Pending {
-    /// Adds deletions of inodes that lose their last name with these changes, or lost it before: until then each takes a place in
-    /// a list of orphans, of which a cube has one block.
-    fn add_deletions(&mut self, records: &mut BTreeSet<Stamp>) {
-        let (log, mut tried) = (&self.log, 0);
-        self.deleted.retain(|inode| {
-            tried += 1;
-            if tried > MOST_DELETIONS {
-                return true;
-            }
-            let own = plan(log, [*inode]);
-            let left = own.difference(records).count();
-            if left == 1 {
-                records.extend(own);
-            }
-            left > 1
-        });
-        // Others come first the next time.
-        let kept = self.deleted.len().min(MOST_DELETIONS);
-        self.deleted.rotate_left(kept);
-    }
-
     /// Takes a batch out of the log. The changes are closed downward, so their order is all that the disk needs.
     pub(super) fn take_off(&mut self, state: &State, choice: Choice) -> Batch {
         let mut batch = Batch {
@@ -211,7 +187,8 @@ impl<L: Lower> MemFs<L> {
             if choice.is_empty() {
                 return Ok(false);
             }
-            pending.add_deletions(&mut choice.records);
+            let Pending { log, deletions, .. } = &mut *pending;
+            deletions.join(log, &mut choice.records);
             (pending.take_off(&state, choice), std::mem::take(&mut pending.returned))
         };
         returned.into_iter().for_each(|inode| self.lower.give_back(inode));

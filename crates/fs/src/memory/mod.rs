@@ -26,6 +26,7 @@ mod chains;
 mod change;
 mod content;
 mod crossing;
+mod deletions;
 mod ends;
 mod evict;
 mod extended;

@@ -236,7 +236,7 @@ impl<L: Lower> MemFs<L> {
         let record = Record { uid: 0, gid: 0, time: now(), action };
         pending.take(state, &record);
         pending.log.push(record);
-        pending.deleted.push(inode);
+        pending.deletions.add(inode);
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use floe_sync::{Mutex, MutexGuard, PoisonError};
 
 use super::absorb::{absorb, directories};
 use super::apart::Apart;
+use super::deletions::Deletions;
 use super::log::Log;
 use super::mnode::Mnode;
 use super::own::Pool;
@@ -28,8 +29,7 @@ pub(crate) struct Pending {
     pub(crate) unsettled: BTreeSet<InodeNr>,
     /// Promised numbers that came and went.
     pub(crate) returned: Vec<InodeNr>,
-    /// Inodes whose deletion waits.
-    pub(crate) deleted: Vec<InodeNr>,
+    pub(crate) deletions: Deletions,
     /// A batch is on its way to the disk.
     pub(crate) flying: bool,
 }
@@ -104,7 +104,7 @@ impl Pending {
         self.returned.extend(self.log.born());
         self.log = Log::default();
         self.dirty.clear();
-        self.deleted.clear();
+        self.deletions = Deletions::default();
         self.unsettled.clear();
         self.flying = false;
     }
