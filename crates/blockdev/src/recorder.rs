@@ -53,6 +53,8 @@ pub struct Crash {
     /// If set and the last issued event is a write that is not yet durable, only this many bytes of
     /// it arrived.
     pub torn_bytes: Option<usize>,
+    /// Indexes of writes [under way](Trace::under_way) that reached the disk, but for `lost_sectors`. Others are ignored.
+    pub arrived: BTreeSet<usize>,
 }
 
 /// Bytes that a device writes as a whole.
@@ -62,6 +64,25 @@ impl Crash {
     /// All of the first `issued` events arrived, in order.
     pub fn after(issued: usize) -> Self {
         Self { issued, ..Self::default() }
+    }
+
+    /// Writes the sectors of a write that are not lost.
+    fn write_sectors<D: WriteBlocks + ?Sized>(
+        &self,
+        index: usize,
+        offset_bytes: u64,
+        bytes: &[u8],
+        base: &D,
+    ) -> io::Result<()> {
+        if self.lost_sectors.range((index, 0)..(index + 1, 0)).next().is_none() {
+            return base.write_at(offset_bytes, bytes);
+        }
+        for (sector, part) in bytes.chunks(SECTOR_BYTES).enumerate() {
+            if !self.lost_sectors.contains(&(index, sector)) {
+                base.write_at(offset_bytes + (sector * SECTOR_BYTES) as u64, part)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -84,6 +105,15 @@ impl Trace {
         // Flushes have nothing to lose.
         let writes = self.events[until..issued].iter().position(|event| *event != Event::Flush);
         writes.map_or(issued, |write| until + write)
+    }
+
+    /// Indexes of the writes that had begun, and not ended, just before the event with this index ended: if the power fails then, each
+    /// may have reached the disk, in part or as a whole, although writes before it are lost.
+    pub fn under_way(&self, index: usize) -> Vec<usize> {
+        let Some(now) = self.spans.get(index).map(|span| span.ended) else { return Vec::new() };
+        let later = self.events.iter().zip(&self.spans).enumerate().skip(index);
+        let begun = later.filter(|(_, (event, span))| **event != Event::Flush && span.began < now);
+        begun.map(|(later, _)| later).collect()
     }
 
     /// Brings `base` (a copy of the device before the trace) to its state after `crash`.
@@ -117,15 +147,14 @@ impl Trace {
             }
             let torn = crash.torn_bytes.filter(|_| index + 1 == issued);
             let arrived = &bytes[..torn.map_or(bytes.len(), |torn| torn.min(bytes.len()))];
-            let mut lost = crash.lost_sectors.range((index, 0)..(index + 1, 0)).peekable();
-            if lost.peek().is_none() {
-                base.write_at(*offset_bytes, arrived)?;
-                continue;
-            }
-            for (sector, part) in arrived.chunks(SECTOR_BYTES).enumerate() {
-                if !crash.lost_sectors.contains(&(index, sector)) {
-                    base.write_at(offset_bytes + (sector * SECTOR_BYTES) as u64, part)?;
-                }
+            crash.write_sectors(index, *offset_bytes, arrived, base)?;
+        }
+        if crash.arrived.is_empty() {
+            return Ok(());
+        }
+        for index in self.under_way(issued).iter().filter(|index| crash.arrived.contains(index)) {
+            if let Event::Write { offset_bytes, bytes } = &self.events[*index] {
+                crash.write_sectors(*index, *offset_bytes, bytes, base)?;
             }
         }
         Ok(())
@@ -209,6 +238,10 @@ impl<D: WriteBlocks> WriteBlocks for Recorder<D> {
         self.inner.flush()?;
         self.record(began, Event::Flush);
         Ok(())
+    }
+
+    fn most_flushes(&self) -> usize {
+        self.inner.most_flushes()
     }
 
     fn current_size_bytes(&self) -> io::Result<u64> {
@@ -328,5 +361,25 @@ mod tests {
         assert_eq!(trace.events[2], Event::Flush, "it ended last");
         assert_eq!(trace.durable_until(3), 1, "and covers the first write alone");
         assert_eq!(trace.durable_until(2), 0);
+    }
+
+    /// A write that is under way while the power fails may arrive, although all before it is lost.
+    #[test]
+    fn a_write_under_way_may_arrive_before_others() {
+        let write = |at: u64| Event::Write { offset_bytes: at, bytes: vec![1] };
+        let events = vec![write(0), Event::Flush, write(1), write(2)];
+        // The second write begins while the flush runs, the third one behind it.
+        let spans = [(0, 1), (2, 4), (3, 5), (6, 7)].map(|(began, ended)| Span { began, ended });
+        let trace = Trace { events, spans: spans.to_vec() };
+        assert_eq!([0, 1, 2, 3, 4].map(|at| trace.under_way(at).len()), [1, 1, 1, 1, 0]);
+        let after = |issued, lost: &[usize], arrived: &[usize]| {
+            let copy = MemDevice::new(vec![0; 3]);
+            let [lost, arrived] = [lost, arrived].map(|all| all.iter().copied().collect());
+            trace.replay(&Crash { issued, lost, arrived, ..Crash::default() }, &copy).unwrap();
+            copy.to_vec()
+        };
+        assert_eq!(after(1, &[0], &[2, 3]), [0, 1, 0]);
+        assert_eq!(after(1, &[], &[3]), [1, 0, 0]);
+        assert_eq!(after(2, &[0], &[2]), [1, 1, 0]);
     }
 }

@@ -1,10 +1,13 @@
 //! The states in which a power failure can leave a device during writes.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::ops::Range;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use floe_blockdev::{Crash, Event, MemDevice, SECTOR_BYTES, Trace};
+use floe_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use floe_sync::thread;
 
 use crate::rng::Rng;
 
@@ -25,7 +28,8 @@ impl Default for Effort {
 
 /// Crashes after every single event of a trace, with the last write whole, torn inside a sector and between sectors,
 /// and with random sectors of it lost; and, for each epoch between flushes (and what follows the last one), with random
-/// writes of it lost, with random sectors of all of it lost or just one, with all but one write lost, and with just one lost.
+/// writes of it lost, with random sectors of all of it lost or just one, with all but one write lost, and with just one lost. Where
+/// writes overlap a flush, they may arrive before it ends.
 ///
 /// Writes that overtake each other are among those states: the later one arrived, the earlier one did not.
 pub fn crashes(trace: &Trace, effort: Effort) -> Vec<Crash> {
@@ -60,8 +64,13 @@ fn sectors(trace: &Trace, index: usize, rng: &mut Rng, one_in: u64) -> BTreeSet<
     (0..count).filter(|_| rng.chance(one_in)).map(|sector| (index, sector)).collect()
 }
 
-/// Adds crashes that lose some of the writes that no flush covers after `issued` events.
+/// Adds crashes that lose some of the writes that no flush covers after `issued` events, and those in which writes arrive that are
+/// under way then: all of them, one, some, with sectors lost, each with the writes before them, without them or with some.
 fn unflushed(trace: &Trace, issued: usize, effort: Effort, rng: &mut Rng, all: &mut Vec<Crash>) {
+    let begun = trace.under_way(issued);
+    if !begun.is_empty() {
+        overtaken(trace, (issued, begun), effort, rng, all);
+    }
     let epoch: Vec<usize> = (trace.durable_until(issued)..issued)
         .filter(|&index| trace.events[index] != Event::Flush)
         .collect();
@@ -89,6 +98,32 @@ fn unflushed(trace: &Trace, issued: usize, effort: Effort, rng: &mut Rng, all: &
             }
         };
         all.push(Crash { lost_sectors, ..Crash::after(issued) });
+    }
+}
+
+/// Those of [`unflushed`] in which writes arrive that are under way.
+fn overtaken(
+    trace: &Trace,
+    (issued, begun): (usize, Vec<usize>),
+    effort: Effort,
+    rng: &mut Rng,
+    all: &mut Vec<Crash>,
+) {
+    let epoch: Vec<usize> = (trace.durable_until(issued)..issued)
+        .filter(|&index| trace.events[index] != Event::Flush)
+        .collect();
+    let one = begun[rng.index(begun.len())];
+    for arrived in [begun.iter().copied().collect(), BTreeSet::from([one])] {
+        let lost = epoch.iter().copied().collect();
+        all.push(Crash { lost, arrived, ..Crash::after(issued) });
+    }
+    for _ in 0..effort.random_per_epoch {
+        let arrived: BTreeSet<usize> = begun.iter().copied().filter(|_| !rng.chance(3)).collect();
+        let lost = epoch.iter().copied().filter(|_| rng.chance(2)).collect();
+        let torn = arrived.iter().copied().filter(|_| rng.chance(2)).collect::<Vec<_>>();
+        let lost_sectors = torn.into_iter().flat_map(|write| sectors(trace, write, rng, 2));
+        let lost_sectors = lost_sectors.collect();
+        all.push(Crash { lost, lost_sectors, arrived, ..Crash::after(issued) });
     }
 }
 
@@ -130,32 +165,88 @@ pub fn each_state(
     effort: Effort,
     mut judge: impl FnMut(MemDevice, &Crash) -> Result<()>,
 ) -> Result<usize> {
+    let all = chosen(trace, effort);
+    let mut states = States::new(trace, before);
+    for crash in &all {
+        let device = states.after(crash)?;
+        judge(device, crash).with_context(|| format!("after {crash:?}"))?;
+    }
+    Ok(all.len())
+}
+
+/// The same, with as many states judged at the same time as the machine has processors.
+///
+/// # Errors
+/// An error of `judge`, with the crash that caused it: the first one that was met.
+pub fn each_state_beside(
+    trace: &Trace,
+    before: &[u8],
+    effort: Effort,
+    judge: impl Fn(MemDevice, &Crash) -> Result<()> + Sync,
+) -> Result<usize> {
+    let all = chosen(trace, effort);
+    let threads = floe_sync::available_parallelism().map_or(1, NonZeroUsize::get);
+    let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let work = || -> Result<()> {
+        let mut states = States::new(trace, before);
+        // In the order of time, as the states of each thread must come.
+        while let Some(crash) = all.get(next.fetch_add(1, Ordering::SeqCst))
+            && !has_failed.load(Ordering::SeqCst)
+        {
+            let device = states.after(crash)?;
+            let judged = judge(device, crash).with_context(|| format!("after {crash:?}"));
+            judged.inspect_err(|_| has_failed.store(true, Ordering::SeqCst))?;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let failed = |_| anyhow!("a judge panicked");
+        workers.into_iter().try_for_each(|worker| worker.join().map_err(failed)?)
+    })?;
+    Ok(all.len())
+}
+
+/// Crashes to judge, in the order of time.
+fn chosen(trace: &Trace, effort: Effort) -> Vec<Crash> {
     let mut all = crashes(trace, effort);
     all.sort_by_key(|crash| crash.issued);
-    // Durable writes are in the base, so that long traces are not replayed from the start each
-    // time.
-    let (base, mut replayed) = (MemDevice::new(before.to_vec()), 0);
     let (one_in, last) = (one_in(), all.len().saturating_sub(1));
-    let chosen = |(at, _): &(usize, &Crash)| at % one_in == 0 || *at == last;
-    let mut judged = 0;
-    for (_, crash) in all.iter().enumerate().filter(chosen) {
-        let durable = trace.durable_until(crash.issued);
-        if durable > replayed {
-            trace.replay_from(replayed, &Crash::after(durable), &base)?;
-            replayed = durable;
-        }
-        let device = MemDevice::new(base.to_vec());
-        trace.replay_from(replayed, crash, &device).context("replaying the trace")?;
-        judge(device, crash).with_context(|| format!("after {crash:?}"))?;
-        judged += 1;
+    let all = all.into_iter().enumerate();
+    all.filter(|(at, _)| at % one_in == 0 || *at == last).map(|(_, crash)| crash).collect()
+}
+
+/// Devices after crashes, in the order of time.
+struct States<'t> {
+    trace: &'t Trace,
+    /// Durable writes are in it, so that long traces are not replayed from the start each time.
+    base: MemDevice,
+    replayed: usize,
+}
+
+impl<'t> States<'t> {
+    fn new(trace: &'t Trace, before: &[u8]) -> Self {
+        Self { trace, base: MemDevice::new(before.to_vec()), replayed: 0 }
     }
-    Ok(judged)
+
+    fn after(&mut self, crash: &Crash) -> Result<MemDevice> {
+        let durable = self.trace.durable_until(crash.issued);
+        if durable > self.replayed {
+            self.trace.replay_from(self.replayed, &Crash::after(durable), &self.base)?;
+            self.replayed = durable;
+        }
+        let device = MemDevice::new(self.base.to_vec());
+        let replayed = self.trace.replay_from(self.replayed, crash, &device);
+        replayed.context("replaying the trace")?;
+        Ok(device)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use floe_blockdev::{Recorder, WriteBlocks};
+    use floe_blockdev::{Recorder, Span, WriteBlocks};
+    use floe_sync::Mutex;
 
     #[test]
     fn every_prefix_and_every_single_loss_is_met() {
@@ -189,6 +280,29 @@ mod tests {
         let last: Vec<_> = states.iter().filter(|state| state.3 > 0).collect();
         assert!(last.iter().all(|state| (state.0, state.1, state.2) == (1, 2, 3)), "{states:?}");
         assert!(last.len() >= 2 && states.contains(&(1, 2, 3, 1024)), "{states:?}");
+    }
+
+    /// A write that began while a flush ran may be on the disk without those that the flush was to cover.
+    #[test]
+    fn writes_beside_a_flush_arrive_before_others() {
+        let write = |at: u64| Event::Write { offset_bytes: at, bytes: vec![1] };
+        let events = vec![write(0), Event::Flush, write(1), Event::Flush];
+        let spans = [(0, 1), (2, 4), (3, 5), (6, 7)].map(|(began, ended)| Span { began, ended });
+        let trace = Trace { events, spans: spans.to_vec() };
+        let states = Mutex::new(BTreeSet::new());
+        let count = each_state_beside(&trace, &[0; 2], Effort::default(), |device, crash| {
+            states.lock().unwrap().insert((device.to_vec(), crash.issued));
+            Ok(())
+        });
+        let states = states.into_inner().unwrap();
+        assert!(count.unwrap() >= states.len());
+        assert!(states.contains(&(vec![0, 1], 1)), "{states:?}");
+        assert!(!states.iter().any(|(bytes, issued)| bytes[0] == 0 && *issued > 1), "{states:?}");
+        let failed = each_state_beside(&trace, &[0; 2], Effort::default(), |_, crash| {
+            anyhow::ensure!(crash.issued == 0, "no");
+            Ok(())
+        });
+        assert!(format!("{:#}", failed.unwrap_err()).contains("issued: "));
     }
 
     #[test]

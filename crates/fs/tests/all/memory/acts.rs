@@ -185,8 +185,17 @@ pub(crate) struct Seen {
 
 /// All paths of a store. Numbers of inodes and sizes of directories are not part of what is compared.
 pub(crate) fn tree<S: Store>(store: &S) -> BTreeMap<String, Seen> {
+    tree_below(store, String::new(), InodeNr::ROOT)
+}
+
+/// A directory and all paths below it.
+pub(crate) fn tree_below<S: Store>(
+    store: &S,
+    path: String,
+    directory: InodeNr,
+) -> BTreeMap<String, Seen> {
     let mut all = BTreeMap::new();
-    let mut due = vec![(String::new(), InodeNr::ROOT)];
+    let mut due = vec![(path, directory)];
     while let Some((path, inode)) = due.pop() {
         let found = store.attributes(inode).unwrap();
         let bytes = content(store, &found);

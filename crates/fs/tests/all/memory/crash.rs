@@ -7,7 +7,7 @@ use floe_blockdev::{Crash, Event, MemDevice, Recorder, SECTOR_BYTES, Trace, Writ
 use floe_disk::recovery::recover;
 use floe_ext4::files::Files;
 use floe_ext4::fs::FileSystem as Layout;
-use floe_format::InodeNr;
+use floe_format::{GroupNr, InodeNr};
 use floe_fs::{FsError, Image, Limits, Live, MemFs};
 use floe_testkit::crash::{Effort, each_state, tears};
 
@@ -120,14 +120,41 @@ impl Run {
         self.calls.iter().filter(|call| !call.done).count()
     }
 
+    pub(crate) fn told(&self) -> Told<'_> {
+        Told(&self.calls)
+    }
+
+    /// Every state of the run, recovered, judged, mounted again and checked; every `by_e2fsck`-th one by e2fsck.
+    pub(crate) fn explore(&self, effort: Effort, by_e2fsck: usize) -> Result<usize> {
+        let mut states = 0;
+        let backups = backups_of(&self.base)?;
+        each_state(&self.trace, &self.base, effort, |device, crash| {
+            if cannot_be(&self.trace, crash) || tears_any(&self.trace, crash, &backups) {
+                return Ok(());
+            }
+            states += 1;
+            recover(&device)?;
+            self.told().judge(&tree_of(&device)?, crash.issued)?;
+            mounted(&device, Limits::default(), |_| Ok(()))?;
+            judge(&device, states % by_e2fsck == 0)
+        })?;
+        Ok(states)
+    }
+}
+
+/// The calls of a program, in their order.
+#[derive(Clone, Copy)]
+pub(crate) struct Told<'c>(pub(crate) &'c [Call]);
+
+impl<'c> Told<'c> {
     /// Calls that a crash can have seen something of, from one on.
-    fn possible(&self, from: usize, issued: usize) -> impl Iterator<Item = &Call> {
-        self.calls[from..].iter().take_while(move |call| call.began <= issued)
+    fn possible(self, from: usize, issued: usize) -> impl Iterator<Item = &'c Call> {
+        self.0[from..].iter().take_while(move |call| call.began <= issued)
     }
 
     /// Whether a file has content that it had after call `from`, or later, or a mixture of these: without fsync, content is
     /// written in any order.
-    fn judge_content(&self, found: &Seen, from: usize, issued: usize) -> Result<()> {
+    fn judge_content(self, found: &Seen, from: usize, issued: usize) -> Result<()> {
         let versions: Vec<&[u8]> = self
             .possible(from, issued)
             .filter_map(|call| by_inode(&call.after, found.inode))
@@ -145,13 +172,13 @@ impl Run {
     }
 
     /// Whether an inode had a name all the time since a call.
-    fn lives(&self, inode: InodeNr, from: usize, issued: usize) -> bool {
+    fn lives(self, inode: InodeNr, from: usize, issued: usize) -> bool {
         self.possible(from, issued).all(|call| by_inode(&call.after, inode).is_some())
     }
 
     /// Judges what a crash left.
-    pub(crate) fn judge(&self, found: &Tree, issued: usize) -> Result<()> {
-        for (at, call) in self.calls.iter().enumerate() {
+    pub(crate) fn judge(self, found: &Tree, issued: usize) -> Result<()> {
+        for (at, call) in self.0.iter().enumerate() {
             if call.began > issued {
                 break;
             }
@@ -181,7 +208,7 @@ impl Run {
         Ok(())
     }
 
-    fn judge_fsync(&self, found: &Tree, inode: InodeNr, at: usize, issued: usize) -> Result<()> {
+    fn judge_fsync(self, found: &Tree, inode: InodeNr, at: usize, issued: usize) -> Result<()> {
         if !self.lives(inode, at, issued) {
             return Ok(());
         }
@@ -190,7 +217,7 @@ impl Run {
         if !there.state.starts_with("Directory") {
             return self.judge_content(there, at, issued);
         }
-        let then = names_of(&self.calls[at].after, inode).context("it is a directory")?;
+        let then = names_of(&self.0[at].after, inode).context("it is a directory")?;
         let now = names_of(found, inode).context("it is a directory")?;
         // Names that a later call gave or took.
         let touched = |name: &str| {
@@ -209,7 +236,7 @@ impl Run {
 
     /// A file that replaced another by rename has its content, wherever the name leads to it.
     fn judge_rename(
-        &self,
+        self,
         found: &Tree,
         call: &Call,
         (from, to): (&str, &str),
@@ -223,7 +250,7 @@ impl Run {
         let directory = call.before.get(parent_of(&to)).context("it has a directory")?.inode;
         let name = &to[parent_of(&to).len() + 1..];
         let leads = |tree: &Tree| names_of(tree, directory).and_then(|all| all.get(name).copied());
-        let before = self.calls[..at].iter().any(|call| leads(&call.after) == Some(moved.inode));
+        let before = self.0[..at].iter().any(|call| leads(&call.after) == Some(moved.inode));
         if moved.inode == replaced.inode || before || leads(found) != Some(moved.inode) {
             return Ok(());
         }
@@ -233,22 +260,6 @@ impl Run {
         }
         Ok(())
     }
-
-    /// Every state of the run, recovered, judged, mounted again and checked; every `by_e2fsck`-th one by e2fsck.
-    pub(crate) fn explore(&self, effort: Effort, by_e2fsck: usize) -> Result<usize> {
-        let mut states = 0;
-        each_state(&self.trace, &self.base, effort, |device, crash| {
-            if cannot_be(&self.trace, crash) {
-                return Ok(());
-            }
-            states += 1;
-            recover(&device)?;
-            self.judge(&tree_of(&device)?, crash.issued)?;
-            mounted(&device, Limits::default(), |_| Ok(()))?;
-            judge(&device, states % by_e2fsck == 0)
-        })?;
-        Ok(states)
-    }
 }
 
 pub(crate) fn tree_of(device: &MemDevice) -> Result<Tree> {
@@ -256,6 +267,19 @@ pub(crate) fn tree_of(device: &MemDevice) -> Result<Tree> {
     let groups = layout.space.groups.descs().to_vec();
     let files = Files::new(device, layout.superblock.clone(), layout.geometry().clone(), groups);
     Ok(tree(&Image::new(&files)))
+}
+
+/// Bytes at which copies of the superblock begin, the first one aside.
+pub(crate) fn backups_of(base: &[u8]) -> Result<Vec<u64>> {
+    let layout = Layout::open(&MemDevice::new(base.to_vec()))?;
+    let geo = layout.geometry();
+    let blocks = (1..geo.group_count).filter_map(|group| geo.superblock_of(GroupNr(group)));
+    Ok(blocks.map(|block| geo.offset_bytes(block)).collect())
+}
+
+/// Whether a crash tore one of these copies of the superblock, which is not expected either.
+pub(crate) fn tears_any(trace: &Trace, crash: &Crash, copies: &[u64]) -> bool {
+    copies.iter().any(|at| tears(trace, crash, *at..at + 1024))
 }
 
 /// Whether a crash tore a sector, or the superblock: neither is expected of devices (docs/journal.md).

@@ -22,7 +22,7 @@ use super::{SMALL, crash, outcome, story};
 const ZONES: [&str; 3] = ["a", "b", "c"];
 
 /// A call below the directories of zones: that of the first path, and of the second one if there is one.
-fn within(act: &Act, one: &str, other: &str) -> Act {
+pub(crate) fn within_zone(act: &Act, one: &str, other: &str) -> Act {
     let first = |path: &String| format!("{one}/{path}");
     let second = |path: &String| format!("{other}/{path}");
     match act {
@@ -63,7 +63,7 @@ fn compare<S: Store>(memory: &S, acts: &[(Act, usize, usize)]) -> Result<BTreeMa
     run(memory, 0, &Act::Mkdir("c".to_owned()))?;
     for (turn, (act, one, other)) in (1..).zip(acts) {
         let has_two = matches!(act, Act::Link(..) | Act::Rename(..));
-        let act = within(act, ZONES[*one], ZONES[*other]);
+        let act = within_zone(act, ZONES[*one], ZONES[*other]);
         let got = run(memory, turn, &act);
         if has_two && one != other {
             ensure!(got.is_err(), "call {turn}, {act:?}: it crosses from one cube to another");
@@ -108,7 +108,7 @@ proptest! {
 fn in_zones(seed: u8, len: usize) -> Vec<Act> {
     let acts = story(seed, len);
     let zone = |at: usize| ZONES[(at * 7 + usize::from(seed)) % 3];
-    let acts = acts.iter().enumerate().map(|(at, act)| within(act, zone(at), zone(at)));
+    let acts = acts.iter().enumerate().map(|(at, act)| within_zone(act, zone(at), zone(at)));
     [Act::Mkdir("c".to_owned())].into_iter().chain(acts).collect()
 }
 

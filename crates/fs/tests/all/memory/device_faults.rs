@@ -211,7 +211,7 @@ impl Fault {
             // The journal of a cube ended, and the others went on.
             let has_failed = unmounted && is_locked(&Layout::open(&left)?.superblock);
             recover(&left).context("recovered")?;
-            run.judge(&tree_of(&left)?, usize::MAX).with_context(|| format!("{crash:?}"))?;
+            run.told().judge(&tree_of(&left)?, usize::MAX).with_context(|| format!("{crash:?}"))?;
             if unmounted && !has_failed {
                 let seen = &run.calls.last().context("a call")?.after;
                 super::acts::same(&tree_of(&left)?, seen).map_err(anyhow::Error::msg)?;

@@ -17,6 +17,7 @@ mod losses;
 mod odd_values;
 mod open_files;
 mod opening;
+mod overlaps;
 mod passing;
 mod patterns;
 mod read_errors;

@@ -4,9 +4,9 @@
 use floe_blockdev::{Crash, MemDevice, Recorder, WriteBlocks};
 use floe_check::{CheckOptions, check};
 use floe_format::InodeNr;
-use floe_fs::{Limits, Op, OpKind, Store};
+use floe_fs::{CubeCall, Limits, Op, OpKind, Store};
 
-use super::acts::{Act, find, place, run};
+use super::acts::{Act, filling, find, place, run};
 use super::cubes::{judge_cubes, with_cubes_on};
 use super::live::{NOW, judge, mounted, native};
 
@@ -224,5 +224,50 @@ fn a_damaged_list_of_open_files_concerns_its_cube_alone() {
             Ok(memory.sync()?)
         })
         .unwrap();
+    }
+}
+
+/// A cube is removed while programs have files without names in it open: their content stays theirs until they let go, and a crash
+/// before that leaves nothing of them. The removal is refused, and changes nothing, where it would be too long for a transaction.
+#[test]
+fn a_cube_is_removed_while_files_without_names_are_open() {
+    for count in [50, 900, 4000] {
+        let device = MemDevice::new(with_cubes_on(native(96 << 20, "lot_size=16m", "30000")));
+        let content = |turn: u32| filling(turn, 3000);
+        let crashed = mounted(&device, Limits::default(), |memory| {
+            let path = |at: usize| format!("a/{at}");
+            for at in 0..count {
+                run(memory, at as u32, &Act::Create(path(at)))?;
+                run(memory, at as u32, &Act::Write(path(at), 0, 3000))?;
+            }
+            memory.sync()?;
+            let open: Vec<_> = (0..count).map(|at| remove_open(memory, &path(at))).collect();
+            let (parent, name) = (InodeNr::ROOT, &b"a"[..]);
+            let removal = CubeCall::Remove { parent, name, keep_files: false };
+            let removed = memory.cube_call(&removal);
+            let is_there = find(memory, "a").is_ok();
+            assert_eq!(removed.is_err(), is_there, "{count}: {removed:?}");
+            assert!(count > 900 || removed.is_ok(), "{count}: {removed:?}");
+            // Others take what is free now.
+            for at in 0..200 {
+                run(memory, 240, &Act::Create(format!("{at}")))?;
+                run(memory, 240, &Act::Write(format!("{at}"), 0, 30_000))?;
+            }
+            memory.sync()?;
+            let mut bytes = vec![0; 4000];
+            for (at, inode) in open.iter().enumerate() {
+                let len = memory.read(*inode, 0, &mut bytes)?;
+                assert!(bytes[..len] == content(at as u32), "{count}: file {at}");
+            }
+            let crashed = device.to_vec();
+            let free = memory.space().free_inodes;
+            open.into_iter().try_for_each(|inode| memory.release(inode))?;
+            memory.sync()?;
+            assert!(memory.space().free_inodes >= free + count as u64);
+            Ok(crashed)
+        })
+        .unwrap();
+        judge_cubes(&device, true).unwrap();
+        recovers(crashed, "b", &[]);
     }
 }
