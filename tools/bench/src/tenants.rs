@@ -16,12 +16,17 @@ pub(crate) struct Args {
     /// Milliseconds of a flush
     #[arg(long, default_value_t = 3)]
     flush_ms: u64,
+    /// Compare modes of cubes
+    #[arg(long)]
+    modes: bool,
 }
 
 /// Runs the program.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let words = [args.seconds, args.rounds, args.flush_ms].map(|word| word.to_string());
-    let done = example("tenants").args(words).status().context("running the example")?;
+    let modes = args.modes.then_some("modes");
+    let done =
+        example("tenants").args(words).args(modes).status().context("running the example")?;
     ensure!(done.success(), "it failed");
     Ok(())
 }

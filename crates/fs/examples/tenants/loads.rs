@@ -1,14 +1,14 @@
 //! The calls of SQLite and of a mail server.
 
 use anyhow::Result;
-use floe_blockdev::{MemDevice, Modelled};
+use floe_blockdev::WriteBlocks;
 use floe_format::InodeNr;
 use floe_fs::{Caller, FileSystem, FsError, Live, MemFs, NewInode, Op, OpKind, Place};
 use floe_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::time;
 
-pub(crate) type Fs<'a> = FileSystem<MemFs<Live<'a, 'a, &'a Modelled<MemDevice>>>>;
+pub(crate) type Fs<'a> = FileSystem<MemFs<Live<'a, 'a, &'a dyn WriteBlocks>>>;
 
 /// Bytes of a page of SQLite, and of the header of a frame of its log.
 const PAGE: usize = 4096;
