@@ -88,9 +88,15 @@ pub trait Tx {
         Ok(())
     }
 
-    /// Frees metadata blocks: changes of them need not be written, and no older copy of them may be
-    /// replayed over their new content.
+    /// Frees blocks that were changed in transactions: changes of them need not be written, and no
+    /// older copy of them may be replayed over their new content.
     fn revoke(&mut self, run: BlockRun);
+
+    /// Whether a transaction that is not home yet, or this one, has changed one of these blocks: then whatever is written past
+    /// transactions to its place would be replaced by that copy.
+    fn is_logged(&mut self, _run: BlockRun) -> bool {
+        false
+    }
 
     /// Whether structures with a wrong checksum are refused. A change writes a new checksum over
     /// the whole structure, so without this it would hide the damage. Repairs read what is damaged,
@@ -148,6 +154,10 @@ impl ChangedBlocks {
         self.0
     }
 
+    fn has_any(&self, run: BlockRun) -> bool {
+        self.0.range(run.start..run.end()).next().is_some()
+    }
+
     fn forget(&mut self, run: BlockRun) {
         let freed: Vec<BlockNr> =
             self.0.range(run.start..run.end()).map(|(&block, _)| block).collect();
@@ -177,8 +187,13 @@ pub trait Staging {
     /// [`Refusal::Outside`], or the transaction would become too long.
     fn admit(&mut self, block: BlockNr) -> Result<(), Refusal>;
 
-    /// Notes that a run of metadata blocks is freed.
+    /// Notes that a run of blocks is freed.
     fn note_freed(&mut self, run: BlockRun);
+
+    /// Whether a block of a run was changed below the changes ([`Tx::is_logged`]).
+    fn is_logged_below(&mut self, _run: BlockRun) -> bool {
+        false
+    }
 
     /// Whether structures with a wrong checksum are refused ([`Tx::verifies`]).
     fn verifies(&self) -> bool {
@@ -223,6 +238,10 @@ impl<S: Staging> Tx for S {
     fn revoke(&mut self, run: BlockRun) {
         self.changed().forget(run);
         self.note_freed(run);
+    }
+
+    fn is_logged(&mut self, run: BlockRun) -> bool {
+        self.changed().has_any(run) || self.is_logged_below(run)
     }
 
     fn verifies(&self) -> bool {

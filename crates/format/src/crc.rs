@@ -15,28 +15,10 @@ pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
 /// A big-endian CRC-32 (polynomial 0x04c11db7, most significant bit first, no inversion), as the
 /// kernel's `crc32_be`: the jbd2 commit checksum of version 1.
 pub fn crc32_be(crc: u32, bytes: &[u8]) -> u32 {
-    bytes.iter().fold(crc, |crc, &byte| {
-        let [high, ..] = crc.to_be_bytes();
-        (crc << 8) ^ CRC32_BE_TABLE[usize::from(high ^ byte)]
-    })
-}
-
-const CRC32_BE_TABLE: [u32; 256] = crc32_be_table();
-
-const fn crc32_be_table() -> [u32; 256] {
-    let mut table = [0u32; 256];
-    let mut at = 0;
-    while at < 256 {
-        let mut crc = (at as u32) << 24;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = (crc << 1) ^ (if crc & 0x8000_0000 == 0 { 0 } else { 0x04c1_1db7 });
-            bit += 1;
-        }
-        table[at] = crc;
-        at += 1;
-    }
-    table
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Mpeg2, u64::from(crc));
+    digest.update(bytes);
+    // The result fits in 32 bits.
+    digest.finalize() as u32
 }
 
 const CRC16_TABLE: [u16; 256] = crc16_table();
@@ -242,6 +224,28 @@ mod tests {
             let whole = crc32c(crc, &bytes);
             bytes[at..at + 2].fill(0);
             prop_assert_eq!(whole ^ effect, crc32c(crc, &bytes));
+        }
+    }
+
+    /// The definition, bit by bit.
+    fn crc32_be_by_bits(crc: u32, bytes: &[u8]) -> u32 {
+        let bits = bytes.iter().flat_map(|byte| (0..8).rev().map(move |bit| byte >> bit & 1));
+        bits.fold(crc, |crc, bit| {
+            (crc << 1) ^ if crc >> 31 == u32::from(bit) { 0 } else { 0x04c1_1db7 }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn crc32_be_is_as_defined_and_goes_on(
+            crc: u32,
+            bytes in proptest::collection::vec(any::<u8>(), 0..900),
+            at in 0usize..900,
+        ) {
+            let (first, rest) = bytes.split_at(at.min(bytes.len()));
+            let whole = crc32_be(crc, &bytes);
+            prop_assert_eq!(whole, crc32_be_by_bits(crc, &bytes));
+            prop_assert_eq!(whole, crc32_be(crc32_be(crc, first), rest));
         }
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 
 use floe_blockdev::{ReadBlocks, WriteBlocks};
-use floe_disk::journal::{Journal, JournalError, TransactionId};
+use floe_disk::journal::{Barriers, Journal, JournalError, TransactionId};
 use floe_disk::ops::OpError;
 use floe_disk::recovery::recover;
 use floe_disk::volume::{OpenError, Volume, seal};
@@ -77,7 +77,8 @@ impl<D: WriteBlocks> Disk<D> {
         let recovered = recover(&device)?;
         // Judged before the journal marks the file system as in need of recovery.
         let volume = Volume::open(&device)?;
-        Ok((Self::Journaled(Box::new(Journal::open_recovered(device, &recovered)?)), volume))
+        let journal = Journal::open_with_barriers(device, &recovered, None, Barriers::One)?;
+        Ok((Self::Journaled(Box::new(journal)), volume))
     }
 
     /// The files, with all changes at any time. Names in directory blocks with a wrong checksum are not among them.

@@ -1,11 +1,12 @@
 //! Writes a commit, in the order that makes it durable.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use floe_blockdev::WriteBlocks;
-use floe_format::ext::jbd2::{Tag, TagFlags};
+use floe_format::ext::jbd2::{JournalFormat, Tag, TagFlags};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::native::LOCK;
 use floe_format::native::commit::{self, Dependency};
@@ -19,8 +20,10 @@ use super::company::MOST_YIELDS;
 use super::error::JournalError;
 use super::log::Log;
 use super::shared::{Lock, Shared};
-use super::state::{Closed, Image, Images, TransactionId};
+use super::state::{Closed, Image, TransactionId};
 
+/// Bytes that a device writes whole or not at all.
+const SECTOR_BYTES: usize = 512;
 /// Bytes of home blocks that are gathered for one write.
 const MOST_GATHERED: usize = 1 << 20;
 /// Bytes of room that is kept from one write of the log to the next.
@@ -88,6 +91,8 @@ struct Writing {
     closed: Arc<Closed>,
     /// The log was marked as empty until now.
     first: bool,
+    /// Checksum of the blocks in the log.
+    sum: Cell<u32>,
 }
 
 impl<D: WriteBlocks> Journal<D> {
@@ -202,14 +207,20 @@ impl<D: WriteBlocks> Journal<D> {
 
     /// Returns whether there are transactions that only a flush makes durable.
     fn write_next(&self, lanes: &BTreeSet<usize>) -> Result<bool, JournalError> {
-        let (mut writing, superblock) = {
+        let (mut writing, superblock, one_barrier) = {
             let mut shared = self.lock();
             // Before any transaction, of whichever log: it says that the seal is broken.
             let wanted = lanes.contains(&0) && shared.lanes[0].state.is_superblock_wanted();
             let superblock = shared.superblock_due || wanted;
             shared.superblock_due = false;
-            (close_all(&mut shared, lanes), superblock)
+            let writing = close_all(&mut shared, lanes);
+            let is_ordered = shared.data_durable >= self.data_writes.load(Ordering::SeqCst);
+            let one_barrier = is_ordered && !superblock && takes_one_barrier(&writing);
+            (writing, superblock, one_barrier)
         };
+        if one_barrier {
+            return self.write_whole(lanes, &mut writing);
+        }
         if writing.iter().any(|one| one.lane > 0) {
             self.lock_out()?;
         }
@@ -219,7 +230,11 @@ impl<D: WriteBlocks> Journal<D> {
                 let sequence = one.closed.id.sequence();
                 one.log.write_superblock(&self.device, sequence, one.closed.start, 0)?;
             }
-            self.write_log(&one.log, &one.closed)
+            // The place of the commit block is zeroed: whatever an earlier round of the log left there cannot pass for it, and
+            // a torn commit block is whole or none.
+            let sum = self.write_log(&one.log, &one.closed, |_, _| ())?;
+            one.sum.set(sum);
+            Ok(())
         })?;
         if superblock {
             self.write_superblock()?;
@@ -238,7 +253,7 @@ impl<D: WriteBlocks> Journal<D> {
         self.write_each(&mut writing, |one| {
             let partners = one.closed.partners.iter().filter_map(|other| numbers.get(other));
             let dependencies: Vec<_> = partners.copied().collect();
-            self.write_commit(&one.log, &one.closed, time, &dependencies)
+            self.write_commit(one, time, &dependencies)
         })?;
         let mut shared = self.lock();
         // All at once: a flush in between would acknowledge a part of what must be whole.
@@ -292,9 +307,43 @@ impl<D: WriteBlocks> Journal<D> {
         }
     }
 
-    /// Revoke blocks, and descriptors with the images behind them. The place of the commit block is zeroed: whatever an
-    /// earlier round of the log left there cannot pass for it, and a torn commit block is whole or none.
-    fn write_log(&self, log: &Log, closed: &Closed) -> Result<(), JournalError> {
+    /// Writes a transaction with its commit block, all of which one flush makes durable: recovery takes it as a whole, by its
+    /// checksum, or not at all.
+    ///
+    /// The commit block of the next transaction is not written before that flush: behind one that is torn, Linux would take it for
+    /// the sign of a damaged log. Transactions before it may lack their commit block: then neither counts.
+    fn write_whole(
+        &self,
+        lanes: &BTreeSet<usize>,
+        writing: &mut Vec<Writing>,
+    ) -> Result<bool, JournalError> {
+        let time = self.lock().next_commit_time((self.clock)());
+        self.write_each(writing, |one| {
+            let (format, sequence) = (&one.log.format, one.closed.id.sequence());
+            let commit = |block: &mut [u8], sum| {
+                format.write_commit(block, sequence, time.0, time.1);
+                format.put_sum(block, sum);
+            };
+            self.write_log(&one.log, &one.closed, commit).map(drop)
+        })?;
+        {
+            let mut shared = self.lock();
+            for one in &*writing {
+                shared.lanes[one.lane].state.committed = one.closed.id;
+            }
+        }
+        self.flush_for(lanes, "flushing the commit")?;
+        Ok(false)
+    }
+
+    /// Revoke blocks, descriptors with the images behind them, and in the end the place of the commit block, which `commit`
+    /// makes from zeroes and the checksum of all. Returns that.
+    fn write_log(
+        &self,
+        log: &Log,
+        closed: &Closed,
+        commit: impl FnOnce(&mut [u8], u32),
+    ) -> Result<u32, JournalError> {
         let (format, sequence) = (&log.format, closed.id.sequence());
         let most_bytes = closed.len_blocks as usize * log.block_len();
         let mut stream = log.stream(&self.device, closed.start, self.spare_bytes(most_bytes));
@@ -302,22 +351,27 @@ impl<D: WriteBlocks> Journal<D> {
             stream.push(|block| format.write_revoke(block, sequence, numbers))?;
         }
         let images: Vec<_> = closed.images.iter().collect();
+        let mut sum = JournalFormat::FIRST_SUM;
         for images in images.chunks(format.tags_per_block(log.block_len()).max(1)) {
             let tag = |(block, image): &(&BlockNr, &Image)| format.tag_of(block.0, sequence, image);
             let tags: Vec<Tag> = images.iter().map(tag).collect();
-            stream.push(|block| format.write_descriptor(block, sequence, &log.uuid, &tags))?;
+            sum = stream.push(|block| {
+                format.write_descriptor(block, sequence, &log.uuid, &tags);
+                format.sum_up(sum, block)
+            })?;
             for ((_, image), tag) in images.iter().zip(&tags) {
                 let escaped = tag.flags.contains(TagFlags::ESCAPE);
-                stream.push_copy(image, |copy| {
+                sum = stream.push_copy(image, |copy| {
                     if let Some(word) = copy.get_mut(..4).filter(|_| escaped) {
                         word.fill(0);
                     }
+                    format.sum_up(sum, copy)
                 })?;
             }
         }
-        stream.push(|_| ())?;
+        stream.push(|block| commit(block, sum))?;
         self.spare(stream.finish()?);
-        Ok(())
+        Ok(sum)
     }
 
     /// Room for bytes that are gathered for one write: that of the last one, if nobody else has it.
@@ -337,11 +391,11 @@ impl<D: WriteBlocks> Journal<D> {
 
     fn write_commit(
         &self,
-        log: &Log,
-        closed: &Closed,
+        one: &Writing,
         time: (u64, u32),
         dependencies: &[Dependency],
     ) -> Result<(), JournalError> {
+        let Writing { log, closed, sum, .. } = one;
         let at = log.ring.advance(closed.start, closed.len_blocks - 1);
         let mut stream = log.stream(&self.device, at, self.spare_bytes(log.block_len()));
         let (sequence, (seconds, nanoseconds)) = (closed.id.sequence(), time);
@@ -349,6 +403,7 @@ impl<D: WriteBlocks> Journal<D> {
             log.format.write_commit(block, sequence, seconds, nanoseconds);
             commit::put(block, dependencies);
             log.format.seal_commit(block);
+            log.format.put_sum(block, sum.get());
         })?;
         self.spare(stream.finish()?);
         Ok(())
@@ -381,63 +436,6 @@ impl<D: WriteBlocks> Journal<D> {
         let written = self.device.write_at(OFFSET_BYTES, &bytes);
         written.map_err(JournalError::io("writing the superblock"))
     }
-
-    /// A checkpoint of one log: durable images go home, a flush, the tail of the log behind them, a flush; then their part of
-    /// the log is free (rules R5 and R6). `whole`: all that is durable; else the oldest half of the log.
-    pub(super) fn go_home(&self, lane: usize, whole: bool) -> Result<(), JournalError> {
-        let (log, homeward) = {
-            let mut shared = self.lock();
-            shared.checkpoints += 1;
-            let lane = &mut shared.lanes[lane];
-            let least = (!whole).then(|| lane.state.in_log.used_blocks.div_ceil(2));
-            (Arc::clone(&lane.log), lane.state.begin_homeward(least))
-        };
-        let lanes = &BTreeSet::from([lane]);
-        let (records, others) = self.records_apart(lane, &homeward.images);
-        self.write_home(&others)?;
-        if !records.is_empty() {
-            // Recovery finds the journal by them: they change when nothing of it is needed any more.
-            self.flush_all(lanes, "flushing what went home")?;
-            self.write_home(&records)?;
-        }
-        self.lock().lanes[lane].state.end_homing();
-        // Flushes that came meanwhile made something durable now.
-        self.changed.notify_all();
-        self.flush_all(lanes, "flushing what went home")?;
-        let (start, id) = homeward.tail;
-        log.write_superblock(&self.device, id.sequence(), start, 0)?;
-        self.flush_all(lanes, "flushing the tail of the log")?;
-        self.lock().lanes[lane].state.went_home(&homeward);
-        Ok(())
-    }
-
-    /// Takes apart the images of descriptors of lots, in the log of a cube.
-    fn records_apart(&self, lane: usize, images: &Images) -> (Images, Images) {
-        if lane == 0 {
-            return (Images::new(), images.clone());
-        }
-        let shared = self.lock();
-        let is_record = |block: &BlockNr| shared.lots.is_record(&self.geometry, *block);
-        images.clone().into_iter().partition(|(block, _)| is_record(block))
-    }
-
-    /// Writes images to their places, neighbours in one request.
-    fn write_home(&self, images: &Images) -> Result<(), JournalError> {
-        let (mut from, mut gathered) = (0, Vec::new());
-        let write = |from: u64, bytes: &[u8]| {
-            let written = if bytes.is_empty() { Ok(()) } else { self.device.write_at(from, bytes) };
-            written.map_err(JournalError::io("writing blocks home"))
-        };
-        for (&block, image) in images {
-            let offset = self.geometry.offset_bytes(block);
-            if offset != from + gathered.len() as u64 || gathered.len() >= MOST_GATHERED {
-                write(from, &gathered)?;
-                (from, gathered) = (offset, Vec::new());
-            }
-            gathered.extend_from_slice(image);
-        }
-        write(from, &gathered)
-    }
 }
 
 impl Writing {
@@ -459,6 +457,16 @@ fn partners_of(writing: &[Writing], lane: usize) -> BTreeSet<usize> {
     all
 }
 
+/// Whether all of what is written is proved by the checksums of commit blocks. They do not cover revoke blocks, but sectors are not
+/// torn: a revoke block whose numbers lie in its first sector is whole, or recovery ends at it.
+fn takes_one_barrier(writing: &[Writing]) -> bool {
+    let is_proved = |one: &Writing| {
+        let sector = one.log.format.revokes_per_block(SECTOR_BYTES);
+        one.log.one_barrier && !one.first && one.closed.revoked.len() <= sector
+    };
+    !writing.is_empty() && writing.iter().all(is_proved)
+}
+
 /// Closes the wanted transactions of some logs.
 fn close_all(shared: &mut Shared, lanes: &BTreeSet<usize>) -> Vec<Writing> {
     let mut writing = Vec::new();
@@ -467,7 +475,8 @@ fn close_all(shared: &mut Shared, lanes: &BTreeSet<usize>) -> Vec<Writing> {
         let first = lane.state.in_log.marked_empty;
         if let Some(closed) = lane.state.close_wanted(&lane.log) {
             let (log, inode) = (Arc::clone(&lane.log), lane.inode);
-            writing.push(Writing { lane: index, inode, log, closed, first });
+            let sum = Cell::new(JournalFormat::FIRST_SUM);
+            writing.push(Writing { lane: index, inode, log, closed, first, sum });
         }
     }
     writing

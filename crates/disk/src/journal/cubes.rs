@@ -9,9 +9,12 @@ use floe_format::features::Features;
 
 use super::Journal;
 use super::error::JournalError;
-use super::log::{Log, stored_superblock};
+use super::log::{Barriers, Log, stored_superblock};
 use super::shared::{Lane, Shared};
 use super::state::{State, TransactionId};
+
+/// Bytes of images that are durable and not home, from which on the older half goes home.
+const MOST_KEPT_BYTES: usize = 16 << 20;
 
 /// The journal of a cube, for whoever serves the cube.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +142,10 @@ impl<D: WriteBlocks> Journal<D> {
         let shared = self.lock();
         let lane = shared.lane_of_cube(cube).unwrap_or(0);
         let Lane { log, state, .. } = &shared.lanes[lane];
-        let is_due = state.in_log.used_blocks * 2 > u64::from(log.ring.len_blocks());
+        // Content of files in the log is kept in memory, too, until it is home.
+        let most_images = MOST_KEPT_BYTES / log.block_len();
+        let is_due = state.in_log.used_blocks * 2 > u64::from(log.ring.len_blocks())
+            || state.home_due.len() > most_images;
         if is_due && !state.working && state.failed.is_none() {
             // Whoever asks for the next change or commit is told.
             drop(
@@ -244,7 +250,7 @@ pub(super) fn open_lane<D: WriteBlocks>(
     features: &Features,
 ) -> Result<Lane, JournalError> {
     let stored = stored_superblock(device, &own.journal)?;
-    let log = Log::of(own.journal, features)?;
+    let log = Log::of(own.journal, features, Barriers::Two)?;
     if log.differs_from(&stored) {
         log.write_superblock(device, stored.sequence, 0, stored.head)?;
     }

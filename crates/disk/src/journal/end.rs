@@ -57,7 +57,7 @@ impl<D: WriteBlocks> Journal<D> {
             sound.map(end).collect()
         };
         for (log, next, head) in ended {
-            log.write_superblock(&self.device, next, 0, head)?;
+            log.write_last_superblock(&self.device, next, head)?;
         }
         self.flush_all(&BTreeSet::new(), "flushing the empty log")?;
         self.write_last_superblock()?;

@@ -13,6 +13,16 @@ use super::error::JournalError;
 /// Bytes that are gathered for one write.
 const MOST_GATHERED: usize = 1 << 20;
 
+/// How many flushes make a transaction durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Barriers {
+    /// One, where all that the transaction needs is in the log: its commit block has a checksum of it, by which recovery finds
+    /// out whether all of it arrived (asynchronous commits of jbd2, checksum version 1). Otherwise two.
+    One,
+    /// One before the commit block and one behind it.
+    Two,
+}
+
 /// A log that can be written. Each cube may have one, so it is kept small.
 #[derive(Debug)]
 pub(super) struct Log {
@@ -21,6 +31,10 @@ pub(super) struct Log {
     /// Blocks of its file, in order.
     runs: Box<[BlockRun]>,
     block_size: u32,
+    /// Features of an empty log: those that Linux gives it.
+    resting: (JournalCompat, JournalIncompat),
+    /// Commit blocks have a checksum of their transaction, so that they may reach the device before it: one barrier does.
+    pub(super) one_barrier: bool,
     pub(super) ring: Ring,
     pub(super) format: JournalFormat,
     pub(super) uuid: [u8; 16],
@@ -28,11 +42,12 @@ pub(super) struct Log {
 
 impl Log {
     /// The log of a journal that is empty, with the features that Linux gives it when it mounts: revokes, block numbers and
-    /// checksums as the file system has them, no asynchronous commits. They change here, because they may change on an
-    /// empty log only; [`Log::write_superblock`] writes them.
+    /// checksums as the file system has them, no asynchronous commits; with one barrier, those that it needs until the log is
+    /// empty again. They change here, because they may change on an empty log only; [`Log::write_superblock`] writes them.
     pub(super) fn of(
         mut place: journal::Journal,
         features: &Features,
+        barriers: Barriers,
     ) -> Result<Self, JournalError> {
         let superblock = &mut place.superblock;
         if !superblock.is_v2() {
@@ -50,13 +65,20 @@ impl Log {
             superblock.checksum_type = CHECKSUM_CRC32C;
         }
         superblock.feature_incompat = incompat.bits();
+        let resting = (superblock.compat(), incompat);
+        let one_barrier = barriers == Barriers::One;
+        if one_barrier {
+            superblock.feature_compat |= JournalCompat::CHECKSUM.bits();
+            incompat.remove(JournalIncompat::CSUM_V2 | JournalIncompat::CSUM_V3);
+            superblock.feature_incompat = (incompat | JournalIncompat::ASYNC_COMMIT).bits();
+        }
         let (format, uuid) = (superblock.format(), superblock.uuid);
         let ring = place.ring().filter(|ring| ring.len_blocks() >= 16);
         let ring = ring.ok_or(JournalError::Unsupported("its log has no room"))?;
         let (superblock, block_size) = (trimmed(&place.superblock), place.block_size);
         let runs =
             runs_of(&place).ok_or(JournalError::Unsupported("a block of it has no place"))?;
-        Ok(Self { superblock, runs, block_size, ring, format, uuid })
+        Ok(Self { superblock, runs, block_size, resting, one_barrier, ring, format, uuid })
     }
 
     fn superblock(&self) -> JournalSuperblock {
@@ -120,13 +142,37 @@ impl Log {
         start: u32,
         head: u32,
     ) -> Result<(), JournalError> {
+        self.write(device, self.superblock(), (sequence, start, head))
+    }
+
+    /// Writes the superblock of a log that is empty and stays so, with the features that Linux gives it. Not flushed.
+    pub(super) fn write_last_superblock<D: WriteBlocks>(
+        &self,
+        device: &D,
+        sequence: u32,
+        head: u32,
+    ) -> Result<(), JournalError> {
+        let (compat, incompat) = self.resting;
+        let superblock = JournalSuperblock {
+            feature_compat: compat.bits(),
+            feature_incompat: incompat.bits(),
+            ..self.superblock()
+        };
+        self.write(device, superblock, (sequence, 0, head))
+    }
+
+    fn write<D: WriteBlocks>(
+        &self,
+        device: &D,
+        mut superblock: JournalSuperblock,
+        (sequence, start, head): (u32, u32, u32),
+    ) -> Result<(), JournalError> {
         let doing = "writing the superblock of the journal";
-        let mut superblock = self.superblock();
         (superblock.sequence, superblock.start, superblock.errno) = (sequence, start, 0);
         superblock.head = head;
         let mut bytes = [0; 1024];
         superblock.encode_into(&mut bytes);
-        if matches!(self.format.checksums, Checksums::V2 | Checksums::V3) {
+        if matches!(superblock.format().checksums, Checksums::V2 | Checksums::V3) {
             superblock.checksum = JournalSuperblock::compute_checksum(&bytes);
             superblock.encode_into(&mut bytes);
         }
@@ -165,15 +211,14 @@ impl<D: WriteBlocks> Stream<'_, D> {
     }
 
     /// Appends a copy of a block, which `edit` changes.
-    pub(super) fn push_copy(
+    pub(super) fn push_copy<R>(
         &mut self,
         block: &[u8],
-        edit: impl FnOnce(&mut [u8]),
-    ) -> Result<(), JournalError> {
+        edit: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, JournalError> {
         let start = self.begin()?;
         self.gathered.extend_from_slice(block);
-        edit(&mut self.gathered[start..]);
-        Ok(())
+        Ok(edit(&mut self.gathered[start..]))
     }
 
     /// Begins the next block: returns where it is gathered.

@@ -37,6 +37,7 @@ mod cubes;
 mod end;
 mod error;
 mod handles;
+mod home;
 mod in_log;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
@@ -62,6 +63,7 @@ use floe_sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 pub use cubes::{CubeState, Finished};
 pub use error::JournalError;
+pub use log::Barriers;
 pub use state::TransactionId;
 pub use takeover::take_over;
 pub use tx::JournalTx;
@@ -88,6 +90,8 @@ pub struct Journal<D> {
     clock: Clock,
     /// Lots have owners, and the superblock is never logged.
     is_native: bool,
+    /// The log of inode 8 has checksums of transactions.
+    one_barrier: bool,
     handles: Handles,
     shared: Mutex<Shared>,
     /// The primary superblock of the device, as long as it is never logged. Held while it is written, so that an older one never
@@ -107,6 +111,11 @@ impl<D: WriteBlocks> Journal<D> {
     /// The geometry that follows from the superblock.
     pub const fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// Whether a commit of a transaction takes one flush instead of two, where no data was written past it.
+    pub fn has_one_barrier(&self) -> bool {
+        self.one_barrier
     }
 
     /// Begins a change of `credits` blocks, or a few more, alone: waits until no other handle is open, and for room in the log

@@ -14,7 +14,7 @@ use floe_sync::{Condvar, Mutex};
 use super::cubes::open_lane;
 use super::error::JournalError;
 use super::handles::Handles;
-use super::log::{Log, stored_superblock};
+use super::log::{Barriers, Log, stored_superblock};
 use super::recovery::{self, Recovered, recover};
 use super::shared::{Flushes, Lane, Lock, Lots, Shared};
 use super::state::{State, TransactionId};
@@ -37,7 +37,7 @@ impl<D: WriteBlocks> Journal<D> {
     /// As [`Journal::open`].
     pub fn open_with(device: D, clock: Clock) -> Result<Self, JournalError> {
         let recovered = recover(&device)?;
-        Self::open_after(device, &recovered, clock)
+        Self::open_after(device, &recovered, clock, Barriers::Two)
     }
 
     /// As [`Journal::open`], behind a [`recover`] that said so. (A second recovery finds empty logs, and so not the numbers that
@@ -46,10 +46,28 @@ impl<D: WriteBlocks> Journal<D> {
     /// # Errors
     /// As [`Journal::open`].
     pub fn open_recovered(device: D, recovered: &Recovered) -> Result<Self, JournalError> {
-        Self::open_after(device, recovered, system_clock)
+        Self::open_after(device, recovered, system_clock, Barriers::Two)
     }
 
-    fn open_after(device: D, recovered: &Recovered, clock: Clock) -> Result<Self, JournalError> {
+    /// The same, with this number of barriers for a transaction of a stock file system. Those of native ones have two.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub fn open_with_barriers(
+        device: D,
+        recovered: &Recovered,
+        clock: Option<Clock>,
+        barriers: Barriers,
+    ) -> Result<Self, JournalError> {
+        Self::open_after(device, recovered, clock.unwrap_or(system_clock), barriers)
+    }
+
+    fn open_after(
+        device: D,
+        recovered: &Recovered,
+        clock: Clock,
+        barriers: Barriers,
+    ) -> Result<Self, JournalError> {
         let (fs_superblock, geometry) =
             read_superblock(&device).map_err(JournalError::FileSystem)?;
         let place = recovery::find(&device, &fs_superblock, &geometry)?;
@@ -58,13 +76,15 @@ impl<D: WriteBlocks> Journal<D> {
         }
         let stored = stored_superblock(&device, &place)?;
         let (last, mut commit_time) = behind(stored.sequence, recovered.seen);
-        let log = Log::of(place, &geometry.features)?;
+        let mut lots = Lots::of(&fs_superblock);
+        // Their transactions depend on each other, and recovery erases what it drops.
+        let barriers = if lots.is_native() { Barriers::Two } else { barriers };
+        let log = Log::of(place, &geometry.features, barriers)?;
         if log.differs_from(&stored) {
             log.write_superblock(&device, stored.sequence, 0, stored.head)?;
         }
         let state = State::new(TransactionId::of(0, last), log.first_head());
         let root = Lane::new((0, 0), None, log, state);
-        let mut lots = Lots::of(&fs_superblock);
         let mut lanes = vec![root];
         let lock = if is_locked(&fs_superblock) { Lock::Set } else { Lock::Open };
         if lots.is_native() {
@@ -91,6 +111,7 @@ impl<D: WriteBlocks> Journal<D> {
             geometry,
             clock,
             is_native: shared.lots.is_native(),
+            one_barrier: barriers == Barriers::One,
             handles: Handles::default(),
             shared: Mutex::new(shared),
             superblock_writes: Mutex::new(superblock),
@@ -139,7 +160,7 @@ fn open_cubes<D: WriteBlocks>(
             let from = own.journal.superblock.sequence;
             let newest = seen(device, geometry, &own.journal, from);
             let newest = newest.map_err(JournalError::io("reading the journal of a cube"))?;
-            let log = Log::of(own.journal.clone(), &geometry.features)?;
+            let log = Log::of(own.journal.clone(), &geometry.features, Barriers::Two)?;
             let next = newest.sequence.wrapping_add(1);
             log.write_superblock(device, next, 0, 0)?;
             device.flush().map_err(JournalError::io("discarding the journal of a cube"))?;

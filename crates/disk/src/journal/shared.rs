@@ -314,6 +314,14 @@ impl Shared {
         newest
     }
 
+    /// Whether a log has a copy of a block of this run, or is to get one.
+    pub(super) fn has_copy(&self, geo: &Geometry, run: BlockRun) -> bool {
+        self.lots.parts(geo, run).iter().any(|part| {
+            let lane = self.lane_of(geo, part.start);
+            self.lanes[lane].state.has_copy(*part)
+        })
+    }
+
     /// Ends logs. With each, those end whose running transactions share a change with its own: a part of that change can never
     /// become durable, so the rest must not.
     pub(super) fn end_lanes(&mut self, lanes: impl IntoIterator<Item = usize>, why: &str) {

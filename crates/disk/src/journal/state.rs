@@ -203,6 +203,15 @@ impl State {
         logged
     }
 
+    /// Whether the log has a copy of a block of this run, or is to get one.
+    pub(super) fn has_copy(&self, run: BlockRun) -> bool {
+        let blocks = run.start..run.end();
+        let closed = self.closed.iter().map(|closed| &closed.images);
+        let in_memory = |images: &Images| images.range(blocks.clone()).next().is_some();
+        closed.chain([&self.running.images]).any(in_memory)
+            || self.in_log.copies_of(blocks.clone()).next().is_some()
+    }
+
     /// The running transaction as it would be with these changes, in blocks of images and of revokes.
     pub(super) fn joined_len<'i>(
         &self,

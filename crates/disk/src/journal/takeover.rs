@@ -12,7 +12,7 @@ use floe_format::{Geometry, InodeNr};
 
 use super::JournalError;
 use super::end::mark_backups;
-use super::log::Log;
+use super::log::{Barriers, Log};
 use super::open::behind;
 use super::recovery::{Recovered, find, recover, write_cube};
 
@@ -76,7 +76,7 @@ fn go_past<D: WriteBlocks>(
     geometry: &Geometry,
 ) -> Result<(), JournalError> {
     let (last, _) = behind(journal.superblock.sequence, seen);
-    let log = Log::of(journal, &geometry.features)?;
+    let log = Log::of(journal, &geometry.features, Barriers::Two)?;
     log.write_superblock(device, last.wrapping_add(1), 0, 0)
 }
 

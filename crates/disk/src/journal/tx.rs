@@ -170,4 +170,8 @@ impl<D: WriteBlocks> Staging for JournalTx<'_, D> {
     fn note_freed(&mut self, run: BlockRun) {
         self.freed.push(run);
     }
+
+    fn is_logged_below(&mut self, run: BlockRun) -> bool {
+        self.journal.lock().has_copy(&self.journal.geometry, run)
+    }
 }

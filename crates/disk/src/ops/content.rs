@@ -9,6 +9,7 @@ use floe_format::ext::inline_data::InlineData;
 use floe_format::ext::inode::{FileType, Inode, InodeFlags, OwnedInode, TimeField};
 use floe_format::features::RoCompat;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
+use floe_sync::Arc;
 
 use super::ahead::{NotingWrites, PlannedWrite};
 use super::credits::Reach;
@@ -198,8 +199,8 @@ fn read_at(data: &dyn ReadBlocks, at: u64, into: &mut [u8]) -> Result<(), OpErro
 }
 
 impl Op<'_> {
-    /// Writes content of files at a byte of the device, which lies in `block`: to its place, or into the transaction where the
-    /// cube logs content, too.
+    /// Writes content of files at a byte of the device, which lies in `block`: to its place, or into the transaction where
+    /// content is logged, or where the log has a copy that would replace what is written in its place.
     pub(super) fn write_at(
         &mut self,
         data: &dyn WriteBlocks,
@@ -207,23 +208,43 @@ impl Op<'_> {
         at: u64,
         from: &[u8],
     ) -> Result<(), OpError> {
-        if !self.volume.fs.space.logs_data(block) {
-            return data.write_at(at, from).map_err(|source| OpError::Data { block, source });
-        }
         let size = u64::from(self.volume.geometry().block_size);
+        let end = (at + from.len() as u64).div_ceil(size);
+        let logs_all = self.volume.logs_content || self.volume.fs.space.logs_data(block);
+        let mut is_logged = |from: u64, to: u64| {
+            logs_all || self.tx.is_logged(BlockRun::new(BlockNr(from), to - from))
+        };
+        let mut parts = Vec::new();
+        if !logs_all && !is_logged(block.0, end) {
+            parts.push((block.0..end, false));
+        } else {
+            for block in block.0..end {
+                parts.push((block..block + 1, is_logged(block, block + 1)));
+            }
+        }
         let (mut at, mut left) = (at, from);
-        while !left.is_empty() {
-            let (block, within) = (BlockNr(at / size), (at % size) as usize);
-            // At most a block.
-            let len = left.len().min(size as usize - within);
+        for (blocks, is_logged) in parts {
+            // Inside of what is left.
+            let len = (blocks.end * size - at).min(left.len() as u64) as usize;
             let (now, rest) = left.split_at(len);
-            let bytes = match len as u64 == size {
-                true => self.tx.zeroed(block)?,
-                false => self.tx.block_mut(block)?,
-            };
-            bytes[within..within + len].copy_from_slice(now);
+            let block = BlockNr(blocks.start);
+            if is_logged {
+                self.log_content(block, (at % size) as usize, now)?;
+            } else {
+                data.write_at(at, now).map_err(|source| OpError::Data { block, source })?;
+            }
             (at, left) = (at + len as u64, rest);
         }
+        Ok(())
+    }
+
+    /// Puts content into a block, in the transaction.
+    fn log_content(&mut self, block: BlockNr, within: usize, now: &[u8]) -> Result<(), OpError> {
+        if now.len() == self.volume.geometry().block_size as usize {
+            return Ok(self.tx.put(block, Arc::new(now.to_vec()))?);
+        }
+        let bytes = self.tx.block_mut(block)?;
+        bytes[within..within + now.len()].copy_from_slice(now);
         Ok(())
     }
 

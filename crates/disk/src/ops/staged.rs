@@ -66,6 +66,10 @@ impl Staging for Staged<'_> {
         self.revoked.push(run);
     }
 
+    fn is_logged_below(&mut self, run: BlockRun) -> bool {
+        self.outer.is_logged(run)
+    }
+
     fn verifies(&self) -> bool {
         true
     }

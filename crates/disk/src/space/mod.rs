@@ -192,8 +192,8 @@ impl Pool {
         self.system.refuse(run)
     }
 
-    /// Frees blocks that hold data and were never changed through a transaction: no older copy of them is in a log. Those in
-    /// groups whose bitmap has a wrong checksum stay marked as used until a check, as with Linux.
+    /// Frees blocks that hold data. They are revoked only where a transaction that is not home has changed them: little content
+    /// is logged. Those in groups whose bitmap has a wrong checksum stay marked as used until a check, as with Linux.
     pub(crate) fn release_data(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal> {
         self.refuse_system(run)?;
         self.open_regions_of(tx, run)?;
@@ -214,6 +214,9 @@ impl Pool {
                 Err(refusal) => return Err(refusal),
             }
             at = stop;
+        }
+        if tx.is_logged(run) {
+            tx.revoke(run);
         }
         Ok(())
     }

@@ -11,12 +11,13 @@ use floe_blockdev::{
     Crash, Event, MemDevice, ReadBlocks, Recorder, SECTOR_BYTES, Trace, WriteBlocks,
 };
 use floe_check::{CheckOptions, Problem, check};
-use floe_disk::journal::Journal;
+use floe_disk::journal::{Barriers, Journal};
 use floe_disk::recovery::recover;
 use floe_ext4::files::Files;
 use floe_ext4::fs::FileSystem;
 use floe_ext4::journal;
 use floe_format::InodeNr;
+use floe_format::ext::jbd2;
 use floe_testkit::crash::{Effort, each_state, tears};
 use floe_testkit::{Image, Profile, Rng, build, oracle, tool};
 
@@ -63,8 +64,21 @@ fn run<D: WriteBlocks>(
     changes_count: usize,
     reuse: bool,
 ) -> Run {
+    run_with(recorder, device, seed, changes_count, reuse, Barriers::Two)
+}
+
+/// The same with a number of barriers for each transaction. With one, most content is logged.
+fn run_with<D: WriteBlocks>(
+    recorder: &Recorder<MemDevice>,
+    device: D,
+    seed: u64,
+    changes_count: usize,
+    reuse: bool,
+    barriers: Barriers,
+) -> Run {
     let before = recorder_bytes(recorder);
-    let journal = Journal::open(device).unwrap();
+    let recovered = recover(&device).unwrap();
+    let journal = Journal::open_with_barriers(device, &recovered, None, barriers).unwrap();
     let mut changes = Changes::open(&journal);
     changes.credits = 20;
     let (mut history, mut acknowledged) = (vec![(0, Names::new())], vec![(0, 0)]);
@@ -78,6 +92,7 @@ fn run<D: WriteBlocks>(
                 let mut content = vec![0; 1 + rng.index(900)];
                 rng.fill(&mut content);
                 names.push(name.clone());
+                changes.logs_content = barriers == Barriers::One && !rng.chance(4);
                 changes.create(&journal, &name, &content)
             }
             1 => {
@@ -236,6 +251,18 @@ fn after_any_crash_what_was_acknowledged_is_there() {
     assert!(states > 300);
 }
 
+#[test]
+fn after_any_crash_what_one_barrier_acknowledged_is_there() {
+    if tool::missing() {
+        return;
+    }
+    let recorder = recorder();
+    let run = run_with(&recorder, &recorder, 11, 24, false, Barriers::One);
+    let states = run.explore(Effort { random_per_epoch: 8, seed: 1 }, 60, 50).unwrap();
+    eprintln!("{states} states");
+    assert!(states > 300);
+}
+
 /// Thousands of states: `cargo xtask crash`. `FLOE_CRASH_SEEDS` says from which seed to which, such as `1-8`.
 #[test]
 #[ignore = "minutes; run by cargo xtask crash"]
@@ -244,12 +271,15 @@ fn thousands_of_states() {
     let (first, last) = seeds.split_once('-').unwrap();
     let mut states = 0;
     for seed in first.parse::<u64>().unwrap()..=last.parse().unwrap() {
-        let recorder = recorder();
-        let run = run(&recorder, &recorder, seed, 60, false);
-        let effort = Effort { random_per_epoch: 6, seed };
-        let judged = run.explore(effort, 50, 100).with_context(|| format!("seed {seed}")).unwrap();
-        eprintln!("seed {seed}: {judged} states of {} events", run.trace.events.len());
-        states += judged;
+        for barriers in [Barriers::Two, Barriers::One] {
+            let recorder = recorder();
+            let run = run_with(&recorder, &recorder, seed, 60, false, barriers);
+            let effort = Effort { random_per_epoch: 6, seed };
+            let judged = run.explore(effort, 50, 100);
+            let judged = judged.with_context(|| format!("seed {seed}, {barriers:?}")).unwrap();
+            eprintln!("seed {seed}, {barriers:?}: {judged} states");
+            states += judged;
+        }
     }
     eprintln!("{states} states in all");
 }
@@ -339,6 +369,54 @@ fn canary_a_flush_that_is_left_out_is_caught() {
         let caught = run.explore(CANARY_EFFORT, usize::MAX, usize::MAX);
         assert!(caught.is_err(), "flush {lost} of {flushes}, seed {seed}");
     }
+}
+
+/// A device that loses the checksums of transactions, so that recovery accepts them unverified.
+struct LosesSums<'d>(&'d Recorder<MemDevice>);
+
+impl ReadBlocks for LosesSums<'_> {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(offset_bytes, into)
+    }
+}
+
+impl WriteBlocks for LosesSums<'_> {
+    fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
+        let mut bytes = from.to_vec();
+        for block in bytes.chunks_exact_mut(1024) {
+            if jbd2::header(block).is_some_and(|header| header.blocktype == jbd2::COMMIT_BLOCK) {
+                block[0xc..0x14].fill(0);
+            }
+        }
+        self.0.write_at(offset_bytes, &bytes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[test]
+fn canary_a_commit_block_without_its_checksum_or_its_flush_is_caught() {
+    if tool::missing() {
+        return;
+    }
+    let recorded = recorder();
+    let device = LosesSums(&recorded);
+    let unproved = run_with(&recorded, &device, 3, 10, false, Barriers::One);
+    let caught = unproved.explore(CANARY_EFFORT, usize::MAX, usize::MAX).unwrap_err();
+    eprintln!("without checksums: {caught:#}");
+    let one_at_least = (3..9).filter(|lost| {
+        let recorded = recorder();
+        let device = LosesFlushes::new(&recorded, Lost::One(*lost));
+        let run = run_with(&recorded, &device, 3, 10, false, Barriers::One);
+        run.explore(CANARY_EFFORT, usize::MAX, usize::MAX).is_err()
+    });
+    assert!(one_at_least.count() >= 3);
 }
 
 #[test]

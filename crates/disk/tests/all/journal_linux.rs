@@ -1,6 +1,6 @@
 //! Journals that Floe wrote and nobody closed, recovered by Linux, by e2fsck and by Floe: the same tree by all three.
 
-use floe_disk::journal::Journal;
+use floe_disk::journal::{Barriers, Journal};
 use floe_disk::recovery::recover;
 use floe_testkit::kernel::{Mounted, mount_available};
 use floe_testkit::tree::{Tree, mounted, stored};
@@ -22,9 +22,10 @@ const PROFILES: [Profile; 9] = [
 ];
 
 /// Changes an image at random and leaves it as a crash would, its last transactions in the log alone.
-fn crashed(profile: Profile, seed: u64) -> (Image, Changes) {
+fn crashed(profile: Profile, seed: u64, barriers: Barriers) -> (Image, Changes) {
     let image = build::base(profile).unwrap();
-    let journal = Journal::open(&image).unwrap();
+    let found = recover(&image).unwrap();
+    let journal = Journal::open_with_barriers(&image, &found, None, barriers).unwrap();
     let mut changes = Changes::open(&journal);
     let mut rng = Rng::new(seed);
     let mut names = Vec::new();
@@ -37,6 +38,7 @@ fn crashed(profile: Profile, seed: u64) -> (Image, Changes) {
                 let mut content = vec![0; rng.index(900)];
                 rng.fill(&mut content);
                 names.push(name.clone());
+                changes.logs_content = barriers == Barriers::One && rng.chance(2);
                 changes.create(&journal, &name, &content)
             }
             2 | 3 => {
@@ -89,8 +91,10 @@ fn linux_e2fsck_and_floe_recover_the_same_tree() {
     if let Err(reason) = &mount_works {
         eprintln!("skipped in part: {reason}");
     }
-    for (seed, profile) in (1..).zip(PROFILES) {
-        let (image, changes) = crashed(profile, seed);
+    let both = [Barriers::Two, Barriers::One];
+    let profiles = both.into_iter().flat_map(|barriers| PROFILES.map(|one| (one, barriers)));
+    for (seed, (profile, barriers)) in (1..).zip(profiles) {
+        let (image, changes) = crashed(profile, seed, barriers);
         let by_floe = image.copy().unwrap();
         let recovered = recover(&by_floe).unwrap();
         assert!(recovered.transactions > 0, "{profile}: nothing was left in the log");

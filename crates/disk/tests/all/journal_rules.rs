@@ -4,10 +4,12 @@ use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use floe_blockdev::{MemDevice, ReadBlocks, Recorder, WriteBlocks};
-use floe_disk::journal::{Journal, JournalError, TransactionId};
+use floe_disk::journal::{Barriers, Journal, JournalError, TransactionId};
+use floe_disk::recovery::recover;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::BlockRun;
 use floe_format::ext::fast_commit::{FcTag, FcWriter};
+use floe_format::ext::jbd2::{Checksums, JournalIncompat};
 use floe_testkit::{Profile, tool};
 
 use crate::changes::{CREDITS, Changes};
@@ -173,6 +175,63 @@ fn r3_and_r4_two_barriers_and_an_answer_behind_the_second() {
     journal.sync().unwrap();
     journal.sync().unwrap();
     assert_eq!(kinds(&device, from), [Kind::Other, Kind::Flush]);
+}
+
+/// With checksums of transactions, one barrier is enough where all is in the log, and its revoke block in one sector.
+#[test]
+fn r4_one_barrier_where_commit_blocks_prove_what_is_in_the_log() {
+    if tool::missing() {
+        return;
+    }
+    let device = device(Profile::Ext4);
+    let blocks = free_blocks(&device, 101);
+    let before = located(&device).superblock;
+    let open = |device| {
+        let found = recover(device).unwrap();
+        Journal::open_with_barriers(device, &found, None, Barriers::One).unwrap()
+    };
+    let journal = open(&device);
+    use Kind::{Commit, Flush, Log, LogSuperblock, Other};
+    let made = |byte: u8, data: bool, freed: &[floe_format::BlockNr]| {
+        let from = device.trace().events.len();
+        let mut tx = journal.begin(CREDITS).unwrap();
+        freed.iter().for_each(|block| tx.revoke(BlockRun::new(*block, 1)));
+        tx.zeroed(blocks[0]).unwrap().fill(byte);
+        if data {
+            journal.write_data(blocks[100].0 * 4096, &[byte; 4096]).unwrap();
+        }
+        let id = tx.finish().unwrap();
+        journal.commit(id).unwrap();
+        assert_eq!(journal.durable(), id);
+        kinds(&device, from)
+    };
+    let two = [Log, Flush, Commit, Flush];
+    assert_eq!(made(1, false, &[]), [LogSuperblock, Log, Flush, Commit, Flush]);
+    assert_eq!(made(2, false, &[]), [Log, Flush]);
+    assert_eq!(made(3, true, &[]), [&[Other][..], &two].concat());
+    assert_eq!(made(4, false, &[]), [Log, Flush]);
+    // Revoked: 62 numbers lie in the first sector of their block, 63 do not.
+    for (byte, count, expected) in [(5, 62, &[Log, Flush][..]), (6, 63, &two)] {
+        journal.commit(fill(&journal, &blocks[1..64], byte)).unwrap();
+        assert_eq!(made(byte, false, &blocks[1..=count]), expected);
+        assert_eq!(first_byte(&recovered(&device), blocks[0], 4096), byte);
+    }
+    assert!(located(&device).superblock.incompat().contains(JournalIncompat::ASYNC_COMMIT));
+    journal.close().unwrap();
+    // Nothing of it is left in an empty log.
+    let after = located(&device).superblock;
+    assert_eq!(after.format().checksums, Checksums::V3);
+    assert_eq!(after.compat(), before.compat());
+    assert!(!after.incompat().contains(JournalIncompat::ASYNC_COMMIT));
+    // So it is with a log that a crash left.
+    let journal = open(&device);
+    journal.commit(fill(&journal, &blocks[..3], 7)).unwrap();
+    journal.commit(fill(&journal, &blocks[..3], 8)).unwrap();
+    drop(journal);
+    assert_eq!(recover(&device).unwrap().transactions, 2);
+    assert_eq!(first_byte(&device, blocks[2], 4096), 8);
+    Journal::open(&device).unwrap().close().unwrap();
+    assert_eq!(located(&device).superblock.format().checksums, Checksums::V3);
 }
 
 #[test]

@@ -27,6 +27,9 @@ fn write_of<'d>(deed: &'d Deed<'_>) -> Option<(&'d Op<'d>, InodeNr, u64, &'d [u8
     Some((op, inode, offset_bytes, bytes))
 }
 
+/// Bytes of content that go through the log with the changes that map it.
+const MOST_LOGGED_BYTES: usize = 64 << 10;
+
 /// Blocks of a write that are mapped in one transaction: a longer write is several.
 pub(super) const BLOCKS_PER_WRITE: u64 = 256;
 
@@ -186,6 +189,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         }
         self.faults.judge()?;
         let volume = &mut work.volume;
+        volume.log_content(self.logs_content(deeds));
         let usual_blocks = volume.most_changed_blocks();
         // All are changes of one cube; together they may take no more of its own journal than one may.
         let most_blocks = usual_blocks.min(volume.share_of_journal(cube));
@@ -203,7 +207,9 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                 Ok(made)
             })
         };
-        let many = match catch_unwind(AssertUnwindSafe(many)) {
+        let many = catch_unwind(AssertUnwindSafe(many));
+        work.volume.log_content(false);
+        let many = match many {
             Ok(many) => many,
             Err(panic) => {
                 // The first one is made alone then, so that a fault of it is that of its cube.
@@ -225,6 +231,13 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
             }
             Err(ChangeError::Ended(why)) => Err(self.end_work(&mut work, &why)),
         }
+    }
+
+    /// Whether the content of these changes goes through the log: where it is little, that saves a flush of the device.
+    fn logs_content(&self, deeds: &[Deed<'_>]) -> bool {
+        let Disk::Journaled(journal) = self.disk else { return false };
+        let bytes: usize = deeds.iter().map(Deed::written_bytes).sum();
+        journal.has_one_barrier() && bytes <= MOST_LOGGED_BYTES
     }
 
     /// Makes a change in a transaction with others, and returns how many blocks it changes; `None` if it needs transactions of

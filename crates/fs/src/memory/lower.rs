@@ -113,7 +113,7 @@ impl fmt::Debug for Above<'_> {
 
 impl Deed<'_> {
     /// Bytes of content.
-    pub(super) fn written_bytes(&self) -> usize {
+    pub(crate) fn written_bytes(&self) -> usize {
         match self {
             Self::Apply(Op { kind: OpKind::Write { bytes, .. }, .. }) => bytes.len(),
             _ => 0,

@@ -26,6 +26,8 @@ pub(crate) struct Changes {
     fs: FileSystem,
     /// Credits that each change reserves.
     pub(crate) credits: u32,
+    /// Content goes through the log.
+    pub(crate) logs_content: bool,
     /// Names in the root directory; directories have no content.
     pub(crate) model: BTreeMap<String, Option<Vec<u8>>>,
 }
@@ -33,7 +35,7 @@ pub(crate) struct Changes {
 impl Changes {
     pub(crate) fn open<D: WriteBlocks>(journal: &Journal<D>) -> Self {
         let fs = FileSystem::open(journal).unwrap();
-        Self { fs, credits: CREDITS, model: BTreeMap::new() }
+        Self { fs, credits: CREDITS, logs_content: false, model: BTreeMap::new() }
     }
 
     fn root(&self, tx: &mut dyn Tx) -> OwnedInode {
@@ -121,7 +123,11 @@ impl Changes {
         let block = self.fs.space.block(&mut tx, BlockNr(0)).unwrap();
         let mut bytes = vec![0; self.fs.geometry().block_size as usize];
         bytes[..content.len()].copy_from_slice(content);
-        journal.write_data(self.fs.geometry().offset_bytes(block), &bytes).unwrap();
+        if self.logs_content {
+            tx.zeroed(block).unwrap().copy_from_slice(&bytes);
+        } else {
+            journal.write_data(self.fs.geometry().offset_bytes(block), &bytes).unwrap();
+        }
         let run = BlockRun::new(block, 1);
         let mut inode = self.new_inode(&mut tx, 0o100_644, run, content.len());
         self.fs.put_inode(&mut tx, &mut inode).unwrap();

@@ -1,9 +1,11 @@
 //! Writing descriptor, revoke and commit blocks.
 
 use super::{
-    BLOCK_TAIL_SIZE, BlockHeader, COMMIT_BLOCK, Checksums, CommitBlock, DESCRIPTOR_BLOCK,
-    JournalFormat, MAGIC, REVOKE_BLOCK, REVOKE_HEADER_SIZE, Tag, TagFlags,
+    BLOCK_TAIL_SIZE, BlockHeader, CHECKSUM_CRC32, CHECKSUM_CRC32_SIZE, COMMIT_BLOCK, Checksums,
+    CommitBlock, DESCRIPTOR_BLOCK, JournalFormat, MAGIC, REVOKE_BLOCK, REVOKE_HEADER_SIZE, Tag,
+    TagFlags,
 };
+use crate::crc::crc32_be;
 use crate::layout::Field;
 
 /// Bytes of the UUID behind the first tag of a descriptor block.
@@ -121,8 +123,8 @@ impl JournalFormat {
     }
 
     /// Writes a commit block, with its checksum in versions 2 and 3. In version 1 a crc32 of the
-    /// whole transaction would belong there; this function stores none, and readers then accept the
-    /// transaction unverified.
+    /// whole transaction belongs there, which [`JournalFormat::put_sum`] puts; without one, readers
+    /// accept the transaction unverified.
     pub fn write_commit(&self, block: &mut [u8], sequence: u32, seconds: u64, nanoseconds: u32) {
         block.fill(0);
         let commit = CommitBlock {
@@ -150,6 +152,23 @@ impl JournalFormat {
             self.compute_commit(block).put_be(&mut block[0x10..0x14]);
         }
     }
+
+    /// Puts the crc32 of a whole transaction into its commit block, in version 1: that of its descriptors and of the data
+    /// blocks behind each, in order, as they lie in the journal ([`JournalFormat::sum_up`]). Revoke blocks are not covered.
+    pub fn put_sum(&self, commit: &mut [u8], sum: u32) {
+        if self.checksums == Checksums::V1 && commit.len() >= 0x14 {
+            (commit[0xc], commit[0xd]) = (CHECKSUM_CRC32, CHECKSUM_CRC32_SIZE);
+            sum.put_be(&mut commit[0x10..0x14]);
+        }
+    }
+
+    /// Continues the crc32 of a transaction over one of its blocks, in version 1; [`JournalFormat::FIRST_SUM`] begins it.
+    pub fn sum_up(&self, sum: u32, block: &[u8]) -> u32 {
+        if self.checksums == Checksums::V1 { crc32_be(sum, block) } else { sum }
+    }
+
+    /// The crc32 of a transaction without blocks.
+    pub const FIRST_SUM: u32 = u32::MAX;
 
     /// Writes the checksum at the end of a descriptor or revoke block, where the format has one.
     fn put_tail(&self, block: &mut [u8]) {
