@@ -16,7 +16,7 @@ use floe_sync::atomic::Ordering;
 use floe_sync::{Arc, MutexGuard, PoisonError};
 
 use super::Journal;
-use super::company::MOST_YIELDS;
+use super::company::{Calls, MOST_YIELDS};
 use super::error::JournalError;
 use super::log::Log;
 use super::shared::{Lock, Shared};
@@ -44,11 +44,14 @@ impl<D: WriteBlocks> Drop for Turn<'_, D> {
             let state = &mut shared.lanes[lane].state;
             (state.working, state.at_flush) = (false, false);
         }
-        if let Err(why) = &self.result {
-            shared.end_lanes(self.lanes.iter().copied(), why);
-        }
-        drop(shared);
-        self.journal.changed.notify_all();
+        let calls = match &self.result {
+            Ok(()) => shared.call(),
+            Err(why) => {
+                shared.end_lanes(self.lanes.iter().copied(), why);
+                shared.call_all()
+            }
+        };
+        self.journal.wake(shared, calls);
     }
 }
 
@@ -57,29 +60,26 @@ struct Flushing<'a, D: WriteBlocks> {
     journal: &'a Journal<D>,
     number: u64,
     result: Result<(), String>,
-    /// It made something durable. Nobody is woken for a flush that did not, such as that before a commit block, but for those
-    /// who wait to flush themselves.
-    is_news: bool,
 }
 
 impl<D: WriteBlocks> Drop for Flushing<'_, D> {
     fn drop(&mut self) {
         let mut shared = self.journal.lock();
         shared.flushes.running.remove(&self.number);
-        match &self.result {
-            Ok(()) => shared.flushes.done = shared.flushes.done.max(self.number),
+        let calls = match &self.result {
+            Ok(()) => {
+                shared.flushes.done = shared.flushes.done.max(self.number);
+                Calls::default()
+            }
             Err(why) => {
                 for lane in &mut shared.lanes {
                     lane.state.failed.get_or_insert_with(|| why.clone());
                 }
                 shared.flushes.failed.get_or_insert_with(|| why.clone());
+                shared.call_all()
             }
-        }
-        let is_news = self.is_news || self.result.is_err() || shared.flushes.waiting > 0;
-        drop(shared);
-        if is_news {
-            self.journal.changed.notify_all();
-        }
+        };
+        self.journal.wake(shared, calls);
     }
 }
 
@@ -135,9 +135,7 @@ impl<D: WriteBlocks> Journal<D> {
                 return Ok(());
             }
             if !shared.flushes.may_begin(lanes, wanted, most) {
-                shared.flushes.waiting += 1;
                 shared = self.wait(shared);
-                shared.flushes.waiting -= 1;
                 continue;
             }
             // Others are about to ask for a flush: one serves them, too, if they get there at once.
@@ -157,7 +155,7 @@ impl<D: WriteBlocks> Journal<D> {
         let data_writes = self.data_writes.load(Ordering::SeqCst);
         drop(shared);
         let result = Err("a flush panicked".to_owned());
-        let mut flushing = Flushing { journal: self, number, result, is_news: false };
+        let mut flushing = Flushing { journal: self, number, result };
         let began = Instant::now();
         let mut flushed = self.device.flush().map_err(JournalError::io(doing));
         let mut shared = self.lock();
@@ -166,6 +164,7 @@ impl<D: WriteBlocks> Journal<D> {
             flushed = flushed.and_then(|()| Err(JournalError::Aborted { why: why.clone() }));
         }
         flushing.result = flushed.as_ref().map(|_| ()).map_err(ToString::to_string);
+        let mut calls = Calls::default();
         if flushed.is_ok() {
             shared.flushes.took = began.elapsed();
             let mut served = BTreeSet::new();
@@ -176,11 +175,11 @@ impl<D: WriteBlocks> Journal<D> {
                     served.insert(index);
                 }
             }
-            flushing.is_news = !served.is_empty();
-            shared.note_served(&served);
+            calls = shared.note_served(&served);
             shared.data_durable = shared.data_durable.max(data_writes);
         }
         drop(shared);
+        calls.ring();
         drop(flushing);
         flushed
     }
@@ -194,9 +193,6 @@ impl<D: WriteBlocks> Journal<D> {
         lanes: &BTreeSet<usize>,
         goals: &[(usize, TransactionId)],
     ) -> Result<(), JournalError> {
-        if self.lock().is_any_wanted(lanes) {
-            self.let_others_join(lanes);
-        }
         let is_written = self.write_next(lanes)?;
         let goes_on = {
             let shared = self.lock();
@@ -285,7 +281,9 @@ impl<D: WriteBlocks> Journal<D> {
             }
             let (why, mut shared) = (error.to_string(), self.lock());
             shared.end_lanes(lost.iter().copied(), &why);
+            let calls = shared.call_all();
             drop(shared);
+            calls.ring();
             at = writing[..at].iter().filter(|one| !lost.contains(&one.lane)).count();
             writing.retain(|one| !lost.contains(&one.lane));
         }

@@ -4,15 +4,18 @@
 //! transaction of a log waits for as many as there were then, the time of a flush at most: a program that comes too late for it
 //! waits for the rest of one flush and for two more. After three waits in vain a few commits do not wait. Where flushes take next to
 //! no time, or where nobody else waited, nobody waits at all. Those who wait for other logs do not count.
+//!
+//! Nobody is woken in vain: a flush wakes those whom it served. One of the others goes on with the logs that nobody writes
+//! ([`Shared::call`]); when he leaves, he calls the next.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use floe_blockdev::WriteBlocks;
-use floe_sync::{PoisonError, thread};
+use floe_sync::{Arc, Condvar, MutexGuard, PoisonError, thread};
 
 use super::Journal;
-use super::shared::{Flushes, Shared};
+use super::shared::{Flushes, Lane, Shared};
 use super::state::TransactionId;
 
 /// Commits that wait in vain one after the other, and commits until the next one waits again.
@@ -55,15 +58,81 @@ impl Flushes {
     }
 }
 
+/// Transactions that somebody waits for: the log, and the number in it.
+pub(super) type Goals = Vec<(usize, TransactionId)>;
+
+/// Threads that wait for the same transactions.
+#[derive(Debug, Default)]
+pub(super) struct Crowd {
+    bell: Arc<Condvar>,
+    awake: usize,
+    asleep: usize,
+    /// Those who are asleep and were called, to go on with their logs.
+    called: usize,
+}
+
+/// Bells that are to be rung once the lock is free: for one thread, or for all of a crowd.
+#[derive(Debug, Default)]
+#[must_use]
+pub(super) struct Calls(Vec<(Arc<Condvar>, bool)>);
+
+impl Calls {
+    pub(super) fn ring(self) {
+        for (bell, all) in self.0 {
+            if all { bell.notify_all() } else { bell.notify_one() }
+        }
+    }
+}
+
 /// A thread that waits for its changes; dropped when it leaves.
 pub(super) struct Waiter<'j, D: WriteBlocks> {
     journal: &'j Journal<D>,
-    number: u64,
+    goals: Goals,
+    bell: Arc<Condvar>,
+}
+
+impl<D: WriteBlocks> Waiter<'_, D> {
+    /// The crowd that it is one of; `None` once that is served.
+    fn crowd<'s>(&self, shared: &'s mut Shared) -> Option<&'s mut Crowd> {
+        let crowd = shared.flushes.unserved.get_mut(&self.goals);
+        crowd.filter(|crowd| Arc::ptr_eq(&crowd.bell, &self.bell))
+    }
+
+    /// Sleeps until a flush has served it, its logs may be free, something failed, or, if a time is told, until then.
+    pub(super) fn sleep<'a>(
+        &self,
+        mut shared: MutexGuard<'a, Shared>,
+        until: Option<Instant>,
+    ) -> MutexGuard<'a, Shared> {
+        let Some(crowd) = self.crowd(&mut shared) else { return shared };
+        (crowd.awake, crowd.asleep) = (crowd.awake - 1, crowd.asleep + 1);
+        let mut shared = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+            None => self.bell.wait(shared).unwrap_or_else(PoisonError::into_inner),
+            Some(left) => {
+                self.bell.wait_timeout(shared, left).unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        if let Some(crowd) = self.crowd(&mut shared) {
+            (crowd.awake, crowd.asleep) = (crowd.awake + 1, crowd.asleep - 1);
+            crowd.called = crowd.called.saturating_sub(1);
+        }
+        shared
+    }
 }
 
 impl<D: WriteBlocks> Drop for Waiter<'_, D> {
     fn drop(&mut self) {
-        self.journal.lock().flushes.unserved.remove(&self.number);
+        let mut shared = self.journal.lock();
+        let is_last = self.crowd(&mut shared).is_some_and(|crowd| {
+            crowd.awake -= 1;
+            crowd.awake + crowd.asleep == 0
+        });
+        if is_last {
+            shared.flushes.unserved.remove(&self.goals);
+        }
+        let calls = shared.call();
+        drop(shared);
+        calls.ring();
     }
 }
 
@@ -75,77 +144,124 @@ impl Shared {
 
     /// Threads that wait for changes of one of these logs.
     fn waiting_for(&self, lanes: &BTreeSet<usize>) -> usize {
-        let concerns = |goals: &&Vec<(usize, TransactionId)>| {
-            goals.iter().any(|(lane, _)| lanes.contains(lane))
-        };
-        self.flushes.unserved.values().filter(concerns).count()
+        let concerns =
+            |(goals, _): &(&Goals, &Crowd)| goals.iter().any(|(lane, _)| lanes.contains(lane));
+        let crowds = self.flushes.unserved.iter().filter(concerns);
+        crowds.map(|(_, crowd)| crowd.awake + crowd.asleep).sum()
     }
 
     /// A flush has ended that made changes of these logs durable: whoever has his now waits no more, although he may not be awake
     /// yet.
-    pub(super) fn note_served(&mut self, lanes: &BTreeSet<usize>) {
+    pub(super) fn note_served(&mut self, lanes: &BTreeSet<usize>) -> Calls {
         for &lane in lanes {
             self.lanes[lane].company.waiters = self.waiting_for(&BTreeSet::from([lane]));
         }
-        let mut unserved = std::mem::take(&mut self.flushes.unserved);
-        unserved.retain(|_, goals| self.lacks_any(goals));
+        self.call_served()
+    }
+
+    /// Calls those who have their changes.
+    pub(super) fn call_served(&mut self) -> Calls {
+        let (mut unserved, mut calls) =
+            (std::mem::take(&mut self.flushes.unserved), Calls::default());
+        unserved.retain(|goals, crowd| {
+            let lacks = self.lacks_any(goals);
+            if !lacks && crowd.asleep > 0 {
+                calls.0.push((Arc::clone(&crowd.bell), true));
+            }
+            lacks
+        });
         self.flushes.unserved = unserved;
+        calls
+    }
+
+    /// Calls threads that can go on now, one for logs that share changes; none for logs that others are writing or for which others
+    /// wait for company, nor where a thread is awake that waits for them: each goes on with them or calls others when it leaves.
+    pub(super) fn call(&mut self) -> Calls {
+        let (mut unserved, mut calls) =
+            (std::mem::take(&mut self.flushes.unserved), Calls::default());
+        let lanes_of = |goals: &Goals| {
+            let lacks =
+                |&&(lane, id): &&(usize, TransactionId)| self.lanes[lane].state.durable < id;
+            self.closure(goals.iter().filter(lacks).map(|(lane, _)| *lane))
+        };
+        let is_awake = |crowd: &Crowd| crowd.awake + crowd.called > 0;
+        if unserved.values().all(is_awake) {
+            self.flushes.unserved = unserved;
+            return calls;
+        }
+        let awake = unserved.iter().filter(|(_, crowd)| is_awake(crowd));
+        let mut busy: BTreeSet<usize> = awake.flat_map(|(goals, _)| lanes_of(goals)).collect();
+        let is_busy = |lane: &Lane| lane.state.working || lane.company.expected.is_some();
+        busy.extend((0..self.lanes.len()).filter(|lane| is_busy(&self.lanes[*lane])));
+        for (goals, crowd) in unserved.iter_mut().filter(|(_, crowd)| !is_awake(crowd)) {
+            let lanes = lanes_of(goals);
+            if lanes.is_disjoint(&busy) {
+                busy.extend(lanes);
+                crowd.called = 1;
+                calls.0.push((Arc::clone(&crowd.bell), false));
+            }
+        }
+        self.flushes.unserved = unserved;
+        calls
+    }
+
+    /// Calls all: a log has ended.
+    pub(super) fn call_all(&mut self) -> Calls {
+        let asleep = self.flushes.unserved.values_mut().filter(|crowd| crowd.asleep > 0);
+        let calls = asleep.map(|crowd| {
+            crowd.called = crowd.asleep;
+            (Arc::clone(&crowd.bell), true)
+        });
+        Calls(calls.collect())
+    }
+
+    /// Until when whoever would write these logs now sleeps first, because others may join their next transactions: until as many
+    /// wait for them as when a flush served some last. Whoever makes the number full writes the logs, so that nobody is woken for it.
+    pub(super) fn company_until(&mut self, lanes: &BTreeSet<usize>) -> Option<Instant> {
+        let first = *lanes.first()?;
+        if !self.is_any_wanted(lanes) {
+            return None;
+        }
+        let waiting = self.waiting_for(lanes);
+        let known = lanes.iter().map(|lane| self.lanes[*lane].company.waiters).max().unwrap_or(0);
+        let company = &mut self.lanes[first].company;
+        if let Some(until) = company.expected {
+            let is_full = waiting >= known;
+            if is_full {
+                company.in_vain = 0;
+            }
+            if is_full || until <= Instant::now() {
+                lanes.iter().for_each(|lane| self.lanes[*lane].company.expected = None);
+                return None;
+            }
+            return Some(until);
+        }
+        let patience = self.flushes.patience();
+        if patience.is_zero() || waiting >= known {
+            return None;
+        }
+        let in_vain = company.in_vain;
+        company.in_vain = (in_vain + 1) % TURNS;
+        if in_vain >= MOST_IN_VAIN {
+            return None;
+        }
+        let until = Some(Instant::now() + patience);
+        lanes.iter().for_each(|lane| self.lanes[*lane].company.expected = until);
+        until
     }
 }
 
 impl<D: WriteBlocks> Journal<D> {
-    /// Begins to wait for transactions, which are wanted already. A commit that waits for company is told if there is enough of it.
+    /// Begins to wait for transactions, which are wanted already.
     pub(super) fn begin_to_wait(
         &self,
         shared: &mut Shared,
         goals: &[(usize, TransactionId)],
     ) -> Waiter<'_, D> {
-        let flushes = &mut shared.flushes;
-        let number = flushes.next_waiter;
-        flushes.next_waiter += 1;
-        flushes.unserved.insert(number, goals.to_vec());
-        let is_full = |(lane, _): &(usize, TransactionId)| {
-            let expected = shared.lanes[*lane].company.expected;
-            expected.is_some_and(|count| shared.waiting_for(&BTreeSet::from([*lane])) >= count)
-        };
-        if goals.iter().any(is_full) {
-            self.company.notify_all();
-        }
-        Waiter { journal: self, number }
-    }
-
-    /// Waits a little until as many wait for changes of some logs as when a flush served some last. Returns whether it waited.
-    pub(super) fn let_others_join(&self, lanes: &BTreeSet<usize>) -> bool {
-        let Some(&first) = lanes.first() else { return false };
-        let mut shared = self.lock();
-        let known = lanes.iter().map(|lane| shared.lanes[*lane].company.waiters).max().unwrap_or(0);
-        let patience = shared.flushes.patience();
-        let lacks = |shared: &Shared| shared.waiting_for(lanes) < known;
-        if patience.is_zero() || !lacks(&shared) {
-            return false;
-        }
-        let company = &mut shared.lanes[first].company;
-        let in_vain = company.in_vain;
-        company.in_vain = (in_vain + 1) % TURNS;
-        if in_vain >= MOST_IN_VAIN {
-            return false;
-        }
-        let until = Instant::now() + patience;
-        lanes.iter().for_each(|lane| shared.lanes[*lane].company.expected = Some(known));
-        while lacks(&shared) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            // Woken by whoever makes the number full, not by each who comes.
-            let waited = self.company.wait_timeout(shared, left);
-            shared = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        lanes.iter().for_each(|lane| shared.lanes[*lane].company.expected = None);
-        if !lacks(&shared) {
-            shared.lanes[first].company.in_vain = 0;
-        }
-        true
+        let crowd = shared.flushes.unserved.entry(goals.to_vec()).or_default();
+        crowd.awake += 1;
+        let bell = Arc::clone(&crowd.bell);
+        Waiter { journal: self, goals: goals.to_vec(), bell }
     }
 
     /// Lets others go first that are about to ask for a flush; `turns` counts how often.
@@ -171,37 +287,37 @@ mod tests {
         Journal::open(device).expect("it is new")
     }
 
-    /// Somebody who waited once and seldom comes back keeps nobody waiting: of sixteen commits without him, three wait.
+    /// Somebody who waited once and seldom comes back keeps nobody waiting: of sixteen commits without him, three wait. Whoever makes
+    /// the number full goes on at once, and then the next ones wait again.
     #[test]
     fn few_commits_wait_in_vain() {
         let journal = journal();
-        {
-            let shared = &mut journal.lock();
-            shared.flushes.took = Duration::from_millis(2);
-            shared.lanes[0].company.waiters = 2;
-        }
+        let mut shared = journal.lock();
+        shared.flushes.took = Duration::from_secs(100);
+        shared.lanes[0].company.waiters = 2;
+        shared.lanes[0].state.running.superblock = true;
+        let last = (0, shared.lanes[0].state.last());
+        shared.want(&[last]);
         let lanes = BTreeSet::from([0]);
-        let alone = || (0..32).filter(|_| journal.let_others_join(&lanes)).count();
-        assert_eq!(alone(), 6);
-        // Whoever comes while a commit waits is found, and the next ones wait again.
-        journal.lock().lanes[0].company.waiters = 1;
-        let last = (0, journal.lock().lanes[0].state.last());
-        journal.lock().flushes.took = Duration::from_secs(100);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                while journal.lock().lanes[0].company.expected.is_none() {
-                    thread::yield_now();
-                }
-                let waiter = journal.begin_to_wait(&mut journal.lock(), &[last]);
-                // Served, as soon as the commit has seen him.
-                while journal.lock().lanes[0].company.expected.is_some() {
-                    thread::yield_now();
-                }
-                drop(waiter);
-            });
-            assert!(journal.let_others_join(&lanes));
-        });
-        assert_eq!(journal.lock().lanes[0].company.in_vain, 0);
+        let first = journal.begin_to_wait(&mut shared, &[last]);
+        let waits = |shared: &mut Shared| {
+            let waits = shared.company_until(&lanes).is_some();
+            // Nobody came.
+            if waits {
+                shared.lanes[0].company.expected = Some(Instant::now());
+                assert!(shared.company_until(&lanes).is_none());
+            }
+            waits
+        };
+        assert_eq!((0..32).filter(|_| waits(&mut shared)).count(), 6);
+        let until = shared.company_until(&lanes);
+        assert!(until.is_some());
+        assert_eq!(shared.company_until(&lanes), until);
+        let second = journal.begin_to_wait(&mut shared, &[last]);
+        assert_eq!(shared.company_until(&lanes), None);
+        assert_eq!((shared.lanes[0].company.in_vain, shared.lanes[0].company.expected), (0, None));
+        drop(shared);
+        drop((first, second));
         assert!(journal.lock().flushes.unserved.is_empty());
     }
 
@@ -226,7 +342,7 @@ mod tests {
         let mut shared = journal.lock();
         let last = shared.lanes[0].state.last();
         let waiters = [last, last.next()].map(|id| journal.begin_to_wait(&mut shared, &[(0, id)]));
-        shared.note_served(&BTreeSet::from([0]));
+        shared.note_served(&BTreeSet::from([0])).ring();
         assert_eq!((shared.lanes[0].company.waiters, shared.flushes.unserved.len()), (2, 1));
         drop(shared);
         drop(waiters);

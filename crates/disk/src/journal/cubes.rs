@@ -86,8 +86,8 @@ impl<D: WriteBlocks> Journal<D> {
         if let Some(lane) = own {
             shared.end_lanes([lane], why);
         }
-        drop(shared);
-        self.changed.notify_all();
+        let calls = shared.call_all();
+        self.wake(shared, calls);
         own.is_some()
     }
 
@@ -112,8 +112,8 @@ impl<D: WriteBlocks> Journal<D> {
                 continue;
             }
             shared.end_lanes([lane], why);
-            drop(shared);
-            self.changed.notify_all();
+            let calls = shared.call_all();
+            self.wake(shared, calls);
             return Ok(true);
         }
     }

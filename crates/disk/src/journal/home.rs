@@ -32,9 +32,11 @@ impl<D: WriteBlocks> Journal<D> {
             self.flush_all(lanes, "flushing what went home")?;
             self.write_home(&records)?;
         }
-        self.lock().lanes[lane].state.end_homing();
+        let mut shared = self.lock();
+        shared.lanes[lane].state.end_homing();
         // Flushes that came meanwhile made something durable now.
-        self.changed.notify_all();
+        let calls = shared.call_served();
+        self.wake(shared, calls);
         self.flush_all(lanes, "flushing what went home")?;
         let (start, id) = homeward.tail;
         log.write_superblock(&self.device, id.sequence(), start, 0)?;

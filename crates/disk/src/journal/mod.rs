@@ -68,6 +68,7 @@ pub use state::TransactionId;
 pub use takeover::take_over;
 pub use tx::JournalTx;
 
+use company::Calls;
 use handles::Handles;
 use shared::Shared;
 
@@ -97,10 +98,8 @@ pub struct Journal<D> {
     /// The primary superblock of the device, as long as it is never logged. Held while it is written, so that an older one never
     /// replaces a newer one.
     superblock_writes: Mutex<[u8; Superblock::SIZE]>,
-    /// Told whenever a turn of work or a flush ends.
+    /// Told whenever a turn of work or a flush ends, if somebody waits for that.
     changed: Condvar,
-    /// Told when as many wait for their changes as a commit waits for.
-    company: Condvar,
     /// Writes of data that have ended.
     data_writes: AtomicU64,
     /// Room for what is written to a log next.
@@ -316,7 +315,7 @@ impl<D: WriteBlocks> Journal<D> {
         goals: impl FnOnce(&Shared) -> Vec<(usize, TransactionId)>,
         data_writes: u64,
     ) -> Result<(), JournalError> {
-        let (goals, _waiter) = {
+        let (goals, waiter) = {
             let mut shared = self.lock();
             let goals = goals(&shared);
             shared.want(&goals);
@@ -340,14 +339,18 @@ impl<D: WriteBlocks> Journal<D> {
                     return Ok(());
                 }
                 // With no log to write, a flush covers the data; so does one that others wait for.
+                let calls = shared.call();
                 drop(shared);
+                calls.ring();
                 self.flush_all(&BTreeSet::new(), "flushing data")?;
                 shared = self.lock();
                 continue;
             }
             let lanes = shared.closure(left);
-            if lanes.iter().any(|&lane| shared.lanes[lane].state.working) {
-                shared = self.wait(shared);
+            let is_busy = lanes.iter().any(|&lane| shared.lanes[lane].state.working);
+            let until = if is_busy { None } else { shared.company_until(&lanes) };
+            if is_busy || until.is_some() {
+                shared = waiter.sleep(shared, until);
                 continue;
             }
             shared = self.turn(shared, &lanes, |journal| journal.step(&lanes, &goals))?;
@@ -392,8 +395,21 @@ impl<D: WriteBlocks> Journal<D> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, shared: MutexGuard<'a, Shared>) -> MutexGuard<'a, Shared> {
-        self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner)
+    fn wait<'a>(&self, mut shared: MutexGuard<'a, Shared>) -> MutexGuard<'a, Shared> {
+        shared.waiting += 1;
+        let mut shared = self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);
+        shared.waiting -= 1;
+        shared
+    }
+
+    /// Gives the lock back, and wakes those who wait for the end of work, and those who are called.
+    fn wake(&self, shared: MutexGuard<'_, Shared>, calls: Calls) {
+        let is_awaited = shared.waiting > 0;
+        drop(shared);
+        if is_awaited {
+            self.changed.notify_all();
+        }
+        calls.ring();
     }
 
     /// Blocks of which a range of bytes has a part.

@@ -100,6 +100,7 @@ impl<D: WriteBlocks> Journal<D> {
             superblock: None,
             superblock_due: false,
             flushes: Flushes::default(),
+            waiting: 0,
             checkpoints: 0,
             data_durable: 0,
             commit_time,
@@ -116,7 +117,6 @@ impl<D: WriteBlocks> Journal<D> {
             shared: Mutex::new(shared),
             superblock_writes: Mutex::new(superblock),
             changed: Condvar::new(),
-            company: Condvar::new(),
             data_writes: AtomicU64::new(0),
             gathered: Mutex::default(),
         })

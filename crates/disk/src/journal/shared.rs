@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use floe_ext4::inode_table::desc_place;
 use floe_format::ext::superblock::Superblock;
@@ -10,6 +10,7 @@ use floe_format::native::lot::{LotRecord, lot_groups};
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 use floe_sync::Arc;
 
+use super::company::{Crowd, Goals};
 use super::log::Log;
 use super::state::{Image, Images, State, TransactionId};
 
@@ -47,8 +48,8 @@ impl Lane {
 pub(super) struct Company {
     /// Threads that waited when a flush made some of them durable last, those that it served among them.
     pub(super) waiters: usize,
-    /// A commit waits until so many threads wait.
-    pub(super) expected: Option<usize>,
+    /// Until when a commit waits for others.
+    pub(super) expected: Option<Instant>,
     /// Commits since one waited for others with success, in turns of some.
     pub(super) in_vain: u32,
 }
@@ -70,13 +71,10 @@ pub(super) struct Flushes {
     pub(super) done: u64,
     /// Those that run, by number, with the logs for which each was begun; none: for all.
     pub(super) running: BTreeMap<u64, BTreeSet<usize>>,
-    /// Threads that wait for its end, to flush what it does not cover.
-    pub(super) waiting: usize,
     /// Time that the last one took.
     pub(super) took: Duration,
-    /// The transactions that each thread waits for, as long as one of them is not durable.
-    pub(super) unserved: BTreeMap<u64, Vec<(usize, TransactionId)>>,
-    pub(super) next_waiter: u64,
+    /// Threads that wait for transactions of which one at least is not durable.
+    pub(super) unserved: BTreeMap<Goals, Crowd>,
     /// A failed one ends all journals of the device, and is never tried again (rule R10).
     pub(super) failed: Option<String>,
 }
@@ -93,6 +91,8 @@ pub(super) struct Shared {
     pub(super) superblock_due: bool,
     pub(super) lock: Lock,
     pub(super) flushes: Flushes,
+    /// Threads that wait for the end of a turn of work or of a flush, but for those that wait for their transactions.
+    pub(super) waiting: usize,
     /// Checkpoints that were begun.
     pub(super) checkpoints: u64,
     /// Writes of data that a flush has covered.
