@@ -98,6 +98,13 @@ pub trait Tx {
         false
     }
 
+    /// As [`Tx::revoke`], where that is needed: for blocks of which few are changed in transactions.
+    fn revoke_logged(&mut self, run: BlockRun) {
+        if self.is_logged(run) {
+            self.revoke(run);
+        }
+    }
+
     /// Whether structures with a wrong checksum are refused. A change writes a new checksum over
     /// the whole structure, so without this it would hide the damage. Repairs read what is damaged,
     /// and do without.

@@ -146,7 +146,7 @@ pub use floe_disk::volume::ErrorCode;
 pub use floe_ext4::files::{Attribute, Timestamp};
 pub use image::Image;
 pub use live::Live;
-pub use memory::{Above, Deed, Facts, Handle, Limits, Lower, MemFs, NullDisk, Quotas};
+pub use memory::{Above, Carried, Deed, Facts, Handle, Limits, Lower, MemFs, NullDisk, Quotas};
 pub use op::{Applied, Op, OpKind, Place};
 pub use store::{SeekFor, Space, Store};
 

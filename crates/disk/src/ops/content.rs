@@ -210,7 +210,7 @@ impl Op<'_> {
     ) -> Result<(), OpError> {
         let size = u64::from(self.volume.geometry().block_size);
         let end = (at + from.len() as u64).div_ceil(size);
-        let logs_all = self.volume.logs_content || self.volume.fs.space.logs_data(block);
+        let logs_all = self.volume.fs.space.logs_data(block);
         let mut is_logged = |from: u64, to: u64| {
             logs_all || self.tx.is_logged(BlockRun::new(BlockNr(from), to - from))
         };

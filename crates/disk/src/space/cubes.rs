@@ -29,6 +29,8 @@ pub(super) struct Cubes {
     limits: BTreeMap<u32, u64>,
     /// Cubes whose journal logs the content of files, too.
     logs_data: BTreeSet<u32>,
+    /// All content of files is logged, for now.
+    logs_all: bool,
     /// Directories of cubes, by cube; those of damaged sub-superblocks are unknown.
     tops: BTreeMap<u32, InodeNr>,
     /// Journals of cubes that have their own: inode, and blocks of the file.
@@ -256,10 +258,14 @@ impl Pool {
         }
     }
 
+    pub(crate) const fn log_all_data(&mut self, logs: bool) {
+        self.cubes.logs_all = logs;
+    }
+
     /// Whether content in a block is logged.
     pub(crate) fn logs_data(&self, block: BlockNr) -> bool {
-        if self.cubes.logs_data.is_empty() {
-            return false;
+        if self.cubes.logs_all || self.cubes.logs_data.is_empty() {
+            return self.cubes.logs_all;
         }
         let group = self.groups.geometry().group_of(block);
         group.is_some_and(|group| self.cubes.logs_data.contains(&self.cube_of_group(group)))

@@ -197,6 +197,7 @@ impl Pool {
     pub(crate) fn release_data(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal> {
         self.refuse_system(run)?;
         self.open_regions_of(tx, run)?;
+        tx.revoke_logged(run);
         let (mut at, end) = (run.start, run.end());
         while at < end {
             let geo = self.groups.geometry();
@@ -208,15 +209,10 @@ impl Pool {
                     self.free_clusters += freed;
                     self.held.hold_blocks(self.groups.geometry(), part);
                 }
-                Err(Refusal::Checksum(_)) => {
-                    self.damaged.insert(group);
-                }
+                Err(Refusal::Checksum(_)) => drop(self.damaged.insert(group)),
                 Err(refusal) => return Err(refusal),
             }
             at = stop;
-        }
-        if tx.is_logged(run) {
-            tx.revoke(run);
         }
         Ok(())
     }

@@ -50,8 +50,6 @@ pub struct Volume {
     pub(crate) stopped: bool,
     /// Blocks that an operation may change.
     pub(crate) most_changed: usize,
-    /// Content of files goes through transactions.
-    pub(crate) logs_content: bool,
     /// Blocks that the last operation changed.
     pub(crate) last_changed: usize,
     /// The superblock said that the file system was clean when it was opened.
@@ -214,7 +212,6 @@ impl Volume {
             cutting: BTreeSet::new(),
             stopped: false,
             most_changed,
-            logs_content: false,
             last_changed: 0,
             was_clean,
             enforced: Vec::new(),
@@ -274,7 +271,7 @@ impl Volume {
     /// Says whether [`Volume::write`] puts content into the transaction, as blocks that it changes, instead of in its place on the
     /// device. Content in blocks that the log has a copy of goes into the transaction in any case.
     pub const fn log_content(&mut self, logs: bool) {
-        self.logs_content = logs;
+        self.fs.space.log_all_data(logs);
     }
 
     /// Blocks that an operation may change.

@@ -16,7 +16,7 @@ use crate::FsError;
 use crate::cubes::Gates;
 use crate::directory::NameHash;
 use crate::disk::{ChangeError, Disk};
-use crate::memory::{Above, Deed, Facts, Lower, Quotas};
+use crate::memory::{Above, Carried, Deed, Facts, Lower, Quotas};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{Space, Store};
 
@@ -115,8 +115,8 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
         writes.into_iter().take_while(is_written).collect()
     }
 
-    fn make(&self, deeds: &[Deed<'_>], ahead: Vec<DataWrite>) -> (usize, Result<(), FsError>) {
-        let made = match self.make_some(deeds, ahead) {
+    fn make(&self, deeds: &[Deed<'_>], content: Carried) -> (usize, Result<(), FsError>) {
+        let made = match self.make_some(deeds, content) {
             Ok(made) => made,
             Err(error) => return (0, Err(error)),
         };
@@ -175,7 +175,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
 
     /// Makes changes in one transaction of the journal, up to the first that needs more than is left of it or that is
     /// refused. Returns how many were made.
-    fn make_some(&self, deeds: &[Deed<'_>], ahead: Vec<DataWrite>) -> Result<usize, FsError> {
+    fn make_some(&self, deeds: &[Deed<'_>], content: Carried) -> Result<usize, FsError> {
         if let Disk::Direct { .. } = self.disk {
             return Ok(0);
         }
@@ -183,13 +183,13 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         let cube = deeds.first().map_or(0, |deed| self.gates.of_inode(deed.home()));
         // Nobody discards anything before the change is made.
         work.volume.hold_free_blocks(cube, false);
-        let data = WrittenAhead::new(self.disk, ahead);
+        let data = WrittenAhead::new(self.disk, content.ahead);
         if let Some(why) = &work.ended {
             return Err(FsError::Ended(why.clone()));
         }
         self.faults.judge()?;
         let volume = &mut work.volume;
-        volume.log_content(self.logs_content(deeds));
+        volume.log_content(content.is_awaited && self.logs_content(deeds));
         let usual_blocks = volume.most_changed_blocks();
         // All are changes of one cube; together they may take no more of its own journal than one may.
         let most_blocks = usual_blocks.min(volume.share_of_journal(cube));

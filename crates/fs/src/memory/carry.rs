@@ -8,7 +8,7 @@ use floe_format::InodeNr;
 use super::ends::Unsettled;
 use super::flush::{Batch, Choice, PAGES_PER_BATCH, RECORDS_PER_BATCH, Step};
 use super::losses::Losses;
-use super::lower::{Deed, Lower};
+use super::lower::{Carried, Deed, Lower};
 use super::record::{Action, Record};
 use super::{MemFs, State, Turn};
 use crate::FsError;
@@ -119,7 +119,7 @@ impl<L: Lower> MemFs<L> {
             let (made, done) = {
                 let _changing =
                     self.changing_below(deeds.get(at).map_or(InodeNr::ROOT, Deed::home));
-                self.lower.make(stretch, ahead)
+                self.lower.make(stretch, Carried { ahead, is_awaited: batch.is_awaited })
             };
             at += made;
             let Err(error) = done else { continue };

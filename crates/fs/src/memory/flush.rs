@@ -38,6 +38,8 @@ pub(super) struct Batch {
     born: BTreeSet<InodeNr>,
     /// Inodes to compare with the disk afterwards.
     compared: Vec<InodeNr>,
+    /// Somebody waits until it is durable.
+    pub(super) is_awaited: bool,
 }
 
 pub(super) enum Step {
@@ -76,6 +78,7 @@ impl Pending {
             touched: BTreeSet::new(),
             born: BTreeSet::new(),
             compared: choice.settle,
+            is_awaited: choice.only,
         };
         for stamp in &choice.records {
             let Some(record) = self.log.remove(*stamp) else { continue };

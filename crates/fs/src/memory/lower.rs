@@ -87,9 +87,17 @@ pub trait Lower: Store {
     }
 
     /// Makes changes in their order: all, or those before the first that cannot be made, or fewer. The first one is made
-    /// or refused. Returns how many were made, and why the next one was refused, if it was. `ahead` is what
-    /// [`Lower::write_ahead`] wrote of them.
-    fn make(&self, deeds: &[Deed<'_>], ahead: Vec<DataWrite>) -> (usize, Result<(), FsError>);
+    /// or refused. Returns how many were made, and why the next one was refused, if it was.
+    fn make(&self, deeds: &[Deed<'_>], content: Carried) -> (usize, Result<(), FsError>);
+}
+
+/// The content of files that changes bring.
+#[derive(Debug, Default)]
+pub struct Carried {
+    /// Its part that [`Lower::write_ahead`] wrote.
+    pub ahead: Vec<DataWrite>,
+    /// Somebody waits until it is durable, so that what is little goes through the log.
+    pub is_awaited: bool,
 }
 
 /// The file system in memory above a disk that looks after a cube. Nobody is inside the cube meanwhile.

@@ -75,7 +75,7 @@ use evict::{Kept, Share};
 use extended::Extended;
 pub use losses::Handle;
 use losses::LateErrors;
-pub use lower::{Above, Deed, Facts, Lower};
+pub use lower::{Above, Carried, Deed, Facts, Lower};
 use mnode::{Lists, Mnode, Names};
 pub use null_disk::NullDisk;
 use own::{Logged, Own};

@@ -7,14 +7,14 @@ mod cubes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use floe_disk::ops::{DataWrite, NewInode, Reserved};
+use floe_disk::ops::{NewInode, Reserved};
 use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 use floe_format::ext::superblock::Superblock;
 use floe_sync::{Alone, Arc, Entered, Slots};
 
-use super::lower::{Deed, Facts, Lower};
+use super::lower::{Carried, Deed, Facts, Lower};
 use crate::cubes::Gates;
 use crate::directory::{Directory, Entry, NameHash};
 use crate::op::{Applied, Op, OpKind, Place};
@@ -252,7 +252,7 @@ impl Lower for NullDisk {
         self.tables_mut().reserved.remove(&inode);
     }
 
-    fn make(&self, deeds: &[Deed<'_>], _ahead: Vec<DataWrite>) -> (usize, Result<(), FsError>) {
+    fn make(&self, deeds: &[Deed<'_>], _content: Carried) -> (usize, Result<(), FsError>) {
         let one = |deed: &Deed<'_>| match deed {
             Deed::Apply(op) | Deed::Erase(op, _) => self.apply(op).map(drop),
             Deed::Create(op, reserved) => {

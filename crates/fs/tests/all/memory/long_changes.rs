@@ -5,7 +5,8 @@ use anyhow::Result;
 use floe_blockdev::MemDevice;
 use floe_format::InodeNr;
 use floe_fs::{
-    Deed, Disk, FsError, Limits, Live, Lower, NewInode, Op, OpKind, Place, Reserved, Store as _,
+    Carried, Deed, Disk, FsError, Limits, Live, Lower, NewInode, Op, OpKind, Place, Reserved,
+    Store as _,
 };
 
 use super::acts::{Act, find, run};
@@ -41,7 +42,7 @@ fn last_number_first(device: &MemDevice, path: &str, count: usize, least_blocks:
         let last = *all.iter().rfind(of_group).unwrap();
         let blocks = (last.inode.0 - all[0].inode.0) / 16;
         assert!(blocks > least_blocks, "{blocks} blocks of the table");
-        let (made, done) = live.make(&[creation(directory, b"last", last)], Vec::new());
+        let (made, done) = live.make(&[creation(directory, b"last", last)], Carried::default());
         assert!(made == 1 && done.is_ok(), "{blocks} blocks: {done:?}");
         let more = promised(&live, directory, count / 2);
         run(&live, 1, &Act::Create(format!("{path}/at-once"))).unwrap();

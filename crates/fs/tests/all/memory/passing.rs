@@ -91,12 +91,8 @@ impl Lower for Counting {
         self.disk.give_back(inode);
     }
 
-    fn make(
-        &self,
-        deeds: &[Deed<'_>],
-        ahead: Vec<floe_disk::ops::DataWrite>,
-    ) -> (usize, Result<(), FsError>) {
-        self.disk.make(deeds, ahead)
+    fn make(&self, deeds: &[Deed<'_>], content: floe_fs::Carried) -> (usize, Result<(), FsError>) {
+        self.disk.make(deeds, content)
     }
 }
 
