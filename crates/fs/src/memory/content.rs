@@ -9,7 +9,7 @@
 use floe_sync::atomic::{Ordering, fence};
 use floe_sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::pages::{Locked, PAGE, PAGE_BYTES, Page, Pages};
+use super::pages::{Locked, MOST_KEPT, PAGE, PAGE_BYTES, Page, Pages};
 use super::status::Length;
 use crate::store::SeekFor;
 use crate::{FsError, Timestamp};
@@ -228,6 +228,7 @@ impl Content {
                 let seen = length.version().seen();
                 read_below(valid, at, part, below)?;
                 let (chunks, _) = part.as_chunks::<PAGE>();
+                let chunks = if count > MOST_KEPT { &[] } else { chunks };
                 for (index, chunk) in (index..).zip(chunks) {
                     kept += self.keep(length, seen, index, chunk);
                 }

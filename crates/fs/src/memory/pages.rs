@@ -17,6 +17,10 @@ pub(crate) const PAGE_BYTES: u64 = if cfg!(feature = "shuttle") { 32 } else { 40
 pub(crate) const PAGE: usize = PAGE_BYTES as usize;
 const WORDS: usize = PAGE / 8;
 
+/// Pages that are kept of those that a read brings at once. Whoever reads more has a cache, as the kernel has in front of a mount,
+/// or a buffer of his own; to keep them here, too, takes that memory again, and longer than to read them.
+pub(crate) const MOST_KEPT: u64 = 16;
+
 /// Slots of a leaf, and cells of a file.
 const SLOTS: usize = 4;
 /// Children of an inner node.

@@ -171,3 +171,26 @@ fn length(size_bytes: u64) -> Length {
     };
     Status::new(&attributes, u64::MAX).length
 }
+
+/// A read of many pages leaves none behind, one of few does; a page that was written comes from memory among the others.
+#[test]
+fn large_reads_are_not_kept() {
+    let bytes = 64 * PAGE_BYTES;
+    let length = length(bytes);
+    let content = Content::new(bytes);
+    let below = |_: u64, into: &mut [u8]| {
+        into.fill(1);
+        Ok(into.len())
+    };
+    let write =
+        Write { offset_bytes: 40 * PAGE_BYTES, bytes: &[2], grows: false, disk_bytes: bytes };
+    assert!(content.write(&length, write, &below).unwrap().0);
+    for (pages, wanted) in [(MOST_KEPT + 1, 0), (MOST_KEPT, MOST_KEPT), (64, 0)] {
+        let mut into = vec![0; (pages * PAGE_BYTES) as usize];
+        let (len, kept) = content.read(&length, 0, &mut into, &below).unwrap();
+        assert_eq!((len, kept), (into.len(), wanted));
+        let written = 40 * PAGE_BYTES as usize;
+        assert!(into.iter().enumerate().all(|(at, byte)| *byte == 1 + u8::from(at == written)));
+    }
+    assert_eq!(content.kept_pages(), MOST_KEPT + 1);
+}
