@@ -82,6 +82,7 @@ impl Pending {
         };
         for stamp in &choice.records {
             let Some(record) = self.log.remove(*stamp) else { continue };
+            self.moves.remove(stamp);
             match &record.action {
                 // Whoever replaces a file wants the old content or the new one.
                 Action::Rename { moved, replaced: Some(_), .. } => {
@@ -384,7 +385,7 @@ impl<L: Lower> MemFs<L> {
     ) -> Result<(), FsError> {
         let inodes: Vec<InodeNr> = inodes.into_iter().collect();
         self.flush_batch(turn, |state, pending| {
-            let records = plan(&pending.log, inodes.iter().copied());
+            let records = pending.plan_with_moves(&inodes);
             let waits = |inode: &InodeNr| {
                 pending.log.concerns(*inode)
                     || state.get(*inode).is_some_and(Mnode::is_dirty)

@@ -190,6 +190,7 @@ impl Pending {
         records.sort_unstable_by_key(|(stamp, _)| *stamp);
         for (stamp, record) in records {
             self.take(state, &record);
+            self.note_move(state, stamp, &record);
             self.log.insert(stamp, record);
         }
         // Whether there is content indeed is found out by who flushes: here the caller may have its locks.

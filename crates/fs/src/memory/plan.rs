@@ -24,11 +24,14 @@ use crate::by_number::ByNumber;
 /// The changes that concern one of `mnodes`, and all on which they depend: in the order of their stamps they can be applied
 /// to the disk before all others.
 pub(crate) fn plan(log: &Log, mnodes: impl IntoIterator<Item = InodeNr>) -> BTreeSet<Stamp> {
+    plan_until(log, mnodes.into_iter().map(|mnode| (mnode, log.last())).collect())
+}
+
+/// The same, for the changes of each mnode up to a stamp.
+pub(crate) fn plan_until(log: &Log, mut due: Vec<(InodeNr, Stamp)>) -> BTreeSet<Stamp> {
     let mut chosen = BTreeSet::new();
     // Up to which stamp the changes of an mnode are chosen.
     let mut done: ByNumber<InodeNr, Stamp> = ByNumber::default();
-    let mut due: Vec<(InodeNr, Stamp)> =
-        mnodes.into_iter().map(|mnode| (mnode, log.last())).collect();
     while let Some((mnode, until)) = due.pop() {
         let from = done.insert(mnode, until);
         if let Some(from) = from.filter(|from| *from >= until) {

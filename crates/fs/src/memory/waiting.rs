@@ -14,7 +14,8 @@ use super::log::Log;
 use super::mnode::Mnode;
 use super::own::Pool;
 use super::pages::PAGE_BYTES;
-use super::record::Record;
+use super::plan::plan_until;
+use super::record::{Action, Record, Stamp};
 use super::room::{Cost, Room};
 use super::{Limits, State};
 
@@ -30,6 +31,8 @@ pub(crate) struct Pending {
     /// Promised numbers that came and went.
     pub(crate) returned: Vec<InodeNr>,
     pub(crate) deletions: Deletions,
+    /// Changes that moved directories; some of them may have gone.
+    pub(crate) moves: BTreeSet<Stamp>,
     /// A batch is on its way to the disk.
     pub(crate) flying: bool,
 }
@@ -105,6 +108,7 @@ impl Pending {
         self.log = Log::default();
         self.dirty.clear();
         self.deletions = Deletions::default();
+        self.moves.clear();
         self.unsettled.clear();
         self.flying = false;
     }
@@ -123,6 +127,35 @@ impl Pending {
     pub(crate) fn take(&mut self, state: &State, record: &Record) {
         self.room.take(&Cost::of(record));
         count_name_bytes(state, record, 1);
+    }
+
+    /// Notes a change that moves a directory, which joins the log.
+    pub(crate) fn note_move(&mut self, state: &State, stamp: Stamp, record: &Record) {
+        let Action::Rename { moved, .. } = &record.action else { return };
+        if state.get(*moved).is_some_and(Mnode::is_directory) {
+            self.forget_moves(self.log.len());
+            self.moves.insert(stamp);
+        }
+    }
+
+    /// Forgets moves of directories that came and went, if more than so many are noted.
+    fn forget_moves(&mut self, most: usize) {
+        if self.moves.len() > most {
+            self.moves.retain(|stamp| self.log.get(*stamp).is_some());
+        }
+    }
+
+    /// The changes of inodes, with all on which they depend, and with each move of a directory: whoever makes a file durable finds
+    /// it by its name of then, although a directory above it was moved.
+    pub(crate) fn plan_with_moves(&mut self, inodes: &[InodeNr]) -> BTreeSet<Stamp> {
+        self.forget_moves(0);
+        let log = &self.log;
+        let moved = |stamp: &Stamp| match log.get(*stamp).map(|record| &record.action) {
+            Some(Action::Rename { moved, .. }) => Some((*moved, *stamp)),
+            _ => None,
+        };
+        let own = inodes.iter().map(|inode| (*inode, log.last()));
+        plan_until(log, self.moves.iter().filter_map(moved).chain(own).collect())
     }
 
     /// Gives that back.

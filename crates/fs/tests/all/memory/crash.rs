@@ -188,6 +188,7 @@ impl<'c> Told<'c> {
                     let path = format!("/{path}");
                     let seen = call.after.get(&path).context("it has a name")?;
                     self.judge_fsync(found, seen.inode, at, issued)
+                        .and_then(|()| self.judge_path(found, &path, seen.inode, at, issued))
                         .with_context(|| format!("fsync of {path}, call {at}"))?;
                 }
                 Act::Sync if acknowledged => {
@@ -230,6 +231,22 @@ impl<'c> Told<'c> {
         for name in then.keys().chain(now.keys()) {
             let same = then.get(name) == now.get(name) || touched(name);
             ensure!(same, "{name} leads to {:?}, not {:?}", now.get(name), then.get(name));
+        }
+        Ok(())
+    }
+
+    /// A path that was made durable leads where it led, if no later call changed that.
+    fn judge_path(
+        self,
+        found: &Tree,
+        path: &str,
+        inode: InodeNr,
+        at: usize,
+        issued: usize,
+    ) -> Result<()> {
+        let leads = |tree: &Tree| tree.get(path).map(|seen| seen.inode);
+        if self.possible(at, issued).all(|call| leads(&call.after) == Some(inode)) {
+            ensure!(leads(found) == Some(inode), "it leads to {:?}, not {inode}", leads(found));
         }
         Ok(())
     }

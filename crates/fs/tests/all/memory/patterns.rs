@@ -3,7 +3,7 @@
 use super::acts::Act;
 
 /// Patterns by name: calls, separated by semicolons.
-const PATTERNS: [(&str, &str); 6] = [
+const PATTERNS: [(&str, &str); 7] = [
     (
         "maildir",
         "mkdir a; mkdir b; sync; create a/c; write a/c 0 2500; fsync a/c; link a/c b/c; unlink a/c; \
@@ -29,6 +29,11 @@ const PATTERNS: [(&str, &str); 6] = [
         "directories that move",
         "mkdir a; mkdir a/b; mkdir a/b/c; mkdir b; mkdir c; sync; rename a/b b/b; rename a b/b/c/a; \
          fsync b/b/c; create b/b/c/a/a; rmdir c; fsync b",
+    ),
+    (
+        "a directory that is published",
+        "mkdir a; create a/c; write a/c 0 900; rename a b; fsync b/c; mkdir c; sync; create b/a; rename b c/b; \
+         write c/b/c 900 900; fsync c/b/c; rename c a; fsync a/b",
     ),
     (
         "what came and went",
