@@ -240,6 +240,9 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
                         let epoch = work.volume.end_epoch();
                         work.volume.durable(epoch);
                     }
+                    let values = work.volume.unused_values();
+                    drop(work);
+                    self.finish_values(values);
                     return Ok(value);
                 }
                 Err(ChangeError::Refused(OpError::NoSpace))
@@ -311,7 +314,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
                 if std::mem::take(&mut first) {
                     volume.truncate(tx, self.disk, caller, inode, size)
                 } else {
-                    volume.finish_orphan(tx, self.disk, caller, inode)
+                    volume.continue_cut(tx, self.disk, caller, inode)
                 }
             })?;
         }

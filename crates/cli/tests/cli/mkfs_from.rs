@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use floe_testkit::tree::{self, Tree};
-use floe_testkit::{Profile, build, kernel, oracle, tool};
+use floe_testkit::{Image, Profile, build, kernel, oracle, tool};
 
 use super::image_files::{Compared, bytes, comparable};
 use super::{floe, ran};
@@ -253,6 +253,61 @@ fn images_of_every_kind_are_copied() {
         ours.unmount().unwrap();
         theirs.unmount().unwrap();
     }
+}
+
+/// With the feature ea_inode, values that are large or fit nowhere else get inodes of their own: equal ones the same.
+#[test]
+fn large_values_of_attributes_are_copied() {
+    if let Err(reason) = tool::available().and_then(|()| kernel::mount_available()) {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let scratch = tool::scratch("floe-values-").unwrap();
+    let source = Image::empty(64 << 20).unwrap();
+    build::mke2fs(source.path(), &["-q", "-t", "ext4", "-O", "ea_inode"]).unwrap();
+    let theirs = kernel::Mounted::new(source.path(), "").unwrap();
+    let value = |bytes: usize| -> Vec<u8> { (0..bytes).map(|at| (at / 9) as u8).collect() };
+    for at in 0..40 {
+        let path = theirs.path().join(format!("file {at}"));
+        fs::write(&path, format!("content {at}")).unwrap();
+        let set = |name: &str, value: &[u8]| {
+            rustix::fs::setxattr(&path, name, value, rustix::fs::XattrFlags::empty()).unwrap();
+        };
+        set("user.shared", &value(10_000));
+        set("user.most", &[value(65_535), vec![at]].concat());
+        // Together more than a block; which of them moves out is free.
+        for part in 0..4 {
+            set(&format!("user.part{part}"), &vec![part; 900 + usize::from(at)]);
+        }
+    }
+    theirs.unmount().unwrap();
+    let theirs = kernel::Mounted::new(source.path(), "ro").unwrap();
+    let expected = tree_of(theirs.path());
+    let from = format!("dir:{}", theirs.path().display());
+    let features =
+        ["ea_inode", "ea_inode,inline_data,quota", "ea_inode,^extents,^64bit", "ea_inode,bigalloc"];
+    for (options, fit) in features.iter().flat_map(|one| [(one, "--fit"), (one, "-F")]) {
+        let image = scratch.path().join("image");
+        for block in ["1024", "4096"] {
+            let mut all = vec!["mkfs", "-q", "--from", &from, "-O", options, "-b", block, fit];
+            all.push(image.to_str().unwrap());
+            all.extend((fit != "--fit").then_some("64m"));
+            let ran = floe(&all);
+            assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{options} {block} {fit}");
+            clean(&image);
+            let checked = floe(&["check", image.to_str().unwrap()]);
+            assert_eq!(checked.code, 0, "{options} {block} {fit}: {}", checked.out);
+            let ours = kernel::Mounted::new(&image, "ro").unwrap();
+            let mounted = tree_of(ours.path());
+            for (path, expected) in &expected {
+                let is_same = mounted[path] == *expected;
+                assert!(is_same, "{options} {block} {fit}: {}", path.escape_ascii());
+            }
+            ours.unmount().unwrap();
+            fs::remove_file(&image).unwrap();
+        }
+    }
+    theirs.unmount().unwrap();
 }
 
 #[test]

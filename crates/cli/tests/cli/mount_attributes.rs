@@ -191,3 +191,145 @@ fn a_short_symlink_with_a_large_value_is_sound() {
     let checked = super::floe(&["check", image.path().to_str().unwrap()]);
     assert_eq!(checked.code, 0, "{}", checked.out);
 }
+
+/// Ways to make a file system in whose attributes large values fit.
+const WITH_VALUES: [&[&str]; 8] = [
+    &["-O", "ea_inode"],
+    &["-O", "ea_inode", "-I128"],
+    &["-O", "ea_inode", "-b1024"],
+    &["-O", "ea_inode,^metadata_csum"],
+    &["-O", "ea_inode,^has_journal"],
+    &["-O", "ea_inode,^extents,^64bit"],
+    &["-O", "ea_inode,bigalloc", "-C16384"],
+    &["-O", "ea_inode,quota"],
+];
+
+fn value(bytes: usize, seed: usize) -> Vec<u8> {
+    (0..bytes).map(|at| ((at + seed) / 5) as u8).collect()
+}
+
+/// The value of an attribute; empty if it is not there.
+fn read(path: &std::path::Path, name: &str) -> Vec<u8> {
+    let mut value = vec![0; 65_536];
+    match rustix::fs::lgetxattr(path, name, &mut value[..]) {
+        Ok(len) => value[..len].to_vec(),
+        Err(Errno::NODATA) => Vec::new(),
+        Err(error) => panic!("{name}: {error}"),
+    }
+}
+
+#[test]
+fn large_values_are_written_as_linux_reads_them() {
+    if !can_mount() || kernel::mount_available().is_err() {
+        return;
+    }
+    for options in WITH_VALUES {
+        for mount in [&["-o", "rw"][..], &["-o", "nodelalloc"]] {
+            let image = made(options);
+            let ours = Ours::new(image.path(), mount);
+            let at = |name: &str| ours.path().join(name);
+            for name in ["file", "other"] {
+                fs::write(at(name), b"content").unwrap();
+            }
+            fs::create_dir(at("dir")).unwrap();
+            // A target that lies in the inode is another test's: e2fsck reads it wrong.
+            symlink("t".repeat(70), at("link")).unwrap();
+            let set = |name: &str, attribute: &str, value: &[u8]| {
+                rustix::fs::lsetxattr(at(name), attribute, value, XattrFlags::empty()).unwrap();
+            };
+            set("file", "user.most", &value(65_536, 1));
+            set("file", "user.large", &value(9000, 2));
+            set("file", "user.small", b"small");
+            set("file", "user.large", &value(12_345, 3));
+            set("dir", "user.large", &value(12_345, 3));
+            set("link", "trusted.large", &value(6000, 4));
+            set("other", "user.gone", &value(20_000, 5));
+            set("other", "user.shrunk", &value(20_000, 6));
+            fs::hard_link(at("file"), at("hard")).unwrap();
+            removexattr(at("other"), "user.gone").unwrap();
+            set("other", "user.shrunk", b"now small");
+            let no = setxattr(at("file"), "user.large", b"x", XattrFlags::CREATE);
+            assert_eq!(no, Err(Errno::EXIST));
+            let expected = [
+                ("file", "user.most", value(65_536, 1)),
+                ("hard", "user.large", value(12_345, 3)),
+                ("hard", "user.small", b"small".to_vec()),
+                ("dir", "user.large", value(12_345, 3)),
+                ("link", "trusted.large", value(6000, 4)),
+                ("other", "user.gone", Vec::new()),
+                ("other", "user.shrunk", b"now small".to_vec()),
+            ];
+            let compare = |top: &std::path::Path, whose: &str| {
+                for (name, attribute, value) in &expected {
+                    let found = read(&top.join(name), attribute) == *value;
+                    assert!(found, "{options:?} {mount:?} {whose}: {name} {attribute}");
+                }
+            };
+            compare(ours.path(), "ours");
+            ours.unmount();
+            let told = oracle::e2fsck(&image).unwrap();
+            assert!(told.clean(), "{options:?} {mount:?}: {told:?}");
+            // Not every kernel counts quotas.
+            let Ok(theirs) = kernel::Mounted::new(image.path(), "") else {
+                let theirs = kernel::Mounted::new(image.path(), "ro").unwrap();
+                compare(theirs.path(), "Linux");
+                theirs.unmount().unwrap();
+                continue;
+            };
+            compare(theirs.path(), "Linux");
+            // Linux changes what Floe wrote.
+            removexattr(theirs.path().join("file"), "user.most").unwrap();
+            fs::remove_file(theirs.path().join("link")).unwrap();
+            theirs.unmount().unwrap();
+            let told = oracle::e2fsck(&image).unwrap();
+            assert!(told.clean(), "{options:?} {mount:?}, after Linux: {told:?}");
+            let ours = Ours::new(image.path(), &["-o", "ro"]);
+            assert!(read(&ours.path().join("hard"), "user.large") == value(12_345, 3));
+            ours.unmount();
+        }
+    }
+}
+
+/// Values of removed files and attributes give their space back before the unmount.
+#[test]
+fn space_of_large_values_comes_back_at_once() {
+    if !can_mount() {
+        return;
+    }
+    for options in WITH_VALUES {
+        for mount in [&["-o", "rw"][..], &["-o", "nodelalloc"]] {
+            let image = made(options);
+            let ours = Ours::new(image.path(), mount);
+            let path = ours.path().join("file");
+            // Its own block of the directory and of quota files stays.
+            fs::write(ours.path().join("kept"), b"content").unwrap();
+            let free = || {
+                let file_system = File::open(ours.path()).unwrap();
+                file_system.sync_all().unwrap();
+                let told = rustix::fs::fstatvfs(&file_system).unwrap();
+                (told.f_bfree, told.f_ffree)
+            };
+            let before = free();
+            fs::write(&path, b"content").unwrap();
+            for at in 0..8 {
+                let name = format!("user.{at}");
+                setxattr(&path, &*name, &value(30_000, at), XattrFlags::empty()).unwrap();
+            }
+            assert!(free().1 < before.1 - 8, "{options:?}: values are inodes");
+            removexattr(&path, "user.0").unwrap();
+            setxattr(&path, "user.1", b"small", XattrFlags::empty()).unwrap();
+            assert_eq!(before.1 - free().1, 7, "{options:?} {mount:?}: the file and six values");
+            fs::remove_file(&path).unwrap();
+            // A deletion waits for the next flush.
+            let is_back = (0..300).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                let after = free();
+                // Blocks that waiting changes had reserved come back, too.
+                after.0 >= before.0 && after.1 == before.1
+            });
+            assert!(is_back, "{options:?} {mount:?}: {before:?} and {:?}", free());
+            ours.unmount();
+            assert!(oracle::e2fsck(&image).unwrap().clean(), "{options:?} {mount:?}");
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 use floe_format::crc::Seed;
 use floe_format::ext::inode::{InodeFlags, OwnedInode, TimeField, Timestamp};
+use floe_format::ext::xattr::value_inode;
 use floe_format::native::backpointer::{self, Backpointer};
 use floe_format::{BlockNr, Geometry, InodeNr};
 
@@ -58,6 +59,8 @@ pub(super) struct NewInode {
     pub(super) backpointer: Option<Backpointer>,
     /// The bytes behind the extra fields; empty if there are none.
     pub(super) xattrs: Vec<u8>,
+    /// It holds a value of attributes: the value's hash, and its users.
+    pub(super) value: Option<(u32, u64)>,
 }
 
 impl NewInode {
@@ -80,6 +83,7 @@ impl NewInode {
             generation: 0,
             backpointer: None,
             xattrs: Vec::new(),
+            value: None,
         }
     }
 
@@ -100,6 +104,11 @@ impl NewInode {
             (TimeField::Creation, self.crtime),
         ] {
             inode.set_time(field, time);
+        }
+        if let Some((hash, users)) = self.value {
+            (inode.extra.atime_extra, inode.extra.ctime_extra) = (0, 0);
+            value_inode::set_stored_hash(&mut inode.base, hash);
+            value_inode::set_refcount(&mut inode.base, users);
         }
         let sectors = self.blocks * u64::from(form.block_size / 512);
         let is_huge = sectors >> 48 != 0;

@@ -4,11 +4,10 @@ use floe_ext4::map::file;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::inline_data::ATTRIBUTE_NAME;
 use floe_format::ext::inode::{InodeFlags, OwnedInode, TimeField};
-use floe_format::ext::xattr::value_inode::is_of_lustre;
 use floe_format::ext::xattr::{
-    self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_ENCRYPTION, INDEX_SYSTEM, MAX_VALUE_SIZE,
-    NewValue, NewXattr, XattrArea, XattrHeader, acl, split_name, value_inode, write_block,
-    write_block_checksum, write_inode,
+    self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_ENCRYPTION, INDEX_SYSTEM, NewValue, NewXattr,
+    XattrArea, XattrHeader, acl, split_name, value_inode, write_block, write_block_checksum,
+    write_inode,
 };
 use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, BlockRun, InodeNr};
@@ -18,7 +17,7 @@ use super::staged::Op;
 use super::{Caller, OpError};
 use crate::volume::Volume;
 
-const DAMAGED: OpError = OpError::Refused(Refusal::Damaged("an inode's attributes"));
+pub(super) const DAMAGED: OpError = OpError::Refused(Refusal::Damaged("an inode's attributes"));
 
 /// Whether an attribute must, may or must not exist before it is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,14 +33,14 @@ pub enum SetMode {
 
 /// An attribute as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Stored {
+pub(super) struct Stored {
     name_index: u8,
     name: Vec<u8>,
-    value: Value,
+    pub(super) value: Value,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Value {
+pub(super) enum Value {
     Here(Vec<u8>),
     /// In an inode of its own: number, bytes, hash of the value.
     Inode(InodeNr, u32, u32),
@@ -77,11 +76,10 @@ impl Volume {
     pub fn attribute(
         &mut self,
         tx: &mut dyn Tx,
-        data: &dyn floe_blockdev::ReadBlocks,
         inode: InodeNr,
         name: &[u8],
     ) -> Result<Vec<u8>, OpError> {
-        let stored = self.op(tx, &Caller::system(Default::default()), |op| {
+        let (index, value) = self.op(tx, &Caller::system(Default::default()), |op| {
             let (index, name) = split(name)?;
             let inode = op.inode(inode)?;
             let found = op.in_inode(&inode)?.into_iter().find(|one| one.is(index, name));
@@ -89,23 +87,10 @@ impl Volume {
                 Some(found) => Some(found),
                 None => op.in_block(&inode)?.into_iter().find(|one| one.is(index, name)),
             };
-            found.ok_or(OpError::NotFound("attribute"))
+            let found = found.ok_or(OpError::NotFound("attribute"))?;
+            Ok((index, op.bytes_of(&inode, &found.value)?))
         })?;
-        let value = match stored.value {
-            Value::Here(value) => value,
-            Value::Inode(holder, size, hash) => {
-                let holder = self.inode(tx, holder)?;
-                let owner = (inode, self.inode(tx, inode)?.base.generation);
-                let mut value = vec![0; size.min(MAX_VALUE_SIZE) as usize];
-                let len = self.read(tx, data, &holder, 0, &mut value)?;
-                let is_hash = value_inode::value_hash(self.superblock().seed(), &value) == hash;
-                if len < value.len() || !(is_hash || is_of_lustre(&holder.base, owner)) {
-                    return Err(DAMAGED);
-                }
-                value
-            }
-        };
-        if matches!(stored.name_index, INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT) {
+        if matches!(index, INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT) {
             let entries = acl::decode(&value).map_err(|_| DAMAGED)?;
             return Ok(acl::encode_for_programs(&entries));
         }
@@ -116,8 +101,8 @@ impl Volume {
     ///
     /// # Errors
     /// [`OpError::Exists`] and [`OpError::NotFound`] as `mode` says, [`OpError::NoRoom`] if it does not fit beside the
-    /// others, [`OpError::Unsupported`] for an unknown prefix and where only an inode for the value would make room,
-    /// [`OpError::Invalid`] for a list that is none, [`OpError::NoSpace`], [`OpError::NotPermitted`].
+    /// others, nor in an inode of its own, [`OpError::Unsupported`] for an unknown prefix, [`OpError::Invalid`] for a list that
+    /// is none, [`OpError::NoSpace`], [`OpError::QuotaExceeded`], [`OpError::NotPermitted`].
     pub fn set_attribute(
         &mut self,
         tx: &mut dyn Tx,
@@ -191,7 +176,7 @@ fn stored_value(index: u8, value: &[u8]) -> Result<Vec<u8>, OpError> {
 
 impl Op<'_> {
     /// The block of attributes of an inode; `None` if it has none. One in another cube is damage.
-    fn attribute_block(&self, inode: &OwnedInode) -> Result<Option<BlockNr>, OpError> {
+    pub(super) fn attribute_block(&self, inode: &OwnedInode) -> Result<Option<BlockNr>, OpError> {
         let bit64 = self.volume.geometry().features.incompat.contains(Incompat::BIT64);
         let block = Some(inode.file_acl(bit64)).filter(|block| block.0 != 0);
         if let Some(block) = block {
@@ -247,10 +232,7 @@ impl Op<'_> {
         let mut all = self.in_inode(inode)?;
         all.extend(self.in_block(inode)?);
         let found = all.into_iter().find(|one| one.is(index, b""));
-        Ok(found.and_then(|one| match one.value {
-            Value::Here(value) => Some(value),
-            Value::Inode(..) => None,
-        }))
+        found.map(|one| self.bytes_of(inode, &one.value)).transpose()
     }
 
     /// Sets or removes an attribute. The inode is the caller's to write.
@@ -262,28 +244,27 @@ impl Op<'_> {
         value: Option<Vec<u8>>,
         mode: SetMode,
     ) -> Result<(), OpError> {
+        // Values count for their owners before anything of them changes.
+        self.weigh(inode.number)?;
         let (mut inner, mut outer) = (self.in_inode(inode)?, self.in_block(inode)?);
         let (inner_before, outer_before) = (inner.clone(), outer.clone());
         // Values of a block that others use count once for the block, which stays as it is.
         let block = self.attribute_block(inode)?;
         let is_shared =
             block.map_or(Ok(false), |block| Ok::<_, OpError>(self.sharers(block)? > 1))?;
-        let old = inner.iter().chain(&outer).find(|one| one.is(index, name)).cloned();
-        match (mode, &old) {
-            (SetMode::Create, Some(_)) => return Err(OpError::Exists),
-            (SetMode::Replace, None) => return Err(OpError::NotFound("attribute")),
+        let has = inner.iter().chain(&outer).any(|one| one.is(index, name));
+        match (mode, has) {
+            (SetMode::Create, true) => return Err(OpError::Exists),
+            (SetMode::Replace, false) => return Err(OpError::NotFound("attribute")),
             _ => {}
         }
         inner.retain(|one| !one.is(index, name));
         outer.retain(|one| !one.is(index, name));
+        let copied: Vec<InodeNr> = outer.iter().filter_map(Stored::holder).collect();
         if let Some(value) = value {
             self.allow_attributes()?;
-            let value = Value::Here(value);
-            let new = Stored { name_index: index, name: name.to_vec(), value };
-            inner.push(new);
-            if !self.fits_inode(inode, &inner) {
-                outer.extend(inner.pop());
-            }
+            let new = Stored { name_index: index, name: name.to_vec(), value: Value::Here(value) };
+            self.place(inode, new, (&mut inner, &mut outer))?;
         }
         if inner != inner_before {
             self.write_inner(inode, &inner)?;
@@ -297,26 +278,46 @@ impl Op<'_> {
         let change = units * (self.value_blocks(after) - self.value_blocks(before));
         inode.set_blocks(inode.blocks().saturating_add_signed(change));
         if outer != outer_before && is_shared {
-            for value in outer.iter().filter_map(Stored::holder) {
-                self.count_value(value, 1)?;
+            for value in copied {
+                self.count_value(inode, value, 1)?;
             }
         }
-        let is_own = |old: &Stored| inner_before.contains(old) || !is_shared;
-        if let Some(holder) = old.filter(is_own).as_ref().and_then(Stored::holder) {
-            self.count_value(holder, -1)?;
+        let own = inner_before.iter().chain(if is_shared { &[][..] } else { &outer_before });
+        for holder in own.filter(|one| one.is(index, name)).filter_map(Stored::holder) {
+            self.count_value(inode, holder, -1)?;
         }
         Ok(())
     }
 
-    /// Blocks that `i_blocks` counts for values in inodes of their own: whole clusters of each.
-    fn value_blocks<'s>(&self, all: impl Iterator<Item = &'s Stored>) -> i64 {
-        let geo = self.volume.geometry();
-        let cluster_bytes = u64::from(geo.block_size) << geo.cluster_bits;
-        let clusters = all.map(|one| match one.value {
-            Value::Inode(_, size_bytes, _) => u64::from(size_bytes).div_ceil(cluster_bytes),
-            Value::Here(_) => 0,
-        });
-        (clusters.sum::<u64>() << geo.cluster_bits).cast_signed()
+    /// Puts an attribute into the inode or, where that has no room, into the block: as it is, or with its value in an inode of
+    /// its own, where that is large or fits nowhere else.
+    fn place(
+        &mut self,
+        inode: &OwnedInode,
+        mut new: Stored,
+        (inner, outer): (&mut Vec<Stored>, &mut Vec<Stored>),
+    ) -> Result<(), OpError> {
+        let value = match &new.value {
+            Value::Here(value) if self.has_value_inodes() && !value.is_empty() => value.clone(),
+            _ => Vec::new(),
+        };
+        let mut is_here = !self.is_large(&value);
+        loop {
+            inner.push(new.clone());
+            if is_here && self.fits_inode(inode, inner) {
+                return Ok(());
+            }
+            inner.pop();
+            outer.push(new.clone());
+            if is_here && self.fits_block(outer) {
+                return Ok(());
+            }
+            outer.pop();
+            if value.is_empty() || matches!(new.value, Value::Inode(..)) {
+                return Err(OpError::NoRoom);
+            }
+            (new.value, is_here) = (self.new_value(inode, &value)?, true);
+        }
     }
 
     /// Sets the feature that attributes need.
@@ -335,6 +336,12 @@ impl Op<'_> {
         let new: Vec<NewXattr<'_>> = all.iter().map(Stored::as_new).collect();
         let room = inode.attributes().len();
         room > 0 && xattr::needed_bytes(&new) + xattr::IBODY_HEADER_SIZE <= room
+    }
+
+    fn fits_block(&self, all: &[Stored]) -> bool {
+        let new: Vec<NewXattr<'_>> = all.iter().map(Stored::as_new).collect();
+        let room = self.volume.geometry().block_size as usize - XattrHeader::SIZE;
+        xattr::needed_bytes(&new) <= room
     }
 
     fn write_inner(&mut self, inode: &mut OwnedInode, all: &[Stored]) -> Result<(), OpError> {
@@ -372,15 +379,7 @@ impl Op<'_> {
         let new: Vec<NewXattr<'_>> = all.iter().map(Stored::as_new).collect();
         let hint = if self.volume.fs.is_native() { inode.number } else { InodeNr(0) };
         let written = write_block(self.tx.zeroed(block)?, &new, seed, block, hint);
-        written.map_err(|_| self.no_room())
-    }
-
-    /// Why attributes do not fit: with the feature ea_inode Linux would put the value into an inode of its own.
-    fn no_room(&self) -> OpError {
-        match self.volume.geometry().features.incompat.contains(Incompat::EA_INODE) {
-            true => OpError::Unsupported("attributes whose value needs an inode of its own"),
-            false => OpError::NoRoom,
-        }
+        written.map_err(|_| OpError::NoRoom)
     }
 
     /// Moves the block of attributes into the cube of its inode, if it lies in another one. Returns whether it did.
@@ -430,37 +429,26 @@ impl Op<'_> {
         Ok(())
     }
 
-    /// Takes all attributes away from an inode that is deleted.
-    pub(crate) fn drop_attributes(&mut self, inode: &mut OwnedInode) -> Result<(), OpError> {
-        let mut all = self.in_inode(inode)?;
-        if let Some(block) = self.attribute_block(inode)? {
-            // Values of a block that others use stay: they count once for the block.
-            if self.sharers(block)? <= 1 {
-                all.extend(self.in_block(inode)?);
+    /// Takes all attributes away from an inode that is deleted, those with large values one by one; returns whether none are
+    /// left, or a further step has to go on. The inode is the caller's to write.
+    pub(crate) fn drop_attributes(&mut self, inode: &mut OwnedInode) -> Result<bool, OpError> {
+        self.weigh(inode.number)?;
+        loop {
+            let mut own = self.in_inode(inode)?;
+            if let Some(block) = self.attribute_block(inode)? {
+                // Values of a block that others use stay: they count once for the block.
+                if self.sharers(block)? <= 1 {
+                    own.extend(self.in_block(inode)?);
+                }
             }
-            self.drop_block(inode)?;
-        }
-        for one in all {
-            if let Some(holder) = one.holder() {
-                self.count_value(holder, -1)?;
+            let Some(one) = own.into_iter().find(|one| one.holder().is_some()) else { break };
+            if self.is_half_full() {
+                return Ok(false);
             }
+            self.set(inode, one.name_index, &one.name, None, SetMode::Replace)?;
         }
-        Ok(())
-    }
-
-    /// Counts users of an inode that holds a value; without any it is an orphan, which goes like any other.
-    fn count_value(&mut self, holder: InodeNr, change: i64) -> Result<(), OpError> {
-        let mut inode = self.inode(holder)?;
-        if !inode.flags().contains(InodeFlags::EA_INODE) {
-            return Err(DAMAGED);
-        }
-        let users = value_inode::refcount(&inode.base).saturating_add_signed(change);
-        value_inode::set_refcount(&mut inode.base, users);
-        if users == 0 {
-            inode.base.links_count = 0;
-            self.add_orphan(&mut inode)?;
-        }
-        self.put(&mut inode)
+        self.drop_block(inode)?;
+        Ok(true)
     }
 
     /// Removes the attribute that continues inline data.

@@ -340,7 +340,7 @@ impl Op<'_> {
     }
 
     /// Extra bytes of new inodes.
-    fn extra_isize(&self) -> u16 {
+    pub(super) fn extra_isize(&self) -> u16 {
         let superblock = self.volume.superblock();
         let features = superblock.features();
         if !features.ro_compat.contains(RoCompat::EXTRA_ISIZE) {

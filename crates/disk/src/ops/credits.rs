@@ -8,6 +8,7 @@ use floe_format::Geometry;
 use floe_format::features::{Incompat, RoCompat};
 
 use super::staged::Op;
+use super::values::MOST_VALUE_BYTES;
 use crate::volume::Volume;
 
 /// How an operation may be divided.
@@ -72,7 +73,14 @@ pub(crate) fn most_of_one_change(geometry: &Geometry, is_native: bool) -> usize 
     let lots = if is_native { 2 * block } else { 0 };
     // An orphan file that is full gets a block: its inode, the block, and two levels of the map.
     let orphans = if is_native { 1 + block + 2 * (block + 1) } else { 0 };
+    // A value of an attribute goes, which lies in an inode of its own: the inode, its bitmap and descriptor, a node of its map;
+    // blocks that lie in as many groups, each with a bitmap and a descriptor.
+    let value = match features.incompat.contains(Incompat::EA_INODE) {
+        true => 4 + 2 * (MOST_VALUE_BYTES.div_ceil(geometry.block_size as usize) + 1),
+        false => 0,
+    };
     name + spilt
+        + value
         + other_names
         + inodes
         + new

@@ -78,6 +78,7 @@ mod space;
 mod staged;
 mod truncate;
 mod untangle;
+mod values;
 
 pub use crate::caller::Caller;
 pub use crate::op_error::{OpError, panic_message};

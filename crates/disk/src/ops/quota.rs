@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use floe_ext4::tx::Tx;
-use floe_format::ext::inode::OwnedInode;
+use floe_format::ext::inode::{InodeFlags, OwnedInode};
 use floe_format::ext::quota::{
     BLOCK_SIZE, Dquot, LEAF_ENTRIES, LEAF_HEADER_SIZE, LeafHeader, QuotaHeader, QuotaKind,
     ROOT_BLOCK, TREE_DEPTH,
@@ -36,6 +36,8 @@ pub(crate) struct Weight {
     /// User, group and project, in the order of [`QuotaKind::ALL`].
     ids: [u32; 3],
     space_bytes: u64,
+    /// 1, and one for each value of an attribute that lies in an inode of its own.
+    inodes: i64,
 }
 
 /// Differences: bytes and inodes.
@@ -114,11 +116,16 @@ impl Op<'_> {
         files.iter().any(|file| file.0 != 0) && ordinary && !files.contains(&inode)
     }
 
-    fn weight_of(&self, inode: &OwnedInode) -> Weight {
+    fn weight_of(&mut self, inode: &OwnedInode) -> Weight {
+        let ids = [inode.uid(), inode.gid(), inode.extra.projid];
+        if inode.flags().contains(InodeFlags::EA_INODE) {
+            // It counts for those who use the value, in their `i_blocks`.
+            return Weight { ids, space_bytes: 0, inodes: 0 };
+        }
+        let inodes = 1 + self.count_of_values(inode).cast_signed();
         let geo = self.volume.geometry();
         let unit = u64::from(geo.block_size) / geo.count_units(inode.flags());
-        let ids = [inode.uid(), inode.gid(), inode.extra.projid];
-        Weight { ids, space_bytes: inode.blocks() * unit }
+        Weight { ids, space_bytes: inode.blocks() * unit, inodes }
     }
 
     /// Weighs an inode before its first change.
@@ -149,7 +156,10 @@ impl Op<'_> {
         for (number, before) in std::mem::take(&mut self.weights) {
             let after = match self.gone.contains(&number) {
                 true => None,
-                false => Some(self.inode(number)?).map(|inode| self.weight_of(&inode)),
+                false => {
+                    let inode = self.inode(number)?;
+                    Some(self.weight_of(&inode))
+                }
             };
             for (weight, sign) in [(before, -1), (after, 1)] {
                 let Some(weight) = weight else { continue };
@@ -157,7 +167,7 @@ impl Op<'_> {
                     let change = changes.entry((kind, id)).or_default();
                     // Bytes of an inode: below 2^48 blocks of 64 KiB, so that no sum of an operation overflows.
                     change.0 = change.0.saturating_add(sign * weight.space_bytes.cast_signed());
-                    change.1 += sign;
+                    change.1 += sign * weight.inodes;
                 }
             }
         }

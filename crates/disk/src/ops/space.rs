@@ -180,7 +180,9 @@ impl Op<'_> {
         let extents = self.extents_in(inode, range.clone())?;
         file::remove(&mut self.tx, &mut self.volume.fs, inode, range)?;
         let bits = self.volume.geometry().cluster_bits;
-        let is_data = inode.file_type() == Some(FileType::Regular);
+        // Values of attributes are metadata.
+        let is_data = inode.file_type() == Some(FileType::Regular)
+            && !inode.flags().contains(InodeFlags::EA_INODE);
         let mut done = BTreeSet::new();
         for extent in extents {
             let run = self.unshared(inode, &extent, &mut done)?;

@@ -86,6 +86,8 @@ pub(crate) struct Op<'o> {
     /// Those of them that are free now.
     pub(super) gone: BTreeSet<InodeNr>,
     pub(super) reach: Reach,
+    /// Values of attributes that are orphans from now on.
+    pub(super) unused_values: Vec<InodeNr>,
 }
 
 impl Volume {
@@ -121,6 +123,7 @@ impl Volume {
             weights: BTreeMap::new(),
             gone: BTreeSet::new(),
             reach,
+            unused_values: Vec::new(),
         };
         // A panic is a bug of ours: nothing of the operation is left, as of one that fails.
         let ran = catch_unwind(AssertUnwindSafe(|| run(&mut op)));
@@ -129,7 +132,7 @@ impl Volume {
             op.count_usage()?;
             if op.fits() { Ok(value) } else { Err(OpError::TooLong) }
         });
-        let Op { tx: staged, superblock_before, .. } = op;
+        let Op { tx: staged, superblock_before, unused_values, .. } = op;
         let error = match done {
             Err(error) => error,
             Ok(value) => {
@@ -137,6 +140,7 @@ impl Volume {
                 self.fs.space.keep();
                 self.stopped |= applied.is_err();
                 self.last_changed = applied?;
+                self.unused_values.extend(unused_values);
                 return Ok(value);
             }
         };

@@ -20,8 +20,8 @@ const EXTENTS_PER_STEP: usize = 32;
 pub enum Step {
     /// It is.
     Done,
-    /// The inode is an orphan: do the same again, or [`Volume::finish_orphan`], in this transaction or a later one, until it
-    /// is done.
+    /// The inode is an orphan: do the same again, or [`Volume::continue_cut`], in this transaction or a later one, until it is
+    /// done.
     More,
 }
 
@@ -43,8 +43,29 @@ impl Volume {
         self.op(tx, caller, |op| op.truncate(data, inode, size_bytes))
     }
 
-    /// One more step of an orphan. One that [`Volume::truncate`] has not finished is cut to its size; one without names is
-    /// deleted, which must wait until nobody has it open.
+    /// One more step of [`Volume::truncate`], while somebody may have the file open.
+    ///
+    /// # Errors
+    /// It cannot be read or changed.
+    pub fn continue_cut(
+        &mut self,
+        tx: &mut dyn Tx,
+        data: &dyn WriteBlocks,
+        caller: &Caller,
+        inode: InodeNr,
+    ) -> Result<Step, OpError> {
+        self.op(tx, caller, |op| match op.volume.cutting.contains(&inode) {
+            true => {
+                let mut inode = op.inode(inode)?;
+                op.go_on_cutting(data, &mut inode)
+            }
+            // Somebody else was faster.
+            false => Ok(Step::Done),
+        })
+    }
+
+    /// One more step of an orphan, which must wait until nobody has it open. One without names is deleted; one with names, which
+    /// [`Volume::truncate`] has not finished, is cut to its size.
     ///
     /// # Errors
     /// It cannot be read or changed.
@@ -60,12 +81,12 @@ impl Volume {
                 return Ok(Step::Done);
             }
             let mut inode = op.inode(inode)?;
-            if inode.base.links_count == 0 && !op.volume.cutting.contains(&inode.number) {
-                return op.delete(&mut inode);
+            if inode.base.links_count > 0 {
+                return op.go_on_cutting(data, &mut inode);
             }
-            let size = inode.size_bytes();
-            op.zero_tail(data, &inode, size)?;
-            op.cut(&mut inode)
+            // Whoever was cutting it has ended, perhaps by a failure.
+            op.volume.cutting.remove(&inode.number);
+            op.delete(&mut inode)
         })
     }
 }
@@ -95,6 +116,16 @@ impl Op<'_> {
         self.zero_tail(data, &inode, size)?;
         inode.set_size_bytes(size);
         self.cut(&mut inode)
+    }
+
+    fn go_on_cutting(
+        &mut self,
+        data: &dyn WriteBlocks,
+        inode: &mut OwnedInode,
+    ) -> Result<Step, OpError> {
+        let size = inode.size_bytes();
+        self.zero_tail(data, inode, size)?;
+        self.cut(inode)
     }
 
     /// Frees blocks behind the end of a file, those at the end first. The inode is written.
@@ -141,7 +172,10 @@ impl Op<'_> {
             self.put(inode)?;
             return Ok(Step::More);
         }
-        self.drop_attributes(inode)?;
+        if !self.drop_attributes(inode)? {
+            self.put(inode)?;
+            return Ok(Step::More);
+        }
         self.remove_orphan(inode)?;
         let is_directory = inode.file_type() == Some(FileType::Directory);
         inode.set_size_bytes(0);

@@ -60,8 +60,8 @@ const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::VERITY)
     .union(RoCompat::ORPHAN_PRESENT);
 
-/// Judges whether a file system may be written. Multiple-mount protection (nobody beats for it yet), shared blocks, quotas
-/// beside values in inodes (which count for their users), and every feature that is not known are refused by name.
+/// Judges whether a file system may be written. Multiple-mount protection (nobody beats for it yet), shared blocks, and every
+/// feature that is not known are refused by name.
 ///
 /// # Errors
 /// The first reason against it.
@@ -79,11 +79,7 @@ pub fn judge(superblock: &Superblock) -> Result<(), ReadOnly> {
         incompat: features.incompat.difference(INCOMPAT.union(Incompat::RECOVER)),
         ro_compat: features.ro_compat.difference(RO_COMPAT),
     };
-    let mut names = beyond.names();
-    let quota = features.ro_compat.contains(RoCompat::QUOTA);
-    if quota && features.incompat.contains(Incompat::EA_INODE) {
-        names.extend(["quota".to_owned(), "ea_inode".to_owned()]);
-    }
+    let names = beyond.names();
     if !names.is_empty() {
         return Err(ReadOnly::Features(names));
     }

@@ -9,7 +9,7 @@ use floe_blockdev::{Crash, MemDevice, ReadBlocks, Recorder, SECTOR_BYTES, Trace,
 use floe_check::{CheckOptions, check};
 use floe_disk::journal::{Barriers, Journal, TransactionId};
 use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
-use floe_disk::ops::{Caller, NewInode, OpError, RenameMode, Step};
+use floe_disk::ops::{Caller, NewInode, OpError, RenameMode, SetMode, Step};
 use floe_disk::recovery::recover;
 use floe_disk::space::Epoch;
 use floe_disk::volume::{Volume, seal};
@@ -43,6 +43,10 @@ enum Act {
     Append,
     Truncate,
     Grow,
+    /// Attributes whose values need inodes of their own, where there can be such.
+    SetValue,
+    ReplaceValue,
+    RemoveValue,
 }
 
 const ACTS: [Act; 12] = [
@@ -59,6 +63,10 @@ const ACTS: [Act; 12] = [
     Act::Truncate,
     Act::Grow,
 ];
+
+/// Those that concern values of attributes.
+const ACTS_OF_VALUES: [Act; 5] =
+    [Act::SetValue, Act::ReplaceValue, Act::RemoveValue, Act::Unlink, Act::RenameOver];
 
 /// A volume and its journal.
 pub(crate) struct Mounted<D: WriteBlocks> {
@@ -183,7 +191,22 @@ impl<D: WriteBlocks> Mounted<D> {
             Act::Append => self.write(with(file)?, 3000, &[0xcc; 5000]),
             Act::Truncate => self.truncate(with(file)?, 700),
             Act::Grow => self.truncate(with(file)?, 90_000),
+            Act::SetValue => self.set_value(with(file)?, "user.new", 7000),
+            Act::ReplaceValue => self.set_value(with(file)?, "user.old", 3000),
+            Act::RemoveValue => {
+                let file = with(file)?;
+                self.run(|volume, tx, _, caller| {
+                    volume.remove_attribute(tx, caller, file, b"user.old")
+                })
+            }
         }
+    }
+
+    fn set_value(&mut self, file: InodeNr, name: &str, bytes: usize) -> Result<(), OpError> {
+        let value: Vec<u8> = (0..bytes).map(|at| (at / 7) as u8).collect();
+        self.run(|volume, tx, _, caller| {
+            volume.set_attribute(tx, caller, file, name.as_bytes(), &value, SetMode::Any)
+        })
     }
 }
 
@@ -196,13 +219,16 @@ enum Base {
     OneBarrier,
     /// Three lots of 4 MiB, with metadata regions.
     Native,
+    /// ext4 with values of attributes in inodes of their own.
+    Values,
 }
 
 impl Base {
     fn empty(self) -> MemDevice {
         if self != Self::Native {
             let image = Image::empty(3 << 20).unwrap();
-            let args = ["-t", "ext4", "-b", "1024", "-J", "size=1", "-N", "64"];
+            let features = if self == Self::Values { "ea_inode" } else { "^ea_inode" };
+            let args = ["-t", "ext4", "-b", "1024", "-J", "size=1", "-N", "64", "-O", features];
             build::mke2fs(image.path(), &args).unwrap();
             return MemDevice::new(image.to_vec().unwrap());
         }
@@ -227,9 +253,10 @@ pub(crate) fn native(size_bytes: usize) -> MemDevice {
     device
 }
 
-/// A small file system with `a/foo` (3,000 bytes), the empty directory `a/empty`, and `bar` (2,000 bytes).
+/// A small file system with `a/foo` (3,000 bytes), the empty directory `a/empty`, and `bar` (2,000 bytes). Where there can be
+/// values in inodes of their own, both files have one.
 fn base(kind: Base) -> &'static [u8] {
-    static BASES: [OnceLock<Vec<u8>>; 3] = [const { OnceLock::new() }; 3];
+    static BASES: [OnceLock<Vec<u8>>; 4] = [const { OnceLock::new() }; 4];
     BASES[kind as usize].get_or_init(|| {
         let mut mounted = Mounted::new(kind.empty()).unwrap();
         mounted.make("a", &NewInode::directory(0o755)).unwrap();
@@ -237,6 +264,9 @@ fn base(kind: Base) -> &'static [u8] {
         for (path, size) in [("a/foo", 3000), ("bar", 2000)] {
             let file = mounted.make(path, &NewInode::regular(0o644)).unwrap();
             mounted.write(file, 0, &vec![0xaa; size]).unwrap();
+            if kind == Base::Values {
+                mounted.set_value(file, "user.old", 2 * size).unwrap();
+            }
         }
         unmount(mounted).unwrap().to_vec()
     })
@@ -282,6 +312,11 @@ pub(crate) fn tree(device: &dyn ReadBlocks) -> Result<Tree> {
             bytes.resize(usize::try_from(content.size_bytes())?, 0);
             content.read_at(0, &mut bytes, &mut faults);
             ensure!(faults.is_empty(), "{faults:?}");
+        }
+        let (attributes, faults) = files.attributes(&node);
+        ensure!(faults.is_empty(), "{faults:?}");
+        for one in attributes {
+            bytes.extend([one.name, one.value].concat());
         }
         let path = String::from_utf8_lossy(&visit.path).into_owned();
         tree.insert(path, (node.file_type(), node.links(), node.size_bytes(), bytes));
@@ -429,11 +464,30 @@ fn pairs_of_operations_on_native_file_systems_survive_any_crash() {
     assert!(states > 200);
 }
 
+/// All pairs of acts that concern values of attributes, each with a commit in between and without.
+fn workloads_of_values() -> impl Iterator<Item = ([Act; 2], bool)> {
+    let second = |first| ACTS_OF_VALUES.map(|second| [first, second]);
+    ACTS_OF_VALUES.into_iter().flat_map(second).flat_map(|acts| [(acts, true), (acts, false)])
+}
+
+#[test]
+fn pairs_of_changes_of_large_values_survive_any_crash() {
+    if tool::missing() {
+        return;
+    }
+    let effort = Effort { random_per_epoch: 2, seed: 4 };
+    let states = explore(Base::Values, workloads_of_values().step_by(11), effort);
+    eprintln!("{states} states");
+    assert!(states > 200);
+}
+
 /// Tens of thousands of states: `cargo xtask crash`.
 #[test]
 #[ignore = "minutes; run by cargo xtask crash"]
 fn all_pairs_of_operations_survive_any_crash() {
     let effort = Effort { random_per_epoch: 4, seed: 2 };
+    let states = explore(Base::Values, workloads_of_values(), effort);
+    eprintln!("values: {states} states of {} workloads", workloads_of_values().count());
     for base in [Base::Stock, Base::OneBarrier, Base::Native] {
         let states = explore(base, workloads(), effort);
         eprintln!("{base:?}: {states} states of {} workloads", workloads().count());
@@ -447,9 +501,9 @@ fn a_volume_in_a_journal_is_recovered_by_e2fsck() {
     if tool::missing() {
         return;
     }
-    for (base_kind, act) in
-        [Base::Stock, Base::Native].map(|one| ACTS.map(|act| (one, act))).concat()
-    {
+    let of_values = ACTS_OF_VALUES.map(|act| (Base::Values, act));
+    let others = [Base::Stock, Base::Native].map(|one| ACTS.map(|act| (one, act)));
+    for (base_kind, act) in others.concat().into_iter().chain(of_values) {
         let device = MemDevice::new(base(base_kind).to_vec());
         let mut mounted = Mounted::new(&device).unwrap();
         mounted.act(act).unwrap();

@@ -220,7 +220,9 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         };
         match many {
             Ok((made, _)) => {
+                let values = work.volume.unused_values();
                 drop(work);
+                self.finish_values(values);
                 self.meet_damaged_groups();
                 Ok(made)
             }
@@ -309,6 +311,8 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         let created = match &op.kind {
             OpKind::Create { place, new } => Some((place.directory, new.kind)),
             OpKind::CreateUnnamed { directory, new } => Some((*directory, new.kind)),
+            // Its value may get an inode of its own.
+            OpKind::SetAttribute { inode, .. } => Some((*inode, NewKind::Regular)),
             _ => None,
         };
         let made = self.run(home, |volume, tx| match in_one(volume, tx, op) {

@@ -7,6 +7,7 @@ use floe_disk::ops::Caller;
 use floe_format::InodeNr;
 
 use super::Live;
+use crate::store::Store;
 use crate::{FsError, Timestamp};
 
 impl<D: WriteBlocks> Live<'_, '_, D> {
@@ -36,6 +37,14 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
             }
         }
         Ok(())
+    }
+
+    /// Deletes values of attributes without users, for which the change that took the last one had no room.
+    pub(super) fn finish_values(&self, values: Vec<InodeNr>) {
+        for value in values {
+            // It is recorded, and stays an orphan until the unmount.
+            let _ = Store::release(self, value);
+        }
     }
 
     pub(super) fn finish_orphan(&self, inode: InodeNr, now: Timestamp) -> Result<(), FsError> {

@@ -1,12 +1,14 @@
-//! Extended attributes: divides them between the inode and a block.
+//! Extended attributes: divides them between the inode and a block, and with the feature ea_inode inodes that hold large values.
 
-use floe_format::ext::xattr::acl;
 use floe_format::ext::xattr::{
     IBODY_HEADER_SIZE, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, NewValue, NewXattr, XattrHeader,
     needed_bytes, split_name, write_block, write_inode,
 };
+use floe_format::ext::xattr::{acl, value_inode};
+use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr};
 
+use super::values::{MOST_VALUE_BYTES, Values};
 use super::{TreePlan, inline};
 use crate::mkfs::params::PlanError;
 use crate::mkfs::plan::Plan;
@@ -18,15 +20,42 @@ struct Stored {
     name_index: u8,
     name: Box<[u8]>,
     value: Box<[u8]>,
+    /// The value lies in an inode of its own.
+    held: Option<Held>,
+}
+
+/// A value in an inode of its own.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    /// Its place among all values.
+    at: usize,
+    /// The inode, once it is known.
+    inode: InodeNr,
+    hash: u32,
 }
 
 impl Stored {
     fn new_xattr(&self) -> NewXattr<'_> {
-        NewXattr {
-            name_index: self.name_index,
-            name: &self.name,
-            value: NewValue::Here(&self.value),
-        }
+        let value = match self.held {
+            // At most 65,536 bytes.
+            Some(Held { inode, hash, .. }) => {
+                NewValue::Inode { inode, size_bytes: self.value.len() as u32, hash }
+            }
+            None => NewValue::Here(&self.value),
+        };
+        NewXattr { name_index: self.name_index, name: &self.name, value }
+    }
+
+    /// Bytes of the value beside the entries.
+    fn here(&self) -> usize {
+        if self.held.is_some() { 0 } else { self.value.len() }
+    }
+
+    /// Gives the value an inode of its own.
+    fn hold(&mut self, plan: &Plan, values: &mut Values) {
+        let hash = value_inode::value_hash(plan.superblock().seed(), &self.value);
+        let at = values.add(&self.value, hash);
+        self.held = Some(Held { at, inode: InodeNr(0), hash });
     }
 }
 
@@ -64,22 +93,39 @@ impl SetForm {
         area
     }
 
+    /// The values that lie in inodes of their own, by their places among all values.
+    pub(super) fn values(&self) -> impl Iterator<Item = usize> {
+        let all = self.beside_data.iter().chain(&self.in_block);
+        all.filter_map(|one| Some(one.held?.at))
+    }
+
+    /// Notes the inodes of values, and encodes the attributes in the inode, which were found to fit.
+    pub(super) fn settle(&mut self, inode_of: impl Fn(usize) -> InodeNr) {
+        let all = self.beside_data.iter_mut().chain(&mut self.in_block);
+        all.filter_map(|one| one.held.as_mut()).for_each(|held| held.inode = inode_of(held.at));
+        let list: Vec<_> = self.beside_data.iter().map(Stored::new_xattr).collect();
+        if !list.is_empty() {
+            self.in_inode = vec![0; self.spare];
+            let _ = write_inode(&mut self.in_inode, &list);
+        }
+    }
+
     /// Why no inode can have this set.
     pub(super) fn fault(&self) -> Option<&'static str> {
         self.fault
     }
 }
 
-/// The forms of all sets of a tree, by their index.
-pub(super) fn forms(plan: &Plan, tree: &Tree) -> Result<Vec<SetForm>, PlanError> {
-    let mut forms = Vec::with_capacity(tree.xattr_sets());
+/// The forms of all sets of a tree, by their index, and the values that need inodes of their own.
+pub(super) fn forms(plan: &Plan, tree: &Tree) -> Result<(Vec<SetForm>, Values), PlanError> {
+    let (mut forms, mut values) = (Vec::with_capacity(tree.xattr_sets()), Values::default());
     for set in tree.all_xattrs() {
-        forms.push(form_of(plan, set));
+        forms.push(form_of(plan, set, &mut values));
     }
-    Ok(forms)
+    Ok((forms, values))
 }
 
-fn form_of(plan: &Plan, set: &[Xattr]) -> SetForm {
+fn form_of(plan: &Plan, set: &[Xattr], values: &mut Values) -> SetForm {
     let faulty = |fault| SetForm { fault: Some(fault), ..SetForm::default() };
     if plan.params.old_revision && !set.is_empty() {
         return faulty("revision 0 has no extended attributes");
@@ -99,12 +145,19 @@ fn form_of(plan: &Plan, set: &[Xattr]) -> SetForm {
             },
             _ => xattr.value.clone(),
         };
-        stored.push(Stored { name_index, name: name.into(), value });
+        if value.len() > MOST_VALUE_BYTES {
+            return faulty("the value of an attribute is longer than 64 KiB");
+        }
+        let mut one = Stored { name_index, name: name.into(), value, held: None };
+        if is_large(plan, one.value.len()) {
+            one.hold(plan, values);
+        }
+        stored.push(one);
     }
     let spare = plan.form.size.saturating_sub(128 + usize::from(plan.form.extra_size));
     let room = spare.saturating_sub(IBODY_HEADER_SIZE);
     // Small ones first, because they are read most often (labels, ACLs).
-    stored.sort_by_key(|one| (one.name.len() + one.value.len(), one.name_index));
+    stored.sort_by_key(|one| (one.name.len() + one.here(), one.name_index));
     let (mut in_inode, mut in_block): (Vec<Stored>, Vec<Stored>) = Default::default();
     for one in stored {
         let mut with: Vec<_> = in_inode.iter().map(Stored::new_xattr).collect();
@@ -113,22 +166,29 @@ fn form_of(plan: &Plan, set: &[Xattr]) -> SetForm {
     }
     let mut form = SetForm { in_block, spare, ..SetForm::default() };
     let mut list: Vec<_> = in_inode.iter().map(Stored::new_xattr).collect();
-    if !in_inode.is_empty() {
-        form.in_inode = vec![0; spare];
-        if write_inode(&mut form.in_inode, &list).is_err() {
-            return faulty("its attributes do not fit in the inode");
-        }
-    }
     list.push(inline::attribute(&[]));
     // Values are padded to 4 bytes.
     form.room_behind = room.checked_sub(needed_bytes(&list)).map(|bytes| bytes & !3);
     form.beside_data = in_inode;
-    let list: Vec<_> = form.in_block.iter().map(Stored::new_xattr).collect();
     let block = plan.geometry.block_size as usize - XattrHeader::SIZE;
-    if !list.is_empty() && needed_bytes(&list) > block {
-        return faulty("its extended attributes need more than one block");
+    let needed =
+        |all: &[Stored]| needed_bytes(&all.iter().map(Stored::new_xattr).collect::<Vec<_>>());
+    while !form.in_block.is_empty() && needed(&form.in_block) > block {
+        let largest =
+            form.in_block.iter_mut().filter(|one| one.here() > 0).max_by_key(|one| one.here());
+        match largest.filter(|_| plan.params.incompat(Incompat::EA_INODE)) {
+            Some(one) => one.hold(plan, values),
+            None => return faulty("its extended attributes need more than one block"),
+        }
     }
     form
+}
+
+/// Whether Linux would put a value of so many bytes into an inode of its own, whatever room there is.
+fn is_large(plan: &Plan, bytes: usize) -> bool {
+    // Beside the value: the block's header, an entry with a name of three bytes, the end marker.
+    let most = plan.geometry.block_size as usize - XattrHeader::SIZE - 20 - 4;
+    plan.params.incompat(Incompat::EA_INODE) && bytes.next_multiple_of(4) > most
 }
 
 impl TreePlan<'_> {

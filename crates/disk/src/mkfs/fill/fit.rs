@@ -1,11 +1,13 @@
 //! Finds the smallest file system that holds a tree.
 
+use floe_format::features::Incompat;
+
 use crate::mkfs::params::{InodeCount, Params, PlanError};
 use crate::mkfs::plan::Plan;
 use crate::mkfs::system;
 use crate::mkfs::tree::Tree;
 
-use super::TreePlan;
+use super::{TreePlan, attributes};
 
 /// Maximum number of corrections of a computed size: fragmented files may need further mapping
 /// blocks.
@@ -23,7 +25,8 @@ impl<'t> TreePlan<'t> {
         let mut params = params.clone();
         if let InodeCount::Ratio(_) = params.inodes {
             // Reserved inodes, lost+found, and inodes that features need.
-            let wanted = spare(tree.len() as u64) + 16 + kept_inodes(&params, tree);
+            let values = value_inodes(&params, tree)?;
+            let wanted = spare(tree.len() as u64 + values) + 16 + kept_inodes(&params, tree);
             let count = u32::try_from(wanted);
             let count = count.map_err(|_| PlanError::TooManyInodes { inodes: wanted })?;
             params.inodes = InodeCount::Count(count);
@@ -52,6 +55,17 @@ impl<'t> TreePlan<'t> {
         }
         Self::new(&params, tree)
     }
+}
+
+/// Inodes for values of attributes that lie in inodes of their own.
+fn value_inodes(params: &Params, tree: &Tree) -> Result<u64, PlanError> {
+    if !params.incompat(Incompat::EA_INODE) {
+        return Ok(0);
+    }
+    // Whatever its size, it stores attributes alike.
+    let blocks = params.blocks.max(65_536);
+    let plan = Plan::tables(&Params { blocks, ..params.clone() })?;
+    Ok(attributes::forms(&plan, tree)?.1.len() as u64)
 }
 
 /// Inodes for the own files of a native file system that holds a tree twice.

@@ -12,6 +12,7 @@ mod inline;
 mod inodes;
 mod names;
 mod place;
+mod values;
 mod write;
 
 use std::collections::HashMap;
@@ -28,6 +29,7 @@ use super::system::LOST_FOUND;
 use super::tree::{NodeId, Tree};
 
 use attributes::SetForm;
+use values::Values;
 
 pub use write::{FillError, FillOptions, fill, fill_progress};
 
@@ -84,6 +86,7 @@ pub struct TreePlan<'t> {
     mapped: HashMap<u32, Mapped>,
     attribute_blocks: HashMap<u32, BlockNr>,
     sets: Vec<SetForm>,
+    values: Values,
 }
 
 impl<'t> TreePlan<'t> {
@@ -96,7 +99,7 @@ impl<'t> TreePlan<'t> {
     pub fn new(params: &Params, tree: &'t Tree) -> Result<Self, PlanError> {
         let params = needed_features(params, tree);
         let plan = Plan::tables(&params)?;
-        let sets = attributes::forms(&plan, tree)?;
+        let (sets, values) = attributes::forms(&plan, tree)?;
         let mut all = Self {
             plan,
             tree,
@@ -108,13 +111,16 @@ impl<'t> TreePlan<'t> {
             mapped: HashMap::new(),
             attribute_blocks: HashMap::new(),
             sets,
+            values,
         };
         all.lost_found_first()?;
         all.refuse_reserved_name()?;
         let quotas = all.system_files()?;
         all.number()?;
+        all.number_values()?;
         all.place_names()?;
         all.place_data()?;
+        all.place_values()?;
         all.settle_quotas(quotas)?;
         all.plan.finish()?;
         Ok(all)

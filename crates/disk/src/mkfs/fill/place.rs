@@ -66,7 +66,8 @@ impl TreePlan<'_> {
                 QuotaKind::Project => 0,
             };
             let one = usage.entry(id).or_default();
-            one.inodes += 1;
+            // Values that lie in inodes of their own count for all who have them.
+            one.inodes += 1 + self.set_of(at).map_or(0, |set| set.values().count() as u64);
             if self.places.len() > at {
                 one.space_bytes += self.blocks_of(at) * block_size;
             }
@@ -254,6 +255,7 @@ impl TreePlan<'_> {
                 + mapped.runs.iter().map(|one| one.run.len_blocks.div_ceil(ratio)).sum::<u64>();
         }
         clusters += u64::from(self.attribute_blocks.contains_key(&(at as u32)));
+        clusters += self.value_clusters(at);
         clusters * ratio
     }
 }

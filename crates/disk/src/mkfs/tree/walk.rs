@@ -118,12 +118,13 @@ impl Tree {
     }
 
     /// An estimate of the blocks of the tree: files as if without holes, and directories with few
-    /// names per block.
+    /// names per block; values of attributes that are longer than a block.
     pub fn data_blocks(&self, block_size: u32) -> u64 {
         let size = u64::from(block_size.max(1));
         let of = |node: &super::Node| {
             node.size().div_ceil(size) + u64::from(node.child_count()) * 272 / size + 1
         };
-        self.nodes.iter().map(of).sum()
+        let values = self.all_xattrs().flatten().map(|one| one.value.len() as u64 / size);
+        self.nodes.iter().map(of).chain(values).sum()
     }
 }

@@ -78,16 +78,12 @@ impl<'d> Ours<'d> {
 
     fn seen(&mut self, inode: InodeNr) -> Seen {
         let mode = self.volume.inode(&mut self.tx, inode).unwrap().base.mode & 0o7777;
-        let mut list = |name: &str| match self.volume.attribute(
-            &mut self.tx,
-            self.device,
-            inode,
-            name.as_bytes(),
-        ) {
-            Ok(value) => Some(value),
-            Err(OpError::NotFound(_)) => None,
-            Err(error) => panic!("{error}"),
-        };
+        let mut list =
+            |name: &str| match self.volume.attribute(&mut self.tx, inode, name.as_bytes()) {
+                Ok(value) => Some(value),
+                Err(OpError::NotFound(_)) => None,
+                Err(error) => panic!("{error}"),
+            };
         (mode.into(), list(ACCESS), list(DEFAULT))
     }
 

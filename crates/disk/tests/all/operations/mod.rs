@@ -11,6 +11,7 @@ mod native;
 mod refusals;
 mod rext3;
 mod sweep;
+mod values;
 
 use floe_blockdev::MemDevice;
 use floe_testkit::{Image, Profile, build, kernel, oracle, tool, tree};

@@ -42,7 +42,7 @@ fn features_that_cannot_be_written_are_named() {
     assert_eq!(refusal(Profile::Ext4, &|_| ()), None);
     assert_eq!(refusal(Profile::Quota, &|_| ()), None);
     let values = |sb: &mut Superblock| sb.feature_incompat |= 0x400;
-    assert_eq!(refusal(Profile::Quota, &values), named(&["quota", "ea_inode"]));
+    assert_eq!(refusal(Profile::Quota, &values), None);
     assert_eq!(refusal(Profile::Mmp, &|_| ()), named(&["mmp"]));
     let unknown = |sb: &mut Superblock| {
         sb.feature_incompat |= 0xa000_0000;
