@@ -30,6 +30,8 @@ pub(crate) struct Orphans {
     pub(crate) strays: Vec<(u32, InodeNr)>,
     /// Cubes whose list is damaged.
     pub(crate) damaged: Vec<u32>,
+    /// Those that held values of attributes and nobody was told yet.
+    pub(crate) unused_values: Vec<InodeNr>,
     /// The changes of the operation that runs, as it was before them: it costs no more where there are many orphans.
     undo: Vec<Undo>,
 }
@@ -186,6 +188,7 @@ impl Orphans {
             blocks: self.blocks.clone(),
             strays: self.strays.clone(),
             damaged: self.damaged.clone(),
+            unused_values: self.unused_values.clone(),
             undo: Vec::new(),
         }
     }

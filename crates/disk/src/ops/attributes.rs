@@ -4,10 +4,11 @@ use floe_ext4::map::file;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::inline_data::ATTRIBUTE_NAME;
 use floe_format::ext::inode::{InodeFlags, OwnedInode, TimeField};
+use floe_format::ext::xattr::value_inode::is_of_lustre;
 use floe_format::ext::xattr::{
     self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_ENCRYPTION, INDEX_SYSTEM, NewValue, NewXattr,
-    XattrArea, XattrHeader, acl, split_name, value_inode, write_block, write_block_checksum,
-    write_inode,
+    XattrArea, XattrHeader, acl, has_hash_of_inode, split_name, value_inode, write_block,
+    write_block_checksum, write_inode,
 };
 use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, BlockRun, InodeNr};
@@ -42,8 +43,19 @@ pub(super) struct Stored {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Here(Vec<u8>),
-    /// In an inode of its own: number, bytes, hash of the value.
-    Inode(InodeNr, u32, u32),
+    /// In an inode of its own.
+    Inode(Held),
+}
+
+/// A value in an inode of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) inode: InodeNr,
+    pub(super) size_bytes: u32,
+    /// The hash of the value, as that inode remembers it.
+    pub(super) hash: u32,
+    /// That inode counts its users. Those of an old Lustre have one.
+    pub(super) is_counted: bool,
 }
 
 impl Stored {
@@ -52,9 +64,9 @@ impl Stored {
     }
 
     /// The inode that holds the value.
-    const fn holder(&self) -> Option<InodeNr> {
+    const fn held(&self) -> Option<Held> {
         match self.value {
-            Value::Inode(holder, ..) => Some(holder),
+            Value::Inode(held) => Some(held),
             Value::Here(_) => None,
         }
     }
@@ -62,7 +74,9 @@ impl Stored {
     fn as_new(&self) -> NewXattr<'_> {
         let value = match &self.value {
             Value::Here(value) => NewValue::Here(value),
-            &Value::Inode(inode, size_bytes, hash) => NewValue::Inode { inode, size_bytes, hash },
+            &Value::Inode(Held { inode, size_bytes, hash, .. }) => {
+                NewValue::Inode { inode, size_bytes, hash }
+            }
         };
         NewXattr { name_index: self.name_index, name: &self.name, value }
     }
@@ -185,7 +199,11 @@ impl Op<'_> {
         Ok(block)
     }
 
-    fn gather(&mut self, area: Option<XattrArea<'_>>) -> Result<Vec<Stored>, OpError> {
+    fn gather(
+        &mut self,
+        owner: &OwnedInode,
+        area: Option<XattrArea<'_>>,
+    ) -> Result<Vec<Stored>, OpError> {
         let Some(area) = area else { return Ok(Vec::new()) };
         area.check().map_err(|_| DAMAGED)?;
         let mut all = Vec::new();
@@ -193,9 +211,13 @@ impl Op<'_> {
             let entry = entry.map_err(|_| DAMAGED)?;
             let value = match entry.value_inode {
                 None => Value::Here(area.value(&entry).ok_or(DAMAGED)?.to_vec()),
-                Some(holder) => {
-                    let hash = value_inode::stored_hash(&self.inode(holder)?.base);
-                    Value::Inode(holder, entry.value_size, hash)
+                Some(inode) => {
+                    let holder = self.inode(inode)?;
+                    let hash = value_inode::stored_hash(&holder.base);
+                    let is_counted = has_hash_of_inode(&entry, hash)
+                        || !is_of_lustre(&holder.base, (owner.number, owner.base.generation));
+                    let size_bytes = entry.value_size;
+                    Value::Inode(Held { inode, size_bytes, hash, is_counted })
                 }
             };
             let (name_index, name) = (entry.name_index, entry.name.to_vec());
@@ -206,7 +228,7 @@ impl Op<'_> {
 
     fn in_inode(&mut self, inode: &OwnedInode) -> Result<Vec<Stored>, OpError> {
         let bytes = inode.attributes().to_vec();
-        self.gather(XattrArea::of_inode(&bytes))
+        self.gather(inode, XattrArea::of_inode(&bytes))
     }
 
     fn in_block(&mut self, inode: &OwnedInode) -> Result<Vec<Stored>, OpError> {
@@ -220,7 +242,7 @@ impl Op<'_> {
         if !seed.is_none_or(|seed| xattr::block_checksum_ok(seed, block, &bytes)) {
             return Err(OpError::Refused(Refusal::Checksum("a block of attributes")));
         }
-        self.gather(XattrArea::of_block(&bytes))
+        self.gather(inode, XattrArea::of_block(&bytes))
     }
 
     /// The value of an attribute that has no name besides its prefix; `None` if it is not there.
@@ -260,7 +282,7 @@ impl Op<'_> {
         }
         inner.retain(|one| !one.is(index, name));
         outer.retain(|one| !one.is(index, name));
-        let copied: Vec<InodeNr> = outer.iter().filter_map(Stored::holder).collect();
+        let copied: Vec<Held> = outer.iter().filter_map(Stored::held).collect();
         if let Some(value) = value {
             self.allow_attributes()?;
             let new = Stored { name_index: index, name: name.to_vec(), value: Value::Here(value) };
@@ -279,12 +301,14 @@ impl Op<'_> {
         inode.set_blocks(inode.blocks().saturating_add_signed(change));
         if outer != outer_before && is_shared {
             for value in copied {
-                self.count_value(inode, value, 1)?;
+                // There may be as many of them as a block has entries.
+                self.reach = Reach::Steps;
+                self.count_value(value, 1)?;
             }
         }
         let own = inner_before.iter().chain(if is_shared { &[][..] } else { &outer_before });
-        for holder in own.filter(|one| one.is(index, name)).filter_map(Stored::holder) {
-            self.count_value(inode, holder, -1)?;
+        for value in own.filter(|one| one.is(index, name)).filter_map(Stored::held) {
+            self.count_value(value, -1)?;
         }
         Ok(())
     }
@@ -441,7 +465,7 @@ impl Op<'_> {
                     own.extend(self.in_block(inode)?);
                 }
             }
-            let Some(one) = own.into_iter().find(|one| one.holder().is_some()) else { break };
+            let Some(one) = own.into_iter().find(|one| one.held().is_some()) else { break };
             if self.is_half_full() {
                 return Ok(false);
             }

@@ -140,7 +140,7 @@ impl Volume {
                 self.fs.space.keep();
                 self.stopped |= applied.is_err();
                 self.last_changed = applied?;
-                self.unused_values.extend(unused_values);
+                self.orphans.unused_values.extend(unused_values);
                 return Ok(value);
             }
         };

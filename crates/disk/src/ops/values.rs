@@ -12,7 +12,7 @@ use floe_format::ext::xattr::{XattrArea, XattrHeader};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
-use super::attributes::{DAMAGED, Stored, Value};
+use super::attributes::{DAMAGED, Held, Stored, Value};
 use super::credits::Reach;
 use super::staged::Op;
 use super::{OpError, Step};
@@ -27,7 +27,7 @@ impl Volume {
     /// Orphans that operations left since the last call: values without users, which nobody has open. Whoever runs operations
     /// finishes them with [`Volume::finish_orphan`], so that their space comes back.
     pub fn unused_values(&mut self) -> Vec<InodeNr> {
-        std::mem::take(&mut self.unused_values)
+        std::mem::take(&mut self.orphans.unused_values)
     }
 }
 
@@ -71,7 +71,8 @@ impl Op<'_> {
         self.store_value(&mut inode, value)?;
         self.put(&mut inode)?;
         // At most 65,536.
-        Ok(Value::Inode(number, value.len() as u32, hash))
+        let size_bytes = value.len() as u32;
+        Ok(Value::Inode(Held { inode: number, size_bytes, hash, is_counted: true }))
     }
 
     fn store_value(&mut self, inode: &mut OwnedInode, value: &[u8]) -> Result<(), OpError> {
@@ -98,13 +99,13 @@ impl Op<'_> {
         owner: &OwnedInode,
         value: &Value,
     ) -> Result<Vec<u8>, OpError> {
-        let (holder, size_bytes, hash) = match value {
+        let held = match value {
             Value::Here(value) => return Ok(value.clone()),
-            &Value::Inode(holder, size_bytes, hash) => (holder, size_bytes, hash),
+            Value::Inode(held) => held,
         };
-        let holder = self.inode(holder)?;
-        let (size, wanted) = (self.volume.geometry().block_size as usize, size_bytes as usize);
-        if wanted > MOST_VALUE_BYTES || holder.size_bytes() != u64::from(size_bytes) {
+        let holder = self.inode(held.inode)?;
+        let (size, wanted) = (self.volume.geometry().block_size as usize, held.size_bytes as usize);
+        if wanted > MOST_VALUE_BYTES || holder.size_bytes() != u64::from(held.size_bytes) {
             return Err(DAMAGED);
         }
         let mut bytes = Vec::with_capacity(wanted.next_multiple_of(size));
@@ -116,30 +117,23 @@ impl Op<'_> {
             bytes.extend_from_slice(&self.tx.block(block)?);
         }
         bytes.truncate(wanted);
-        let is_hash = value_inode::value_hash(self.volume.superblock().seed(), &bytes) == hash;
-        let is_sound = is_hash || is_of_lustre(&holder.base, identity(owner));
+        let hash = value_inode::value_hash(self.volume.superblock().seed(), &bytes);
+        let owner = (owner.number, owner.base.generation);
+        let is_sound = hash == held.hash || is_of_lustre(&holder.base, owner);
         if is_sound { Ok(bytes) } else { Err(DAMAGED) }
     }
 
     /// Counts users of a value; without any it is deleted.
-    pub(super) fn count_value(
-        &mut self,
-        owner: &OwnedInode,
-        holder: InodeNr,
-        change: i64,
-    ) -> Result<(), OpError> {
-        let mut inode = self.inode(holder)?;
+    pub(super) fn count_value(&mut self, value: Held, change: i64) -> Result<(), OpError> {
+        let mut inode = self.inode(value.inode)?;
         let bit64 = self.volume.geometry().features.incompat.contains(Incompat::BIT64);
         let has_attributes =
             XattrArea::of_inode(inode.attributes()).is_some() || inode.file_acl(bit64).0 != 0;
         if !inode.flags().contains(InodeFlags::EA_INODE) || has_attributes {
             return Err(DAMAGED);
         }
-        // Those of an old Lustre have one user, and times where others count.
-        let users = match is_of_lustre(&inode.base, identity(owner)) {
-            true => 1,
-            false => value_inode::refcount(&inode.base),
-        };
+        // Those of an old Lustre have times where others count.
+        let users = if value.is_counted { value_inode::refcount(&inode.base) } else { 1 };
         let users = users.saturating_add_signed(change);
         value_inode::set_refcount(&mut inode.base, users);
         if users > 0 {
@@ -151,7 +145,7 @@ impl Op<'_> {
         }
         self.add_orphan(&mut inode)?;
         self.put(&mut inode)?;
-        self.unused_values.push(holder);
+        self.unused_values.push(value.inode);
         Ok(())
     }
 
@@ -176,14 +170,9 @@ impl Op<'_> {
         let geo = self.volume.geometry();
         let cluster_bytes = u64::from(geo.block_size) << geo.cluster_bits;
         let clusters = all.map(|one| match one.value {
-            Value::Inode(_, size_bytes, _) => u64::from(size_bytes).div_ceil(cluster_bytes),
+            Value::Inode(held) => u64::from(held.size_bytes).div_ceil(cluster_bytes),
             Value::Here(_) => 0,
         });
         (clusters.sum::<u64>() << geo.cluster_bits).cast_signed()
     }
-}
-
-/// Number and generation.
-const fn identity(owner: &OwnedInode) -> (InodeNr, u32) {
-    (owner.number, owner.base.generation)
 }

@@ -46,8 +46,6 @@ pub struct Volume {
     pub(crate) orphans: Orphans,
     /// Files whose cutting is not finished.
     pub(crate) cutting: BTreeSet<InodeNr>,
-    /// Orphans that held values of attributes, which [`Volume::unused_values`] tells.
-    pub(crate) unused_values: Vec<InodeNr>,
     /// An operation could not be put into its transaction as a whole.
     pub(crate) stopped: bool,
     /// Blocks that an operation may change.
@@ -212,7 +210,6 @@ impl Volume {
             fs,
             orphans: Orphans::default(),
             cutting: BTreeSet::new(),
-            unused_values: Vec::new(),
             stopped: false,
             most_changed,
             last_changed: 0,
