@@ -9,6 +9,7 @@ use floe_format::ext::xattr::{
 };
 use floe_format::{BlockNr, InodeNr};
 
+use super::xattrs::salvage_in_inode;
 use crate::attribute_value::{content, has_value};
 use crate::edit::{AttributeBlockEdit, Edit, InodeEdit};
 use crate::stage::{InodeImage, Stage};
@@ -119,8 +120,7 @@ fn salvaged(stage: &Stage<'_>, problem: &Problem) -> Option<Edit> {
     if block.0 == 0 {
         let owner = stage.read_inode(inode).ok()?;
         XattrArea::of_inode(&bytes)?;
-        let area = bytes.get_mut(xattr::IBODY_HEADER_SIZE..)?;
-        let left = xattr::salvage_inode(area, at, |entry| holds_value(stage, Some(&owner), entry));
+        let left = salvage_in_inode(stage, &owner, &mut bytes, doubted);
         let edit = InodeEdit::SalvageAttributes { doubted };
         return (left > 0).then_some(Edit::Inode { inode, edit });
     }

@@ -1,6 +1,11 @@
 //! Blocks of extended attributes.
 
-use floe_format::ext::xattr::{self, IBODY_HEADER_SIZE, VALUE_INUM_AT, VALUE_SIZE_AT, XattrHeader};
+use floe_format::ext::inline_data::ATTRIBUTE_NAME;
+use floe_format::ext::inode::InodeFlags;
+use floe_format::ext::xattr::{
+    self, IBODY_HEADER_SIZE, INDEX_SYSTEM, VALUE_INUM_AT, VALUE_SIZE_AT, XattrArea, XattrEntry,
+    XattrHeader,
+};
 use floe_format::{BlockNr, InodeNr};
 
 use super::xattr_values::holds_value;
@@ -34,7 +39,7 @@ pub(super) fn apply(
         }
         AttributeBlockEdit::Salvage { doubted } => {
             let doubted = doubted.map(|at| at as usize);
-            let holds = |entry: &xattr::XattrEntry<'_>| holds_value(stage, None, entry);
+            let holds = |entry: &XattrEntry<'_>| holds_value(stage, None, entry);
             if xattr::salvage_block(&mut bytes, doubted, holds) == 0 {
                 return Err(Failure::NotNow("the block has changed since it was examined"));
             }
@@ -70,11 +75,57 @@ pub(super) fn set_field(
 pub(super) fn salvage_own(stage: &Stage<'_>, image: &mut InodeImage, doubted: Option<u32>) {
     let Some(at) = image.attributes_offset() else { return };
     let owner = image.clone();
-    let (magic, area) = image.raw[at..].split_at_mut(IBODY_HEADER_SIZE);
-    let holds = |entry: &xattr::XattrEntry<'_>| holds_value(stage, Some(&owner), entry);
-    if xattr::salvage_inode(area, doubted.map(|at| at as usize), holds) == 0 {
-        magic.fill(0);
+    let whole = &mut image.raw[at..];
+    if salvage_in_inode(stage, &owner, whole, doubted) == 0 {
+        whole[..IBODY_HEADER_SIZE].fill(0);
     }
+}
+
+/// Keeps the attributes that prove themselves among those of an inode, `whole` with their magic; returns how many are left.
+/// Where the inode holds its data, the attribute that goes on with them comes first: rather than it, another goes whose value
+/// overlaps it, and at worst its value, not the part of the data that lies before it.
+pub(super) fn salvage_in_inode(
+    stage: &Stage<'_>,
+    owner: &InodeImage,
+    whole: &mut [u8],
+    doubted: Option<u32>,
+) -> usize {
+    let before = whole.to_vec();
+    let salvage = |bytes: &mut [u8], doubted: Option<usize>| {
+        let area = bytes.get_mut(IBODY_HEADER_SIZE..).unwrap_or_default();
+        let holds = |entry: &XattrEntry<'_>| holds_value(stage, Some(owner), entry);
+        xattr::salvage_inode(area, doubted, holds)
+    };
+    let doubted = doubted.map(|at| at as usize);
+    let left = salvage(whole, doubted);
+    let Some(data) = data_at(&before).filter(|_| owner.flags().contains(InodeFlags::INLINE_DATA))
+    else {
+        return left;
+    };
+    if data_at(whole).is_some() {
+        return left;
+    }
+    let others = XattrArea::of_inode(&before).into_iter().flat_map(|area| area.entries());
+    let others: Vec<usize> = others.map_while(Result::ok).map(|one| one.offset).collect();
+    for other in others.into_iter().filter(|other| *other != data && doubted != Some(data)) {
+        whole.copy_from_slice(&before);
+        let left = salvage(whole, Some(other));
+        if data_at(whole).is_some() {
+            return left;
+        }
+    }
+    whole.copy_from_slice(&before);
+    let field = |at: usize| IBODY_HEADER_SIZE + data + at;
+    for bytes in [field(2)..field(4), field(8)..field(16)] {
+        whole.get_mut(bytes).unwrap_or_default().fill(0);
+    }
+    salvage(whole, doubted.filter(|at| *at != data))
+}
+
+/// Byte behind the magic at which the attribute begins that goes on with inline data; `None` if there is none.
+fn data_at(whole: &[u8]) -> Option<usize> {
+    let found = XattrArea::of_inode(whole)?.find(INDEX_SYSTEM, ATTRIBUTE_NAME)?;
+    Some(found.offset)
 }
 
 /// Makes the name of an attribute one that Linux reads, or removes the attribute: in `image` itself,

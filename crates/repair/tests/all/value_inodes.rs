@@ -457,3 +457,38 @@ fn a_wrong_entry_costs_only_its_own_attribute() {
         assert!(lost.is_empty() || lost == [own], "byte {byte} of attribute {index}: {lost:?}");
     }
 }
+
+/// The attribute that goes on with inline data overlaps another: the data before it stay, with names of a directory in them.
+#[test]
+fn an_overlap_with_inline_data_costs_no_directory() {
+    if tool::missing() {
+        return;
+    }
+    let base = build::base(Profile::InlineEaInode).unwrap();
+    let before = stored(&base).unwrap();
+    for path in ["/dir", "/dir/sub"] {
+        let image = base.copy().unwrap();
+        let volume = Volume::open(&image).unwrap();
+        let inode = volume.lookup(path).unwrap();
+        let list = NewXattr { name_index: INDEX_USER, name: b"a", value: NewValue::Here(b"list") };
+        let data = NewXattr { name_index: 7, name: b"data", value: NewValue::Here(b"") };
+        let mut raw = volume.inode_bytes(inode).unwrap();
+        write_inode(&mut raw[AREA..], &[data, list]).unwrap();
+        let area = XattrArea::of_inode(&raw[AREA..]).unwrap();
+        let list = area.entries().nth(1).unwrap().unwrap();
+        // Its value is six bytes from those of the other on, and the size of the directory says so, too.
+        let (at, offset) = (AREA + 4, list.value_offs - 4);
+        raw[at + 2..at + 4].copy_from_slice(&offset.to_le_bytes());
+        raw[at + 8..at + 12].copy_from_slice(&6u32.to_le_bytes());
+        raw[4..8].copy_from_slice(&66u32.to_le_bytes());
+        volume.put_inode(inode, &raw).unwrap();
+        volume.fix_inode(inode).unwrap();
+        assert!(codes(&image).contains(&"xattr-ibody-overlap"), "{path}: {:?}", codes(&image));
+        assert_eq!(fault(&image, None), None, "{path}");
+        let after = stored(&image).unwrap();
+        for (name, node) in &before {
+            let same = after.get(name).is_some_and(|now| now.kind == node.kind);
+            assert!(same, "{path}: {} is gone", String::from_utf8_lossy(name));
+        }
+    }
+}
