@@ -574,6 +574,8 @@ impl Edit {
     /// The phase in which the edit is made.
     pub const fn phase(&self) -> Phase {
         match self {
+            // Types of entries prove inodes until those are mended.
+            Self::Superblock(SuperblockEdit::DropFiletype) => Phase::Links,
             Self::Superblock(_)
             | Self::Group { .. }
             | Self::Journal(_)

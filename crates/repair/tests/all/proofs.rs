@@ -10,7 +10,7 @@ use floe_format::ext::inode::FileType;
 use floe_repair::policy::Yes;
 use floe_repair::{Deed, RepairOptions, SharedBlocks, repair};
 use floe_testkit::compare::{ReadBy, Terms, judge};
-use floe_testkit::recipe::{Edit, Recipe, inode};
+use floe_testkit::recipe::{Edit, Recipe, inode, superblock};
 use floe_testkit::rng::Rng;
 use floe_testkit::tree::stored;
 use floe_testkit::volume::Volume;
@@ -313,4 +313,24 @@ fn who_goes_for_shared_blocks_goes_with_a_reason() {
     assert!(!deeds.is_empty(), "{:?}", repaired.deeds);
     let notes: Vec<&String> = deeds.iter().flat_map(|deed| &deed.notes).collect();
     assert!(notes.iter().any(|note| note.contains("in doubt")), "{deeds:?}");
+}
+
+/// Types of entries prove what an inode is, also where a repair will take all types away: a file system of the Hurd has none.
+#[test]
+fn types_of_entries_prove_inodes_before_they_go() -> Result<()> {
+    if tool::missing() {
+        return Ok(());
+    }
+    let original = build::base(Profile::Ext2K1)?;
+    let hurd = || superblock(|sb| sb.creator_os = 1);
+    for path in ["/socket", "/fifo", "/block", "/char"] {
+        // Mapped by extents, and holding its data: a device, a FIFO and a socket have neither.
+        let flags = inode(path).set_flags(0x1008_0000);
+        let image = Recipe::new("types").on(Profile::Ext2K1).edit(hurd()).edit(flags).build()?;
+        let (faults, ours) = faults(&image, &original)?;
+        assert!(faults.is_empty(), "{path}: {faults:?}");
+        let kind = |image: &Image| stored(image).map(|tree| tree[path.as_bytes()].kind);
+        assert_eq!(kind(&ours)?, kind(&original)?, "{path}");
+    }
+    Ok(())
 }
