@@ -10,7 +10,7 @@ use floe_format::ext::inode::FileType;
 use floe_repair::policy::Yes;
 use floe_repair::{Deed, RepairOptions, SharedBlocks, repair};
 use floe_testkit::compare::{ReadBy, Terms, judge};
-use floe_testkit::recipe::{Edit, Recipe, inode, superblock};
+use floe_testkit::recipe::{Edit, Recipe, descriptor, inode, superblock};
 use floe_testkit::rng::Rng;
 use floe_testkit::tree::stored;
 use floe_testkit::volume::Volume;
@@ -332,5 +332,27 @@ fn types_of_entries_prove_inodes_before_they_go() -> Result<()> {
         let kind = |image: &Image| stored(image).map(|tree| tree[path.as_bytes()].kind);
         assert_eq!(kind(&ours)?, kind(&original)?, "{path}");
     }
+    Ok(())
+}
+
+/// The primary descriptors are insane, and so is their first copy: another one is sound.
+#[test]
+fn of_several_copies_of_descriptors_a_sound_one_counts() -> Result<()> {
+    if tool::missing() {
+        return Ok(());
+    }
+    let original = build::base(Profile::Ext4K1)?;
+    let copy = Edit::new(|volume| {
+        let copy = volume.geometry.group_desc_run(floe_format::GroupNr(1)).start;
+        let mut bytes = volume.block(copy)?;
+        // Its first group has its inode table at block 7.
+        bytes[8..12].copy_from_slice(&7u32.to_le_bytes());
+        volume.put_block(copy, &bytes)
+    });
+    let primary = descriptor(1, |desc| desc.inode_table = floe_format::BlockNr(1 << 30));
+    let image = Recipe::new("copies").on(Profile::Ext4K1).edit(primary).edit(copy).build()?;
+    let (faults, ours) = faults(&image, &original)?;
+    assert!(faults.is_empty(), "{faults:?}");
+    assert_eq!(stored(&ours)?, stored(&original)?);
     Ok(())
 }

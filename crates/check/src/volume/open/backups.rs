@@ -1,13 +1,14 @@
 //! Backups of the superblock: where they can lie, and those that say something better than the primary.
 
 use floe_blockdev::ReadBlocks;
-use floe_format::geometry::Strictness;
+use floe_format::geometry::{Geometry, Strictness};
 use floe_format::{BlockNr, InodeNr};
 
 use super::Opened;
 use super::candidate::{Candidate, read_candidate};
 use crate::problem::{Findings, Problem};
 use crate::volume::descriptors;
+use crate::volume::layout_map::LayoutMap;
 
 /// `s_first_ino` as every mke2fs writes it.
 pub(super) const USUAL_FIRST_INODE: InodeNr = InodeNr(11);
@@ -25,6 +26,34 @@ pub(super) fn find_backup(
         let offset = block.0.checked_mul(u64::from(size))?;
         read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
     })
+}
+
+/// The backup whose descriptors make the most sense, the first of several: a damaged copy of them loses as much as the primary
+/// one would.
+pub(super) fn backup_with_sane_descriptors(
+    device: &dyn ReadBlocks,
+    geometry: &Geometry,
+) -> Option<Candidate> {
+    let mut best: Option<(usize, Candidate)> = None;
+    for (block, size) in
+        backup_places(device, Some(geometry.block_size), Some(geometry.blocks_per_group))
+    {
+        let offset = block.0.checked_mul(u64::from(size))?;
+        let read = read_candidate(device, offset, Some(size), Some(block), Strictness::Strict);
+        let Ok(backup) = read else { continue };
+        let mut judged = Findings::default();
+        let (superblock, own) = (&backup.superblock, &backup.geometry);
+        let groups = descriptors::read(device, superblock, own, backup.backup, &mut judged);
+        let layout = LayoutMap::new(superblock, own, &groups, device.size_bytes());
+        let faults = judged.0.len() + usize::from(layout.insane.is_some());
+        if best.as_ref().is_none_or(|(least, _)| faults < *least) {
+            best = Some((faults, backup));
+        }
+        if faults == 0 {
+            break;
+        }
+    }
+    best.map(|(_, backup)| backup)
 }
 
 /// Blocks of backup superblocks that can be used, with the block size they state.

@@ -12,7 +12,9 @@ use floe_format::features::{Features, Incompat};
 use floe_format::geometry::{Geometry, Strictness};
 use floe_format::rext3::region_blocks;
 
-use self::backups::{backup_that_fits, backup_with_more_files, find_backup, sizes};
+use self::backups::{
+    backup_that_fits, backup_with_more_files, backup_with_sane_descriptors, find_backup, sizes,
+};
 use self::candidate::{
     Candidate, Refusal, known_incompat, read_candidate, read_superblock, unknown_features,
 };
@@ -350,10 +352,8 @@ fn open_primary(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findi
     }
     found.push(Problem::GroupDescriptorsInsane { group, reason });
     let geometry = &opened.geometry;
-    let known = (geometry.block_size, geometry.blocks_per_group);
-    let backup = find_backup(device, Some(known.0), Some(known.1));
-    if let Some(backup) = backup
-        && geometry.group_count > 1
+    if geometry.group_count > 1
+        && let Some(backup) = backup_with_sane_descriptors(device, geometry)
     {
         // Unreadable primary descriptors are reported whichever copy is used.
         own.0.retain(|problem| matches!(problem, Problem::UnreadableGroupDescriptors { .. }));
