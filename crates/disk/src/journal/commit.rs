@@ -106,6 +106,8 @@ impl<D: WriteBlocks> Journal<D> {
     ) -> Result<MutexGuard<'a, Shared>, JournalError> {
         for &lane in lanes {
             shared.lanes[lane].state.working = true;
+            // Whoever waits for others there waits for the end of this turn now.
+            shared.lanes[lane].company.expected = None;
         }
         drop(shared);
         let mut turn = Turn { journal: self, lanes, result: Err("a thread panicked".to_owned()) };

@@ -67,6 +67,8 @@ pub(super) struct Crowd {
     bell: Arc<Condvar>,
     awake: usize,
     asleep: usize,
+    /// Threads for which some of them wait, besides themselves.
+    behind: usize,
     /// Those who are asleep and were called, to go on with their logs.
     called: usize,
 }
@@ -89,6 +91,7 @@ pub(super) struct Waiter<'j, D: WriteBlocks> {
     journal: &'j Journal<D>,
     goals: Goals,
     bell: Arc<Condvar>,
+    behind: usize,
 }
 
 impl<D: WriteBlocks> Waiter<'_, D> {
@@ -125,6 +128,7 @@ impl<D: WriteBlocks> Drop for Waiter<'_, D> {
         let mut shared = self.journal.lock();
         let is_last = self.crowd(&mut shared).is_some_and(|crowd| {
             crowd.awake -= 1;
+            crowd.behind -= self.behind;
             crowd.awake + crowd.asleep == 0
         });
         if is_last {
@@ -147,7 +151,7 @@ impl Shared {
         let concerns =
             |(goals, _): &(&Goals, &Crowd)| goals.iter().any(|(lane, _)| lanes.contains(lane));
         let crowds = self.flushes.unserved.iter().filter(concerns);
-        crowds.map(|(_, crowd)| crowd.awake + crowd.asleep).sum()
+        crowds.map(|(_, crowd)| crowd.awake + crowd.asleep + crowd.behind).sum()
     }
 
     /// A flush has ended that made changes of these logs durable: whoever has his now waits no more, although he may not be awake
@@ -252,16 +256,19 @@ impl Shared {
 }
 
 impl<D: WriteBlocks> Journal<D> {
-    /// Begins to wait for transactions, which are wanted already.
+    /// Begins to wait for transactions, which are wanted already, for so many threads.
     pub(super) fn begin_to_wait(
         &self,
         shared: &mut Shared,
         goals: &[(usize, TransactionId)],
+        threads: usize,
     ) -> Waiter<'_, D> {
         let crowd = shared.flushes.unserved.entry(goals.to_vec()).or_default();
         crowd.awake += 1;
+        let behind = threads.saturating_sub(1);
+        crowd.behind += behind;
         let bell = Arc::clone(&crowd.bell);
-        Waiter { journal: self, goals: goals.to_vec(), bell }
+        Waiter { journal: self, goals: goals.to_vec(), bell, behind }
     }
 
     /// Lets others go first that are about to ask for a flush; `turns` counts how often.
@@ -299,7 +306,7 @@ mod tests {
         let last = (0, shared.lanes[0].state.last());
         shared.want(&[last]);
         let lanes = BTreeSet::from([0]);
-        let first = journal.begin_to_wait(&mut shared, &[last]);
+        let first = journal.begin_to_wait(&mut shared, &[last], 1);
         let waits = |shared: &mut Shared| {
             let waits = shared.company_until(&lanes).is_some();
             // Nobody came.
@@ -313,7 +320,7 @@ mod tests {
         let until = shared.company_until(&lanes);
         assert!(until.is_some());
         assert_eq!(shared.company_until(&lanes), until);
-        let second = journal.begin_to_wait(&mut shared, &[last]);
+        let second = journal.begin_to_wait(&mut shared, &[last], 1);
         assert_eq!(shared.company_until(&lanes), None);
         assert_eq!((shared.lanes[0].company.in_vain, shared.lanes[0].company.expected), (0, None));
         drop(shared);
@@ -341,7 +348,8 @@ mod tests {
         let journal = journal();
         let mut shared = journal.lock();
         let last = shared.lanes[0].state.last();
-        let waiters = [last, last.next()].map(|id| journal.begin_to_wait(&mut shared, &[(0, id)]));
+        let waiters =
+            [last, last.next()].map(|id| journal.begin_to_wait(&mut shared, &[(0, id)], 1));
         shared.note_served(&BTreeSet::from([0])).ring();
         assert_eq!((shared.lanes[0].company.waiters, shared.flushes.unserved.len()), (2, 1));
         drop(shared);

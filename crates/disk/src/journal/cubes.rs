@@ -124,6 +124,14 @@ impl<D: WriteBlocks> Journal<D> {
     /// # Errors
     /// As [`Journal::commit`].
     pub fn commit_cube(&self, cube: u32) -> Result<(), JournalError> {
+        self.commit_cube_for(cube, 1)
+    }
+
+    /// The same for so many threads, for whom the caller waits.
+    ///
+    /// # Errors
+    /// As [`Journal::commit`].
+    pub fn commit_cube_for(&self, cube: u32, threads: usize) -> Result<(), JournalError> {
         let data_writes = self.data_writes.load(floe_sync::atomic::Ordering::SeqCst);
         let goals = |shared: &Shared| {
             let own = shared.lane_of_cube(cube).unwrap_or(0);
@@ -133,7 +141,7 @@ impl<D: WriteBlocks> Journal<D> {
             let lanes = if root { vec![own, 0] } else { vec![own] };
             lanes.into_iter().map(|lane| (lane, shared.lanes[lane].state.last())).collect()
         };
-        self.reach(goals, data_writes)
+        self.reach(goals, data_writes, threads)
     }
 
     /// Writes the older half of a cube's log home if more than half of it is in use, and nobody writes it: so that seldom a change

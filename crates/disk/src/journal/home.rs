@@ -66,7 +66,8 @@ impl<D: WriteBlocks> Journal<D> {
             let offset = self.geometry.offset_bytes(block);
             if offset != from + gathered.len() as u64 || gathered.len() >= MOST_GATHERED {
                 write(from, &gathered)?;
-                (from, gathered) = (offset, Vec::new());
+                from = offset;
+                gathered.clear();
             }
             gathered.extend_from_slice(image);
         }

@@ -192,7 +192,7 @@ impl<D: WriteBlocks> Journal<D> {
             Some(known) => vec![(lane, transaction.min(known.state.last()))],
             None => Vec::new(),
         };
-        self.reach(goals, 0)
+        self.reach(goals, 0, 1)
     }
 
     /// As [`Journal::sync`], where an error of a cube's journal ends that one alone, which [`Journal::ended_cubes`] tells.
@@ -223,7 +223,7 @@ impl<D: WriteBlocks> Journal<D> {
             let sound = lanes.filter(|(_, lane)| lane.state.failed.is_none());
             sound.map(|(index, lane)| (index, lane.state.last())).collect()
         };
-        self.reach(goals, data_writes)
+        self.reach(goals, data_writes, 1)
     }
 
     /// The last durable transaction of inode 8's log: whatever it or an earlier one freed may be used again (rule R7).
@@ -309,17 +309,18 @@ impl<D: WriteBlocks> Journal<D> {
         }
     }
 
-    /// Waits until transactions and data are durable; works towards it whenever nobody else does.
+    /// Waits until transactions and data are durable; works towards it whenever nobody else does. So many threads wait for that.
     fn reach(
         &self,
         goals: impl FnOnce(&Shared) -> Vec<(usize, TransactionId)>,
         data_writes: u64,
+        threads: usize,
     ) -> Result<(), JournalError> {
         let (goals, waiter) = {
             let mut shared = self.lock();
             let goals = goals(&shared);
             shared.want(&goals);
-            let waiter = self.begin_to_wait(&mut shared, &goals);
+            let waiter = self.begin_to_wait(&mut shared, &goals, threads);
             (goals, waiter)
         };
         // Behind the waiter, whose end takes the lock, too.

@@ -92,12 +92,21 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         Ok(())
     }
 
+    /// Makes an inode durable, for so many threads, unless its cube ignores fsync.
+    pub(super) fn sync_for(&self, inode: InodeNr, threads: usize) -> Result<(), FsError> {
+        if self.gates.ignores_fsync(self.gates.of_inode(inode)) {
+            // As at any other call: what ended says so.
+            return self.faults.judge();
+        }
+        self.make_inode_durable(inode, threads)
+    }
+
     /// Makes an inode durable: waits for the journal of its cube, and for those of others that share a change with it. One flush
     /// serves all who wait.
-    pub(super) fn make_inode_durable(&self, inode: InodeNr) -> Result<(), FsError> {
+    fn make_inode_durable(&self, inode: InodeNr, threads: usize) -> Result<(), FsError> {
         self.faults.judge()?;
         let cube = self.work().volume.cube_of(inode);
-        let done = self.wait(|journal| journal.commit_cube(cube));
+        let done = self.wait(|journal| journal.commit_cube_for(cube, threads));
         if let Disk::Journaled(journal) = self.disk {
             journal.relieve(cube);
         }

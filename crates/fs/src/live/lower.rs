@@ -28,7 +28,7 @@ fn write_of<'d>(deed: &'d Deed<'_>) -> Option<(&'d Op<'d>, InodeNr, u64, &'d [u8
 }
 
 /// Bytes of content that go through the log with the changes that map it.
-const MOST_LOGGED_BYTES: usize = 64 << 10;
+const MOST_LOGGED_BYTES: usize = 128 << 10;
 
 /// Blocks of a write that are mapped in one transaction: a longer write is several.
 pub(super) const BLOCKS_PER_WRITE: u64 = 256;
@@ -104,6 +104,10 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
 
     fn tend_cubes_below(&self, above: &Above<'_>) -> Vec<u32> {
         self.run_jobs(above)
+    }
+
+    fn sync_inode_for(&self, inode: InodeNr, threads: usize) -> Result<(), FsError> {
+        self.sync_for(inode, threads)
     }
 
     fn write_ahead(&self, deeds: &[Deed<'_>]) -> Vec<DataWrite> {

@@ -154,10 +154,6 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     }
 
     fn sync_inode(&self, inode: InodeNr) -> Result<(), FsError> {
-        if self.gates.ignores_fsync(self.gates.of_inode(inode)) {
-            // As at any other call: what ended says so.
-            return self.faults.judge();
-        }
-        self.make_inode_durable(inode)
+        self.sync_for(inode, 1)
     }
 }

@@ -150,6 +150,32 @@ fn nothing_is_created_in_a_directory_that_goes() {
     );
 }
 
+/// Whoever comes back from fsync has his change on the disk, whoever made it, and nobody waits for ever.
+#[test]
+fn fsyncs_that_are_made_together_each_have_their_changes() {
+    shuttle::check_random(
+        || {
+            let make = |name: &'static str| {
+                move |fs: &Fs| {
+                    let made = create(fs, name).expect("it is free").expect("it is created");
+                    for value in 1..=2 {
+                        let kind = OpKind::Write { inode: made, offset_bytes: 0, bytes: &[value] };
+                        apply(fs, kind).expect("there is room");
+                        fs.sync_inode(made).expect("nothing is lost");
+                        let found = fs.lower().find(InodeNr::ROOT, name.as_bytes());
+                        assert_eq!(found.expect("it can be read"), Some(made));
+                        let mut stored = [0];
+                        fs.lower().read(made, 0, &mut stored).expect("it can be read");
+                        assert_eq!(stored, [value]);
+                    }
+                }
+            };
+            together(memory(), vec![Box::new(make("a")), Box::new(make("b")), Box::new(make("c"))]);
+        },
+        300,
+    );
+}
+
 /// If two directories are each to move into the other, only one does, and nothing is lost from the tree.
 #[test]
 fn directories_never_come_to_lie_below_themselves() {

@@ -80,6 +80,14 @@ pub trait Lower: Store {
         self.tend_cubes()
     }
 
+    /// As [`Store::sync_inode`], for so many threads that wait for changes of the same cube.
+    ///
+    /// # Errors
+    /// As [`Store::sync_inode`].
+    fn sync_inode_for(&self, inode: InodeNr, _threads: usize) -> Result<(), FsError> {
+        self.sync_inode(inode)
+    }
+
     /// Writes content of changes to its place before [`Lower::make`] makes them, as far as that can be done while others change
     /// other cubes. No other change of this cube is made before those are.
     fn write_ahead(&self, _deeds: &[Deed<'_>]) -> Vec<DataWrite> {

@@ -55,6 +55,7 @@ mod short;
 mod status;
 mod stripes;
 mod table;
+mod together;
 mod waiting;
 
 use std::collections::BTreeSet;

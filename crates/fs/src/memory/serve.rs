@@ -246,7 +246,7 @@ impl<L: Lower> Store for MemFs<L> {
     fn sync_inode(&self, inode: InodeNr) -> Result<(), FsError> {
         let cube = self.cube_of(inode);
         if self.lower.gates().is_none_or(|gates| !gates.ignores_fsync(cube)) {
-            self.flush_of(&self.turn(cube), [inode])?;
+            return self.sync_together(cube, inode);
         }
         self.lower.sync_inode(inode)
     }

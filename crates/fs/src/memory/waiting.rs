@@ -17,6 +17,7 @@ use super::pages::PAGE_BYTES;
 use super::plan::plan_until;
 use super::record::{Action, Record, Stamp};
 use super::room::{Cost, Room};
+use super::together::Fsyncs;
 use super::{Limits, State};
 
 /// Changes of a cube that wait.
@@ -43,6 +44,7 @@ pub(crate) struct Pending {
 pub(crate) struct Queue {
     /// One flush or passing change of the cube at a time.
     pub(crate) turn: Apart<Mutex<()>>,
+    pub(crate) fsyncs: Apart<Fsyncs>,
     pending: Apart<Mutex<Pending>>,
     pub(crate) pool: Pool,
     pressure: Pressure,
