@@ -27,6 +27,8 @@
 //! # }
 //! ```
 
+#![warn(clippy::print_stderr, clippy::print_stdout)] // messages are the program's
+
 use floe_sync::Arc;
 use std::io;
 

@@ -27,6 +27,8 @@
 //! assert!(matches!(answer, Err(CheckError::NoSuperblock { .. })));
 //! ```
 
+#![warn(clippy::print_stderr, clippy::print_stdout)] // messages are the program's
+
 pub mod checkpoint;
 pub mod checks;
 pub mod cube;

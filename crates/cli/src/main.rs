@@ -1,5 +1,8 @@
 //! `floe`: checks and repairs ext2, ext3 and ext4 file systems.
 
+// They end the program where they cannot write: see message.rs.
+#![warn(clippy::print_stderr, clippy::print_stdout)]
+
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
@@ -14,6 +17,7 @@ mod exit;
 mod generate;
 mod image_files;
 mod input;
+mod message;
 mod monitor;
 mod online;
 mod run;
@@ -22,6 +26,7 @@ mod terminal;
 use commands::{Command, mount, umount};
 use exit::Outcome;
 use input::files::{Files, Refused};
+use message::message;
 use terminal::failure::with_causes;
 use terminal::{document, panics, signals};
 
@@ -40,19 +45,26 @@ struct Cli {
 fn main() -> ExitCode {
     panics::end_the_program();
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let mut out = Patient(io::stdout().lock());
+    let mut out = Patient::new(io::stdout().lock());
     let mut device = String::new();
     let outcome = run(&arguments, &mut device, &mut out).unwrap_or_else(|error| {
         let outcome = outcome_of(&error);
         let text = with_causes(&error);
         // A caller that requests JSON gets a document for every error; a failing write is ignored.
         let _ = document::of_error(&mut out, &arguments, &device, &text, outcome);
-        eprintln!("floe: {text}");
+        message!("floe: {text}");
         outcome
     });
-    match out.flush() {
+    let flushed = out.flush();
+    if let Some(error) = out.lost {
+        message!("floe: the report is incomplete, because it could not be written: {error}");
+    }
+    match flushed {
         Ok(()) => ExitCode::from(outcome.code()),
-        Err(_) => ExitCode::from(Outcome { failed: true, ..outcome }.code()),
+        Err(error) => {
+            message!("floe: standard output: {error}");
+            ExitCode::from(Outcome { failed: true, ..outcome }.code())
+        }
     }
 }
 
@@ -62,13 +74,28 @@ fn outcome_of(error: &anyhow::Error) -> Outcome {
 }
 
 /// Standard output whose reader may close it early (`floe check | head`): later output is
-/// discarded, but the exit code is still correct.
-struct Patient<W>(W);
+/// discarded, but the exit code is still correct. The same goes for a full disk, if the output only
+/// tells about work that was done.
+struct Patient<W> {
+    out: W,
+    /// The output only tells about the work of the run, such as a repair.
+    tells_of_work: bool,
+    /// Why output was lost.
+    lost: Option<io::Error>,
+}
 
 impl<W: Write> Patient<W> {
-    fn forgive(result: io::Result<()>) -> io::Result<()> {
+    fn new(out: W) -> Self {
+        Self { out, tells_of_work: false, lost: None }
+    }
+
+    fn forgive(&mut self, result: io::Result<()>) -> io::Result<()> {
         match result {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error) if self.tells_of_work => {
+                self.lost = Some(error);
+                Ok(())
+            }
             result => result,
         }
     }
@@ -77,11 +104,16 @@ impl<W: Write> Patient<W> {
 impl<W: Write> Write for Patient<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         signals::reporting();
-        Self::forgive(self.0.write_all(bytes)).map(|()| bytes.len())
+        if self.lost.is_none() {
+            let result = self.out.write_all(bytes);
+            self.forgive(result)?;
+        }
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Self::forgive(self.0.flush())
+        let result = self.out.flush();
+        self.forgive(result)
     }
 }
 
@@ -105,13 +137,15 @@ fn mke2fs_type(program: &OsString) -> Option<&'static str> {
 fn run(
     arguments: &[OsString],
     device: &mut String,
-    out: &mut impl Write,
+    out: &mut Patient<impl Write>,
 ) -> anyhow::Result<Outcome> {
     // e2fsck's command line is not clap's: bundled flags, and its own exit codes.
     if let Some(program) = arguments.first().and_then(e2fsck_name) {
+        out.tells_of_work = true;
         return commands::fsck::run(program, &arguments[1..], out);
     }
     if arguments.get(1).is_some_and(|verb| verb == "fsck") {
+        out.tells_of_work = true;
         return commands::fsck::run("floe fsck", &arguments[2..], out);
     }
     let as_floe: Vec<OsString>;
@@ -132,7 +166,8 @@ fn run(
         Ok((cli, files)) => {
             *device = files.device();
             let judged = files.judge()?;
-            let mut err = io::stderr();
+            out.tells_of_work = cli.command.does_work();
+            let mut err = Patient { tells_of_work: true, ..Patient::new(io::stderr()) };
             // The report makes way for an output called `-`.
             let mut out: &mut dyn Write = if files.has_streamed_output() { &mut err } else { out };
             cli.command.run(&judged, &mut out)

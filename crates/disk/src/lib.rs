@@ -4,6 +4,8 @@
 //! can be done to it, [`space`] its free space. [`journal`] changes one so that a crash at any write leaves all or nothing
 //! of each transaction, and [`recovery`] puts that right afterwards.
 
+#![warn(clippy::print_stderr, clippy::print_stdout)] // messages are the program's
+
 mod caller;
 pub mod journal;
 pub mod mkfs;

@@ -23,6 +23,8 @@
 //! assert_eq!(sum.0, 5050);
 //! ```
 
+#![warn(clippy::print_stderr, clippy::print_stdout)] // messages are the program's
+
 pub mod accumulate;
 pub mod core_share;
 pub mod cores;

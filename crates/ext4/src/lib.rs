@@ -9,6 +9,8 @@
 //! maps of files (extent trees and block maps), [`dir`] directories, [`journal`] the journal and
 //! its recovery, [`make`] whole structures that both a new file system and a repair need.
 
+#![warn(clippy::print_stderr, clippy::print_stdout)] // messages are the program's
+
 pub mod alloc;
 pub mod cubes;
 pub mod dir;

@@ -26,6 +26,8 @@
 //! assert_eq!(own.features().names(), ["metadata_csum"]);
 //! ```
 
+#![warn(clippy::print_stderr, clippy::print_stdout)] // messages are the program's
+
 #[macro_use]
 pub mod layout;
 pub mod checksum_seed;

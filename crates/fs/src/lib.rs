@@ -114,6 +114,8 @@
 //! [`FsError::Ended`] nothing can be changed any more; what was durable stays, and the journal is recovered when the image is
 //! opened the next time.
 
+#![warn(clippy::print_stderr, clippy::print_stdout)] // messages are the program's
+
 mod access_time;
 mod attributes;
 mod by_number;

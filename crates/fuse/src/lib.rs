@@ -5,6 +5,8 @@
 //! changes. Carriers are [`DevFuse`], whose threads read
 //! `/dev/fuse` or use io_uring, and [`MemoryCarrier`] for tests.
 
+#![warn(clippy::print_stderr, clippy::print_stdout)] // messages are the program's
+
 pub mod abi;
 mod adapter;
 mod asked;

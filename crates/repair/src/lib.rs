@@ -17,6 +17,8 @@
 //! assert!(matches!(answer, Err(RepairError::Check(_))));
 //! ```
 
+#![warn(clippy::print_stderr, clippy::print_stdout)] // messages are the program's
+
 mod attribute_value;
 mod better_edits;
 pub mod commit;

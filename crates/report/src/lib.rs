@@ -7,6 +7,8 @@
 //! [`salvage`] formats that of a [`floe_salvage::Salvaged`].
 //! `examples/preview.rs` prints the changes that a repair would make.
 
+#![warn(clippy::print_stderr, clippy::print_stdout)] // messages are the program's
+
 pub mod calendar;
 pub mod fleet;
 pub mod html;

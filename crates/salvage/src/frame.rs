@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use floe_blockdev::ReadBlocks;
 use floe_check::CheckError;
-use floe_check::volume::open::{WhichSuperblock, open};
+use floe_check::volume::open::{WhichSuperblock, open, start_of};
 use floe_format::checksum_seed::{SeedFinder, file_system_seed};
 use floe_format::crc::Seed;
 use floe_format::ext::dirent::DirCursor;
@@ -17,6 +17,11 @@ use floe_format::native::identity::Identity;
 use floe_format::native::lot::is_desc_size;
 use floe_format::{BlockNr, Geometry, InodeNr};
 
+use crate::SalvageError;
+
+/// Bytes of a sector, and the place of the magic number in a superblock.
+const SECTOR_BYTES: usize = 512;
+const MAGIC_AT: usize = 0x38;
 /// Bytes read at once.
 const CHUNK_BYTES: u64 = 1 << 20;
 /// Inodes in each group of a reconstructed frame.
@@ -67,8 +72,8 @@ impl Frame {
 /// checksums of directory blocks.
 ///
 /// # Errors
-/// Those of opening the file system if nothing helps.
-pub(crate) fn find(device: &dyn ReadBlocks, which: WhichSuperblock) -> Result<Frame, CheckError> {
+/// Those of opening the file system if nothing helps, or that it begins elsewhere.
+pub(crate) fn find(device: &dyn ReadBlocks, which: WhichSuperblock) -> Result<Frame, SalvageError> {
     let error = match open(device, which) {
         Ok(opened) => {
             let (superblock, geometry, groups) =
@@ -77,18 +82,28 @@ pub(crate) fn find(device: &dyn ReadBlocks, which: WhichSuperblock) -> Result<Fr
             return Ok(Frame { superblock, geometry, groups, origin, which: Some(which) });
         }
         Err(error @ CheckError::NoSuperblock { .. }) if which.block.is_none() => error,
-        Err(error) => return Err(error),
+        Err(error) => return Err(error.into()),
     };
     let mut seeds = SeedVotes::default();
-    let mut found = None;
+    let (mut found, mut elsewhere) = (None, None);
     for_each_kib(device, &mut |offset, bytes| {
-        if found.is_none() {
+        // Partitions begin at any sector. Directories before the start belong to a file system that may hold the other in a file.
+        elsewhere = [0, SECTOR_BYTES].into_iter().find_map(|at| {
+            let magic = bytes.get(at + MAGIC_AT..at + MAGIC_AT + 2)?;
+            let is_magic = magic == MAGIC.to_le_bytes();
+            let start = is_magic.then(|| start_of(device, offset + at as u64))??;
+            seeds.first_bytes.is_none_or(|first| first >= start).then_some(start)
+        });
+        if found.is_none() && elsewhere.is_none() {
             found = opened_at(device, offset, bytes);
         }
         seeds.look(device, offset, bytes);
-        found.is_none()
+        found.is_none() && elsewhere.is_none()
     });
-    found.or_else(|| guessed(device, &seeds)).ok_or(error)
+    match elsewhere {
+        Some(start_bytes) => Err(SalvageError::Elsewhere { start_bytes, source: error }),
+        None => found.or_else(|| guessed(device, &seeds)).ok_or(SalvageError::Open(error)),
+    }
 }
 
 /// Calls `look` with every aligned KiB that is not zero, until it returns false.
@@ -140,6 +155,8 @@ struct SeedVotes {
     finder: SeedFinder,
     votes: BTreeMap<(u32, u32), BTreeSet<InodeNr>>,
     largest_inode: u32,
+    /// Byte of the device with the first directory.
+    first_bytes: Option<u64>,
 }
 
 impl SeedVotes {
@@ -157,6 +174,7 @@ impl SeedVotes {
             return;
         }
         self.largest_inode = self.largest_inode.max(dot.inode.0);
+        self.first_bytes.get_or_insert(offset);
         for block_size in [1024u32, 2048, 4096, 8192, 16384, 32768, 65536] {
             if !offset.is_multiple_of(u64::from(block_size)) {
                 break;

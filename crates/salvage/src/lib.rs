@@ -16,6 +16,8 @@
 //! # }
 //! ```
 
+#![warn(clippy::print_stderr, clippy::print_stdout)] // messages are the program's
+
 mod bits;
 mod directories;
 mod evidence;
@@ -89,6 +91,14 @@ pub enum SalvageError {
     /// There is neither a superblock nor enough directory blocks to do without.
     #[error(transparent)]
     Open(#[from] CheckError),
+    /// The first superblock belongs to a file system that begins elsewhere, as on a disk whose partition table is lost.
+    #[error("{source}; a file system begins at byte {start_bytes}")]
+    Elsewhere {
+        /// The byte at which it begins.
+        start_bytes: u64,
+        /// Why there is none at the start of the device.
+        source: CheckError,
+    },
     /// Rebuilt metadata cannot be kept.
     #[error("cannot write rebuilt metadata to a temporary file: {0}")]
     Temporary(#[from] std::io::Error),

@@ -4,6 +4,8 @@
 //! With the feature, locks and atomics panic outside a run of shuttle. Tests that need it are therefore kept in modules
 //! called `interleavings`, which `cargo xtask ci` selects by that name.
 
+#![warn(clippy::print_stderr, clippy::print_stdout)] // messages are the program's
+
 mod slots;
 mod turn;
 

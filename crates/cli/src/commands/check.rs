@@ -16,6 +16,7 @@ use crate::input::device::{InUse, Source};
 use crate::input::files::{InputPath, Judged, OutputPath, Refused};
 use crate::input::scheduling::SharingArgs;
 use crate::input::size::bytes;
+use crate::message::message;
 use crate::monitor::{Monitor, MonitorArgs};
 use crate::online::{self, OnlineArgs, Snapshot};
 use crate::run::check::Run;
@@ -232,7 +233,7 @@ impl Args {
         let outcome = run.run(out)?;
         match snapshot.map(Snapshot::remove) {
             Some(Err(error)) => {
-                eprintln!("floe: {}", with_causes(&error));
+                message!("floe: {}", with_causes(&error));
                 Ok(Outcome { failed: true, ..outcome })
             }
             _ => Ok(outcome),

@@ -24,6 +24,7 @@ use crate::image_files::place;
 use crate::input::device::{InUse, Source};
 use crate::input::files::OutputPath;
 use crate::input::size::bytes;
+use crate::message::message;
 use crate::terminal::signals;
 
 mod image;
@@ -389,10 +390,7 @@ fn view(
     let fs = FileSystem::open(&device).with_context(|| source.name())?;
     let (geometry, groups) = (fs.geometry().clone(), fs.space.groups.descs().to_vec());
     if geometry.features.incompat.contains(floe_format::features::Incompat::RECOVER) {
-        eprintln!(
-            "floe: {}: its journal needs recovery; what it holds is not shown",
-            source.name()
-        );
+        message!("floe: {}: its journal needs recovery; what it holds is not shown", source.name());
     }
     let files = Files::new(&device, fs.superblock, geometry, groups);
     let shown = CubeImage::of(&device, &files).and_then(|image| look(&image));

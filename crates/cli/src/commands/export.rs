@@ -18,6 +18,7 @@ use floe_format::ext::inode::FileType;
 use crate::exit::Outcome;
 use crate::image_files::{Complaints, ImageArgs, LOST_TARGET, place};
 use crate::input::files::{OutputPath, is_standard_output};
+use crate::message::message;
 
 /// Bytes copied at once.
 const PIECE_BYTES: usize = 1 << 20;
@@ -165,7 +166,7 @@ impl<W: Write> Exporter<'_, '_, '_, W> {
             Some(FileType::BlockDevice) => Kind::BlockDevice,
             Some(FileType::Fifo) => Kind::Fifo,
             Some(FileType::Socket) => {
-                eprintln!("floe: {}: skipped, because it is a socket", printable(full));
+                message!("floe: {}: skipped, because it is a socket", printable(full));
                 return None;
             }
             None => {

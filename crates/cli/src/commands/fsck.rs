@@ -32,6 +32,7 @@ use crate::exit::Outcome;
 use crate::input::clock;
 use crate::input::device::Source;
 use crate::input::scheduling::Sharing;
+use crate::message::message;
 use crate::run::check::Run;
 use crate::run::repair::RepairRun;
 use crate::terminal::ask::Ask;
@@ -103,16 +104,16 @@ pub(crate) fn run(
     let options = match Options::parse(arguments) {
         Ok(options) => options,
         Err(why) => {
-            eprintln!("{program}: {why}\n{}\n{program} --help shows all.", usage_line(program));
+            message!("{program}: {why}\n{}\n{program} --help shows all.", usage_line(program));
             return Ok(Outcome::USAGE);
         }
     };
     if options.version {
-        eprintln!("{program} (Floe) {}", env!("CARGO_PKG_VERSION"));
+        message!("{program} (Floe) {}", env!("CARGO_PKG_VERSION"));
         return Ok(Outcome::CLEAN);
     }
     let refused = |why: String| {
-        eprintln!("{program}: {why}");
+        message!("{program}: {why}");
         Ok(Outcome::FAILED)
     };
     // Install the handlers early: a signal may arrive as soon as the process id is known.
@@ -217,7 +218,7 @@ impl Fsck<'_> {
                 .iter()
                 .any(|name| options.has_extended(name));
         if asks && self.mode == Mode::Look {
-            eprintln!(
+            message!(
                 "{}: there is no terminal for questions, and options that change the file system \
                  besides repairs (-c, -l, -L, -D, some of -E) then need -y or -p. Nothing was \
                  looked at or changed.",
@@ -234,7 +235,7 @@ impl Fsck<'_> {
         let users = match self.users(&uses, writes) {
             Ok(users) => users,
             Err(why) => {
-                eprintln!("{}: {why}", self.program);
+                message!("{}: {why}", self.program);
                 return Ok(Outcome::FAILED);
             }
         };
@@ -294,7 +295,7 @@ impl Fsck<'_> {
                  Unmount it, or use -n to check anyway."
             ));
         }
-        eprintln!(
+        message!(
             "{}: warning: {name} is {found}. It changes during the check, so findings may be \
              false.",
             self.program
@@ -356,13 +357,7 @@ impl Fsck<'_> {
         if !writes || !self.options.bad_blocks() {
             return Ok(None);
         }
-        let device = self.source.open()?;
-        let size = self.source.block_size;
-        let reader = Reader::open(&device, self.source.superblock.map(floe_format::BlockNr), size)
-            .with_context(|| self.device.display().to_string())?;
-        let geometry = &reader.geometry;
-        let (block_size, blocks_count) = (geometry.block_size, geometry.blocks_count);
-        bad_blocks::wanted(&self.options, &self.device, block_size, blocks_count)
+        bad_blocks::wanted(&self.options, &self.source)
     }
 
     fn check(&self, front: &Front, in_use: bool, out: &mut impl Write) -> anyhow::Result<Outcome> {
@@ -486,7 +481,7 @@ impl Fsck<'_> {
         let writes = matches!(self.mode, Mode::Yes | Mode::Preen | Mode::Ask);
         if self.options.has_extended("discard") && clean && writes {
             if self.options.undo.is_some() || self.extras().journal_only || front.root {
-                eprintln!(
+                message!(
                     "{}: nothing was discarded, because that could not be undone",
                     self.program
                 );

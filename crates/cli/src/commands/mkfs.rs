@@ -18,6 +18,7 @@ use crate::exit::Outcome;
 use crate::input::clock;
 use crate::input::files::{InputPath, OutputPath};
 use crate::input::random::random_bytes;
+use crate::message::message;
 use crate::terminal::failure::with_causes;
 use crate::terminal::progress::When;
 
@@ -141,13 +142,13 @@ impl Args {
         let options = match self.options() {
             Ok(options) => options,
             Err(error) => {
-                eprintln!("floe mkfs: {}", with_causes(&error));
+                message!("floe mkfs: {}", with_causes(&error));
                 return Ok(Outcome::USAGE);
             }
         };
         if self.bmap.is_some() && options.offset_bytes() > 0 {
             // A block map describes the whole image, which may hold other data before the offset.
-            eprintln!("floe mkfs: --bmap cannot be combined with -E offset=");
+            message!("floe mkfs: --bmap cannot be combined with -E offset=");
             return Ok(Outcome::USAGE);
         }
         let size_blocks = match &self.size {

@@ -81,6 +81,14 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Whether the result of the command is its work, so that its output only tells about that.
+    pub(crate) const fn does_work(&self) -> bool {
+        matches!(
+            self,
+            Self::Repair(_) | Self::Undo(_) | Self::Fsck(_) | Self::Mkfs(_) | Self::Salvage(_)
+        )
+    }
+
     /// Runs the command after its paths were judged, with output to `out`.
     pub(crate) fn run(self, files: &Judged, out: &mut impl Write) -> anyhow::Result<Outcome> {
         match self {

@@ -21,6 +21,7 @@ use crate::image_files::copy::{Copier, Keep};
 use crate::image_files::{Complaints, ImageArgs, place};
 use crate::input::device::InUse;
 use crate::input::files::Judged;
+use crate::message::message;
 use crate::terminal::progress::{Watch, When};
 use crate::terminal::{failure, signals};
 
@@ -129,9 +130,13 @@ impl Args {
             // The reader of the pipe closed it. Like tar, fail without a message.
             Ok(Err(error)) if is_closed_pipe(&error) => return Ok(Outcome::FAILED),
             Ok(result) => result?,
+            Err(SalvageError::Elsewhere { start_bytes, .. }) => {
+                message!("floe: {}", failure::of_other_start(&source.name(), start_bytes));
+                return Ok(Outcome::FAILED);
+            }
             Err(SalvageError::Open(error)) => {
                 let name = source.name();
-                eprintln!("floe: {}", failure::of_check(&error, &device, &name, "--memory="));
+                message!("floe: {}", failure::of_check(&error, &device, &name, "--memory="));
                 return Ok(Outcome::FAILED);
             }
             Err(error) => return Err(error.into()),
@@ -139,7 +144,10 @@ impl Args {
         outcome.damaged |= account.has_losses();
         match (&target, self.json) {
             (_, true) => writeln!(out, "{:#}", account.json(&source.name(), outcome.code()))?,
-            (Target::StandardOutput, false) => account.write(&mut io::stderr())?,
+            (Target::StandardOutput, false) => {
+                // As any message: lost where it cannot be written.
+                let _ = account.write(&mut io::stderr());
+            }
             (_, false) => account.write(out)?,
         }
         Ok(outcome)

@@ -14,6 +14,7 @@ use crate::exit::Outcome;
 use crate::input::device::{Source, image_format};
 use crate::input::files::InputPath;
 use crate::input::size::bytes;
+use crate::message::message;
 use crate::terminal::shell::quoted_path;
 use crate::terminal::signals;
 
@@ -147,7 +148,7 @@ impl Args {
             if !self.force {
                 bail!("{text}. Nothing was written; --force undoes anyway");
             }
-            eprintln!("floe: warning: {text}");
+            message!("floe: warning: {text}");
         }
         Ok(standing)
     }

@@ -6,25 +6,35 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use floe_blockdev::{FileDevice, ReadBlocks};
+use floe_check::open::open;
 use floe_format::BlockNr;
 use floe_repair::BadBlocks;
 
 use super::options::Options;
+use crate::input::device::Source;
+use crate::message::message;
+use crate::terminal::failure;
 
 /// Bytes per read while no error occurs.
 const STRIDE_BYTES: u64 = 1 << 20;
 
-/// The blocks that the options list or find on `device`, a file system of `blocks_count` blocks.
-/// `None` without such an option.
+/// The blocks that the options list or find on the device. `None` without such an option, and where no
+/// superblock opens, which is told.
 ///
 /// # Errors
 /// The list cannot be read, or the scan fails.
-pub(crate) fn wanted(
-    options: &Options,
-    device: &Path,
-    block_size: u32,
-    blocks_count: u64,
-) -> anyhow::Result<Option<BadBlocks>> {
+pub(crate) fn wanted(options: &Options, source: &Source) -> anyhow::Result<Option<BadBlocks>> {
+    let device = source.open()?;
+    let geometry = match open(&device, source.which()) {
+        Ok(opened) => opened.geometry,
+        Err(error) => {
+            let text = failure::of_check(&error, &device, &source.name(), "-E memory=");
+            message!("floe: {text}");
+            return Ok(None);
+        }
+    };
+    let (block_size, blocks_count) = (geometry.block_size, geometry.blocks_count);
+    let device = &source.device;
     let (blocks, replace) = if let Some(file) = &options.add_list {
         (read_list(file)?, false)
     } else if let Some(file) = &options.set_list {
@@ -35,7 +45,7 @@ pub(crate) fn wanted(
         return Ok(None);
     };
     for block in blocks.iter().filter(|block| block.0 >= blocks_count) {
-        eprintln!("floe fsck: block {} is outside the file system: ignored", block.0);
+        message!("floe fsck: block {} is outside the file system: ignored", block.0);
     }
     Ok(Some(BadBlocks { blocks, replace }))
 }

@@ -11,6 +11,8 @@ use floe_sync::atomic::{AtomicBool, Ordering};
 use super::conf::Conf;
 use super::progress::ERASE;
 
+use crate::message::message;
+
 /// Values for the expressions.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
@@ -79,7 +81,7 @@ impl Facts {
             File::options().create(true).append(true).open(place).ok()
         });
         if made.is_none() {
-            eprintln!(
+            message!(
                 "floe fsck: cannot create the log {}; continuing without it",
                 places[0].display()
             );

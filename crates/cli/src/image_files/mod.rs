@@ -15,6 +15,7 @@ use floe_ext4::files::{FileFault, Files, Step, printable};
 use crate::exit::Outcome;
 use crate::input::device::{InUse, Source};
 use crate::input::files::InputPath;
+use crate::message::message;
 use crate::terminal::failure;
 use crate::terminal::signals;
 
@@ -93,10 +94,10 @@ impl Complaints {
         self.left.set(left.saturating_sub(1));
         match left {
             0 => return,
-            1 => eprintln!("floe: {}: further messages are omitted", self.image),
+            1 => message!("floe: {}: further messages are omitted", self.image),
             _ => {}
         }
-        eprintln!("floe: {}: {}: {what}", self.image, printable(path));
+        message!("floe: {}: {}: {what}", self.image, printable(path));
     }
 
     /// The outcome: 4 for damage, 8 for failures.
@@ -126,7 +127,7 @@ impl ImageArgs {
         let complaints = Complaints::about(image);
         let looked = view(&device, &options, |files, found| {
             for problem in found {
-                eprintln!("floe: {}: {problem}", complaints.image);
+                message!("floe: {}: {problem}", complaints.image);
             }
             look(files, &complaints)
         });
@@ -134,7 +135,7 @@ impl ImageArgs {
             Ok(result) => result.map(|()| complaints.outcome()),
             Err(error) => {
                 let name = self.source.name();
-                eprintln!("floe: {}", failure::of_check(&error, &device, &name, "--memory="));
+                message!("floe: {}", failure::of_check(&error, &device, &name, "--memory="));
                 Ok(Outcome::FAILED)
             }
         }

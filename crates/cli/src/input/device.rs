@@ -17,6 +17,7 @@ use floe_format::BlockNr;
 use crate::input::files::InputPath;
 use crate::input::format_messages;
 use crate::input::size::bytes;
+use crate::message::message;
 use crate::terminal::shell;
 
 /// Location of a file system. Common to all commands that open one.
@@ -300,14 +301,14 @@ impl Source {
                  ro), or end the other use"
             ),
             InUse::Warn => {
-                eprintln!(
+                message!(
                     "floe: warning: {name} is {found}. It changes during the check, so findings \
                      may be false."
                 );
                 Ok(true)
             }
             InUse::WarnReader => {
-                eprintln!(
+                message!(
                     "floe: warning: {name} is {found}. It changes while it is read, so files may be inconsistent."
                 );
                 Ok(true)

@@ -5,12 +5,13 @@ use std::path::Path;
 
 use floe_blockdev::image::Format;
 
+use crate::message::message;
 use crate::terminal::shell;
 
 /// Announces on standard error that the content is unpacked first, because that takes time and
 /// space.
 pub(crate) fn tell_unpacking(name: &str, format: Format) {
-    eprintln!(
+    message!(
         "floe: {name}: unpacking the {format} file to a temporary file in {} (TMPDIR), which is \
          removed after the check",
         std::env::temp_dir().display()

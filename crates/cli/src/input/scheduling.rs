@@ -5,6 +5,8 @@ use floe_check::SharedCores;
 use floe_check::Tuning;
 use floe_exec::{Dealing, Policy, ProcCores, enter_idle_class, try_idle_class};
 
+use crate::message::message;
+
 /// Options of every command that checks.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct SharingArgs {
@@ -97,7 +99,7 @@ impl SharingArgs {
             // later.
             let entered = if minimum == 0 { enter_idle_class() } else { try_idle_class() };
             if let Err(error) = entered {
-                eprintln!(
+                message!(
                     "floe: --share-cores: the system refuses the idle scheduling class ({error}); continuing \
                      with normal priority"
                 );

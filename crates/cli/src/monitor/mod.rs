@@ -12,6 +12,7 @@ use floe_check::report::{Cost, Report, Verdict};
 use crate::exit::Outcome;
 use crate::input::clock::now_seconds;
 use crate::input::files::OutputPath;
+use crate::message::message;
 use crate::online;
 
 mod journald;
@@ -109,7 +110,7 @@ impl<'a> Monitor<'a> {
         match self.send(&sample) {
             Ok(()) => result,
             Err(error) => {
-                eprintln!("floe: {error:#}");
+                message!("floe: {error:#}");
                 result.map(|outcome| Outcome { failed: true, ..outcome })
             }
         }

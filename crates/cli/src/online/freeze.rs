@@ -21,6 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::command;
 use crate::exit::Outcome;
 use crate::input::files::InputPath;
+use crate::message::message;
 use crate::terminal::signals;
 
 /// Name of the holder's internal command.
@@ -111,7 +112,7 @@ impl Drop for Freeze {
         if !ended.is_ok_and(|status| status.success())
             && let Err(error) = unfreeze(&self.point)
         {
-            eprintln!("floe: {error:#}");
+            message!("floe: {error:#}");
         }
     }
 }

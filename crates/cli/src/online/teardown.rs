@@ -3,6 +3,7 @@
 use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::message::message;
 use crate::terminal::signals;
 
 type Action = Box<dyn FnOnce() -> anyhow::Result<()> + Send>;
@@ -56,11 +57,11 @@ impl Teardown {
 /// Runs the cleanup, and ends the program.
 fn end(action: Option<Action>) -> ! {
     match action.map(|action| action()) {
-        Some(Err(error)) => eprintln!("floe: interrupted; the check is not complete. {error:#}"),
+        Some(Err(error)) => message!("floe: interrupted; the check is not complete. {error:#}"),
         Some(Ok(())) => {
-            eprintln!("floe: interrupted; the check is not complete, and its snapshot was dropped");
+            message!("floe: interrupted; the check is not complete, and its snapshot was dropped");
         }
-        None => eprintln!("floe: interrupted; the check is not complete"),
+        None => message!("floe: interrupted; the check is not complete"),
     }
     signals::cancelled()
 }
@@ -68,7 +69,7 @@ fn end(action: Option<Action>) -> ! {
 impl Drop for Teardown {
     fn drop(&mut self) {
         if let Err(error) = self.run() {
-            eprintln!("floe: {error:#}");
+            message!("floe: {error:#}");
         }
     }
 }

@@ -14,6 +14,7 @@ use floe_report::human::{grouped, plural, size};
 use crate::exit::Outcome;
 use crate::input::clock::now_seconds;
 use crate::input::device::Source;
+use crate::message::message;
 use crate::run::undo_target;
 use crate::terminal::signals;
 
@@ -80,7 +81,7 @@ impl ApplyPlan<'_> {
             }
             Err(CommitError::Interrupted) => Ok(CANCELLED),
             Err(error) => {
-                eprintln!("floe: {name}: {error}");
+                message!("floe: {name}: {error}");
                 Ok(Outcome { damaged: true, ..Outcome::FAILED })
             }
         }

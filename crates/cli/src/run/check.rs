@@ -27,6 +27,7 @@ use crate::exit::Outcome;
 use crate::input::clock::now_seconds;
 use crate::input::device::Source;
 use crate::input::scheduling::Sharing;
+use crate::message::message;
 use crate::monitor::Monitor;
 use crate::online::Snapshot;
 use crate::run::checkpoint::CheckpointFile;
@@ -345,7 +346,7 @@ impl Run<'_> {
             let value = json::failure(&name, &text, &problems, outcome.code());
             writeln!(out, "{value:#}")?;
         }
-        eprintln!("floe: {text}");
+        message!("floe: {text}");
         Ok(outcome)
     }
 }
@@ -366,7 +367,7 @@ const fn outcome_of_parts(refusal: &PartRefusal) -> Outcome {
 
 /// Prints the resource estimate of a check before it begins.
 fn tell_plan(plan: &Plan) {
-    eprintln!("floe: a check will take {}", describe(plan));
+    message!("floe: a check will take {}", describe(plan));
 }
 
 /// Resource estimate and method of an examination.

@@ -14,6 +14,7 @@ use floe_sync::{Arc, Mutex, PoisonError};
 
 use crate::input::clock::now_seconds;
 use crate::input::files::OutputPath;
+use crate::message::message;
 
 /// Options for a resumable check.
 #[derive(Debug, clap::Args)]
@@ -210,15 +211,13 @@ impl Keeper for CheckpointFile {
                 if *cut {
                     text += "; its last record is truncated or damaged, and that part is repeated";
                 }
-                eprintln!("floe: {text}");
+                message!("floe: {text}");
             }
             Notice::Restarted { why } => {
-                eprintln!("floe: {file} is not used, because {why}; the check starts over");
+                message!("floe: {file} is not used, because {why}; the check starts over");
             }
             Notice::Lost(error) => {
-                eprintln!(
-                    "floe: {file} cannot be written: {error}; the check continues without it"
-                );
+                message!("floe: {file} cannot be written: {error}; the check continues without it");
             }
         }
     }

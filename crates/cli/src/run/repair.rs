@@ -26,6 +26,7 @@ use crate::input::clock;
 use crate::input::device::Source;
 use crate::input::random::random_bytes;
 use crate::input::scheduling::Sharing;
+use crate::message::message;
 use crate::run::check;
 use crate::run::escalation::Escalation;
 use crate::run::foreign;
@@ -463,7 +464,7 @@ impl RepairRun<'_> {
         if self.json {
             writeln!(out, "{:#}", json::failure(&name, &text, &problems, outcome.code()))?;
         }
-        eprintln!("floe: {text}");
+        message!("floe: {text}");
         Ok(outcome)
     }
 }
@@ -485,5 +486,5 @@ fn problems_of(error: &CheckError) -> Vec<Problem> {
 /// Prints the estimate for an examination, before the first one begins. The rest of the memory
 /// limit is for staged blocks.
 fn tell_plan(plan: &Plan) {
-    eprintln!("floe: each examination will take {}", check::describe(plan));
+    message!("floe: each examination will take {}", check::describe(plan));
 }

@@ -8,6 +8,8 @@ use floe_format::words::agree;
 use floe_repair::undo::{Standing, standing, undo};
 use floe_report::human::size;
 
+use crate::message::message;
+
 /// Ensures that an undo file can be created at `path`, before the long work begins.
 ///
 /// An existing undo file of an interrupted repair is applied first, so that the repair starts from
@@ -28,13 +30,13 @@ pub(crate) fn make_way(path: &Path, device: &dyn WriteBlocks) -> anyhow::Result<
         Standing::Untouched => {}
         Standing::Partly => {
             let restored = undo(&file, device)?;
-            eprintln!(
+            message!(
                 "floe: an earlier repair was cut off; {shown} undid it ({}). Repairing again.",
                 size(restored.bytes)
             );
             if let Some(first) = file.not_saved().first() {
                 let blocks = format!("{} blocks", file.not_saved().len());
-                eprintln!(
+                message!(
                     "floe: warning: what was in {} before that repair, the first at byte {first}, \
                      could not be read then and cannot be restored: its writes may still be there.",
                     agree(&blocks)

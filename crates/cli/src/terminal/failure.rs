@@ -5,6 +5,7 @@ use std::path::Path;
 
 use floe_blockdev::{IDENTIFY_BYTES, ReadBlocks, identify};
 use floe_check::checkpoint::Refusal;
+use floe_check::open::first_start;
 use floe_check::reader::{Reader, ReaderError};
 use floe_check::{CheckError, Problem};
 use floe_format::BlockNr;
@@ -178,6 +179,18 @@ pub(crate) fn of_reader(error: &ReaderError, device: &dyn ReadBlocks, name: &str
     }
 }
 
+/// Describes a device on which the first file system begins elsewhere than at the start.
+pub(crate) fn of_other_start(name: &str, start_bytes: u64) -> String {
+    format!("{name}: no file system begins at its start{}", other_start(start_bytes))
+}
+
+fn other_start(start_bytes: u64) -> String {
+    format!(
+        "\n  A file system begins at byte {start_bytes}, as where a partition table was lost.\n  \
+         Try: --offset {start_bytes}"
+    )
+}
+
 /// Describes the device's actual content, and lists valid backups.
 fn instead(device: &dyn ReadBlocks, backups: &[(BlockNr, u32)]) -> String {
     let mut text = String::new();
@@ -208,6 +221,8 @@ fn instead(device: &dyn ReadBlocks, backups: &[(BlockNr, u32)]) -> String {
             let _ = write!(text, "\n    block {} of {block_size} bytes", block.0);
         }
         let _ = write!(text, "\n  Try: --superblock {} --block-size {block_size}", block.0);
+    } else if let Some(start) = first_start(device, SCANNED_BYTES) {
+        text.push_str(&other_start(start));
     } else if size_bytes >= 2048 {
         let searched = human::size(size_bytes.min(SCANNED_BYTES));
         let _ = write!(text, "\n  No backup superblock was found in {searched}.");

@@ -14,6 +14,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::exit::Outcome;
+use crate::message::message;
 use crate::terminal::document;
 
 /// Whether a report is being written to standard output.
@@ -68,8 +69,7 @@ fn end(code: u8, text: &str) -> ! {
     }
     // A progress bar may be displayed on the line.
     let before = if std::io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
-    eprint!("{before}");
-    eprintln!("floe: {text}");
+    message!("{before}floe: {text}");
     std::process::exit(i32::from(code))
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn end_between_writes_with(code: u8) -> anyhow::Result<Arc<Interrupt>
             match asked.ask() {
                 Answer::EndNow => end(code, "interrupted; nothing was written"),
                 Answer::Later => {
-                    eprintln!("floe: the device is being written; finishing that first");
+                    message!("floe: the device is being written; finishing that first");
                 }
             }
         }
@@ -110,9 +110,7 @@ pub(crate) fn end_between_legs(path: &Path, asked: Arc<Interrupt>) -> anyhow::Re
             let path = path.display();
             match asked.ask() {
                 Answer::Later if !before => {
-                    eprintln!(
-                        "floe: stopping as soon as {path} is written; repeat to stop at once"
-                    );
+                    message!("floe: stopping as soon as {path} is written; repeat to stop at once");
                 }
                 _ => {
                     let text =

@@ -305,3 +305,54 @@ fn what_needs_a_person_at_boot_is_4_and_changes_nothing_but_the_mark() {
         assert_eq!(run(&[mode], &none).code, 8, "{mode}");
     }
 }
+
+/// An image whose groups are of the usual size, so that backups are found.
+fn with_backups() -> Option<Image> {
+    if tool::missing() {
+        return None;
+    }
+    let image = Image::empty(20 << 20).unwrap();
+    build::mke2fs(image.path(), &["-t", "ext4", "-b", "1024"]).unwrap();
+    Some(image)
+}
+
+/// Without a primary superblock, lists of bad blocks rest on a backup, as all else does.
+#[test]
+fn bad_blocks_are_noted_where_only_a_backup_opens() {
+    let folder = tool::scratch("floe-bad-backup-").unwrap();
+    let list = folder.path().join("list");
+    fs::write(&list, format!("{FREE}\n")).unwrap();
+    let list = list.to_str().unwrap();
+    for options in [&["-fy", "-l", list][..], &["-fy", "-L", list], &["-fyc"]] {
+        let Some(image) = with_backups() else { return };
+        image.write(1024, &[0; 1024]).unwrap();
+        let ran = run(options, &image);
+        assert_eq!(ran.code, 1, "{options:?}: {}{}", ran.out, ran.err);
+        assert_eq!(listed(&image), if options.len() > 1 { vec![FREE] } else { vec![] });
+        is_sound(&image);
+    }
+    // No superblock at all: told as without the list.
+    let empty = Image::empty(1 << 20).unwrap();
+    let ran = run(&["-fy", "-l", list], &empty);
+    assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("no usable ext2, ext3 or ext4 superblock"), "{}", ran.err);
+}
+
+/// A replay of the journal mends no superblock, and does not say that all is well.
+#[test]
+fn only_the_journal_is_no_verdict_on_a_lost_superblock() {
+    for mode in ["-p", "-y"] {
+        let Some(image) = with_backups() else { return };
+        assert_eq!(run(&[mode, "-E", "journal_only"], &image).code, 0);
+        image.write(1024, &[0; 1024]).unwrap();
+        let before = image.to_vec().unwrap();
+        let ran = run(&[mode, "-E", "journal_only"], &image);
+        assert_eq!(ran.code, 4, "{mode}: {}{}", ran.out, ran.err);
+        assert!(
+            ran.out.contains("superblock") && !ran.out.contains("CLEAN"),
+            "{mode}: {}",
+            ran.out
+        );
+        assert!(image.to_vec().unwrap() == before, "{mode}");
+    }
+}

@@ -18,6 +18,7 @@ mod fsck_callers;
 mod fsck_differential;
 mod fsck_discard;
 mod fsck_options;
+mod full_disk;
 mod image_files;
 mod images;
 mod killed;

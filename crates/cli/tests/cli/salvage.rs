@@ -164,3 +164,33 @@ fn a_link_without_a_target_is_only_a_name() {
     }
     assert_eq!(floe("export", &image, &[]).status.code(), Some(4));
 }
+
+/// On a disk whose partition table is lost, file systems begin elsewhere: the place is named.
+#[test]
+fn a_file_system_behind_a_lost_partition_table_is_found() {
+    if tool::missing() {
+        return;
+    }
+    for (profile, start, lost) in [
+        (Profile::Ext3, 1 << 20, 0),
+        (Profile::Ext4, 1 << 20, 0),
+        (Profile::Ext4, 63 * 512, 0),
+        // Its primary superblock is lost, too.
+        (Profile::by_name("ext4-1k").unwrap(), 1 << 20, 4096),
+    ] {
+        let content = build::base(profile).unwrap().to_vec().unwrap();
+        let disk = Image::empty((start + content.len()) as u64).unwrap();
+        disk.write(start as u64, &content).unwrap();
+        disk.write(start as u64, &vec![0; lost]).unwrap();
+        let offset = format!("--offset {start}");
+        for arguments in [&["salvage"][..], &["check"], &["repair", "--yes"], &["info"]] {
+            let output = floe(arguments[0], &disk, &arguments[1..]);
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(8), "{profile} {start} {arguments:?}: {told}");
+            assert!(told.contains(&offset), "{profile} {start} {arguments:?}: {told}");
+        }
+        let (_, start) = offset.split_once(' ').unwrap();
+        let output = floe("salvage", &disk, &["--offset", start]);
+        assert_eq!(output.status.code(), Some(if lost > 0 { 4 } else { 0 }), "{output:?}");
+    }
+}

@@ -67,7 +67,10 @@ impl Session<'_> {
     /// Ends a repair that only replays the journal: recovery has updated the superblock, and only
     /// its findings are known.
     pub(super) fn recovered(self, opened: Opened) -> Outcome {
-        let found = in_order(self.journal.found);
+        let mut found = self.journal.found;
+        // Such as a primary superblock that cannot be used: nothing mends that here.
+        found.0.extend(opened.found.0);
+        let found = in_order(found);
         let left = found
             .iter()
             .filter(|problem| problem.row().weight > Weight::Remark)

@@ -32,9 +32,11 @@ mod lots;
 pub mod orphan_inode;
 pub mod quota_inode;
 mod rext3;
+mod start;
 mod stray_features;
 
 pub use self::backups::good_backups;
+pub use self::start::{first_start, start_of};
 
 /// The superblock that a caller wants to be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,12 +8,14 @@ use floe_format::features::{Compat, RoCompat};
 use floe_format::words::agree;
 use floe_format::{BlockRun, GroupNr};
 
+use crate::message::message;
+
 /// Warns if a requested journal could not be created.
 pub(super) fn warn(options: &Options, plan: &Plan) {
     if options.asks_for_journal()
         && !plan.superblock().features().compat.contains(Compat::HAS_JOURNAL)
     {
-        eprintln!("floe mkfs: the file system is too small for a journal, so it has none");
+        message!("floe mkfs: the file system is too small for a journal, so it has none");
     }
 }
 

@@ -13,6 +13,7 @@ use floe_sync::Mutex;
 use rustix::fs::{Mode, OFlags, open};
 
 use crate::exit::Outcome;
+use crate::message::message;
 
 /// Byte written by the server when it is ready.
 const READY: u8 = b'\n';
@@ -102,7 +103,7 @@ impl Log {
                 let line = format!("{WARNING}floe[{process}]: {image}: {text}");
                 let _ = system.send(line.as_bytes());
             }
-            None => eprintln!("floe: {image}: {text}"),
+            None => message!("floe: {image}: {text}"),
         }
     }
 }

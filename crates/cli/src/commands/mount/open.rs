@@ -26,6 +26,7 @@ use super::daemon::{self, Log};
 use super::options::Options;
 use super::{Args, log_status_on_signal, notify, unmount_on_signals};
 use crate::input::device::InUse;
+use crate::message::message;
 use crate::terminal::failure;
 use crate::terminal::panics::Caught;
 
@@ -103,7 +104,7 @@ impl Args {
         }
         if superblock.state & STATE_VALID == 0 {
             let name = self.source.name();
-            eprintln!("floe: {name}: it was not unmounted cleanly; check it with `floe check`");
+            message!("floe: {name}: it was not unmounted cleanly; check it with `floe check`");
         }
         match Disk::open(device) {
             Ok((disk, volume)) => Ok(Access::Writing(disk, Box::new(volume))),
@@ -158,7 +159,7 @@ impl Args {
         let counts = volume.superblock().features().ro_compat.contains(RoCompat::QUOTA);
         if !options.quotas.is_empty() && !counts {
             let name = self.source.name();
-            eprintln!("floe: {name}: it lacks the feature quota, so limits do not count");
+            message!("floe: {name}: it lacks the feature quota, so limits do not count");
         }
         volume.enforce_limits(options.quotas.clone());
         if options.colocate {
@@ -209,10 +210,10 @@ impl Args {
         let name = self.source.name();
         let served = view(&device, &check, |files, found| {
             if let Some(why) = why {
-                eprintln!("floe: {name}: mounting read-only: {why}");
+                message!("floe: {name}: mounting read-only: {why}");
             }
             for problem in found {
-                eprintln!("floe: {name}: {problem}");
+                message!("floe: {name}: {problem}");
             }
             let image = match options.memory_bytes {
                 Some(bytes) => Image::new(files).within(bytes),

@@ -20,6 +20,7 @@ use floe_report::repair::{Account, Ending};
 use super::{RepairRun, Stopped};
 use crate::e2fsck::front;
 use crate::exit::Outcome;
+use crate::message::message;
 use crate::run::undo_target;
 use crate::terminal::progress_policy::ProgressPolicy;
 use crate::terminal::signals;
@@ -97,7 +98,7 @@ impl RepairRun<'_> {
         let left = of_lots.0.iter().filter(|problem| !is_mended(problem));
         for problem in left.filter(|problem| problem.row().weight > Weight::Remark) {
             outcome.damaged = true;
-            eprintln!(
+            message!(
                 "floe: {}: left: {problem}; `floe repair` of the whole file system repairs it",
                 named()
             );

@@ -14,6 +14,8 @@ use floe_testkit::crash::{Effort, crashes, tears};
 use super::image::run;
 use super::{MARK, Moved};
 
+use crate::message::message;
+
 type Calls<'a, 'f, 'd, D> = &'a FileSystem<MemFs<Live<'f, 'd, D>>>;
 
 /// Content of files and targets of links by path; directories are empty.
@@ -209,5 +211,5 @@ fn power_fails_while_a_tree_moves_into_a_cube() {
 #[test]
 #[ignore = "all states; `cargo xtask crash` runs it"]
 fn power_fails_in_all_states_of_a_move_into_a_cube() {
-    eprintln!("{} states", power_fails(1));
+    message!("{} states", power_fails(1));
 }
