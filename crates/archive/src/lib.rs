@@ -171,6 +171,9 @@ pub enum ArchiveFault {
     /// A header with a wrong checksum: damage, or not an archive.
     #[error("there is no tar header (its checksum is wrong)")]
     Checksum,
+    /// Not a single byte, as from a pipe whose writer failed.
+    #[error("it is empty: even an archive without files has blocks that end it")]
+    Empty,
     /// The archive ends inside a header or a file.
     #[error("the archive is truncated")]
     Truncated,

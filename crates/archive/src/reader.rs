@@ -19,6 +19,7 @@ pub struct Reader<'a, A: ?Sized> {
     /// Records of global headers, one per key.
     globals: Vec<Record>,
     done: bool,
+    has_end: bool,
 }
 
 /// Extended headers before an entry.
@@ -34,7 +35,7 @@ struct Pending {
 impl<'a, A: Archive + ?Sized> Reader<'a, A> {
     /// A reader at the first byte.
     pub fn new(archive: &'a A) -> Self {
-        Self { archive, at: 0, globals: Vec::new(), done: false }
+        Self { archive, at: 0, globals: Vec::new(), done: false, has_end: false }
     }
 
     /// The next entry; `None` at the end: a block of zeroes, or the last byte.
@@ -50,6 +51,11 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
         result.map_err(|fault| ArchiveError { offset_bytes: self.at, fault })
     }
 
+    /// Whether the block of zeroes was read that ends an archive. An archive without one may be cut off.
+    pub const fn has_end(&self) -> bool {
+        self.has_end
+    }
+
     fn read_entry(&mut self) -> Result<Option<Entry>, ArchiveFault> {
         let mut pending = Pending::default();
         loop {
@@ -60,7 +66,10 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
             read(self.archive, self.at, &mut block)?;
             let header = match Header::read(&block) {
                 Block::Header(header) => header,
-                Block::End => return Ok(None),
+                Block::End => {
+                    self.has_end = true;
+                    return Ok(None);
+                }
                 Block::Broken => return Err(ArchiveFault::Checksum),
             };
             match header.kind() {

@@ -25,7 +25,7 @@ fn main() -> Result<()> {
         last = Instant::now();
     };
 
-    let Loaded { tree, contents } = directory(&folder)?;
+    let Loaded { tree, contents, .. } = directory(&folder)?;
     lap("scanned");
 
     // A pure function of parameters and tree that writes nothing.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -367,4 +368,53 @@ fn a_full_disk_leaves_nothing_that_looks_finished() {
     assert!(into.err.contains("holds no file system now"), "{}", into.err);
     assert_eq!((plain.code, plain.out.as_str()), (8, ""), "{}", plain.err);
     assert!(checked.err.contains("no usable ext2, ext3 or ext4 superblock"), "{}", checked.err);
+}
+
+/// The bytes of a tar archive with one file, which holds `content`.
+fn archive_of(path: &[u8], content: &[u8]) -> Vec<u8> {
+    use floe_archive::{Entry, Kind, Writer};
+
+    let mut writer = Writer::new(Vec::new());
+    let entry = Entry { mode: 0o644, size: content.len() as u64, ..Entry::new(path, Kind::File) };
+    writer.append(&entry).unwrap();
+    writer.write_all(content).unwrap();
+    writer.finish().unwrap()
+}
+
+/// A pipe whose writer failed gives no empty image, and nothing of an archive is left out in silence.
+#[test]
+fn an_archive_that_is_no_whole_one_is_told() {
+    let folder = tool::scratch("floe-from-").unwrap();
+    let (tar, image) = (folder.path().join("tar"), folder.path().join("image"));
+    let from = format!("tar:{}", tar.display());
+    let made = |bytes: &[u8]| {
+        fs::write(&tar, bytes).unwrap();
+        let ran = floe(&["mkfs", "-q", "--from", &from, image.to_str().unwrap(), "8m"]);
+        let exists = fs::exists(&image).unwrap();
+        let _ = fs::remove_file(&image);
+        assert_eq!(exists, ran.code == 0, "{}", ran.err);
+        ran
+    };
+    let empty = made(b"");
+    assert_eq!(empty.code, 8);
+    assert!(empty.err.contains("it is empty"), "{}", empty.err);
+    let mut piped = Command::new(env!("CARGO_BIN_EXE_floe"));
+    piped.args(["mkfs", "-q", "-d", "-"]).arg(&image).arg("8m").stdin(Stdio::null());
+    let piped = ran(&piped.output().unwrap());
+    assert_eq!(piped.code, 8, "{}", piped.err);
+    assert!(!image.exists());
+
+    // No files at all are fine, if the archive says so.
+    assert_eq!((made(&[0; 1024]).code, made(&[0; 1024]).err.as_str()), (0, ""));
+    let whole = archive_of(b"file", &[7; 512]);
+    assert_eq!((made(&whole).code, made(&whole).err.as_str()), (0, ""));
+    let end = whole.iter().rposition(|&byte| byte != 0).unwrap() + 1;
+    let cut = made(&whole[..end]);
+    assert_eq!(cut.code, 0, "{}", cut.err);
+    assert!(cut.err.contains("may be cut off"), "{}", cut.err);
+    for path in [&b""[..], b"."] {
+        let nameless = made(&archive_of(path, b"content"));
+        assert_eq!(nameless.code, 8, "{}", nameless.err);
+        assert!(nameless.err.contains("only a directory can be the root"), "{}", nameless.err);
+    }
 }

@@ -40,10 +40,16 @@ impl<'t> Applier<'t> {
         let all = names(&entry.path)?;
         let Some((&name, parents)) = all.split_last() else {
             // The root itself.
-            if entry.kind == Kind::Directory {
-                let attributes = self.attributes(&entry);
-                self.tree.set_attributes(self.tree.root(), attributes);
+            if entry.kind != Kind::Directory {
+                let why = "only a directory can be the root";
+                let path = match &entry.path[..] {
+                    b"" => "an entry without a path".to_owned(),
+                    path => shown(path),
+                };
+                return Err(SourceError::Path { path, why });
             }
+            let attributes = self.attributes(&entry);
+            self.tree.set_attributes(self.tree.root(), attributes);
             return Ok(());
         };
         let is_own = |name: &&[u8]| name.starts_with(WHITEOUT_OWN) && *name != OPAQUE;

@@ -44,7 +44,7 @@ pub fn directory(root: &Path) -> Result<Loaded<BoxedContents>, SourceError> {
         loader.folder(&folder, node, &mut folders)?;
     }
     let contents = DirContents { files: loader.files };
-    Ok(Loaded { tree: loader.tree, contents: Box::new(contents) })
+    Ok(Loaded { tree: loader.tree, contents: Box::new(contents), doubt: None })
 }
 
 struct Loader {

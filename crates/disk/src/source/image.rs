@@ -44,7 +44,7 @@ pub fn image<'f, 'd>(files: &'f Files<'d>) -> Result<Loaded<ImageContents<'f, 'd
         // The files of a native file system say where its free blocks are: a copy has others.
         let _ = tree.remove(tree.root(), HOME_NAME);
     }
-    Ok(Loaded { tree, contents: ImageContents { files } })
+    Ok(Loaded { tree, contents: ImageContents { files }, doubt: None })
 }
 
 /// Removes lost+found if it is as mke2fs makes it: every new file system gets its own.

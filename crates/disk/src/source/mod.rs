@@ -36,6 +36,8 @@ pub struct Loaded<C> {
     pub tree: Tree,
     /// Reads the contents.
     pub contents: C,
+    /// A sentence on why the source may be incomplete.
+    pub doubt: Option<String>,
 }
 
 /// Reads contents of a source that holds everything it needs.

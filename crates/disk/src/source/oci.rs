@@ -52,7 +52,7 @@ pub fn oci(
         apply(&mut Applier::new(&mut tree, true), &archive, number)?;
         archives.push(archive);
     }
-    Ok(Loaded { tree, contents: Box::new(TarContents { archives }) })
+    Ok(Loaded { tree, contents: Box::new(TarContents { archives }), doubt: None })
 }
 
 struct Layout<'p> {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use floe_archive::{Archive, Reader};
+use floe_archive::{Archive, ArchiveError, ArchiveFault, Reader};
 
 use crate::mkfs::tree::{Attributes, ContentId, Contents, Tree};
 
@@ -17,18 +17,27 @@ use super::{BoxedContents, Loaded, SourceError};
 /// # Errors
 /// If the archive is damaged or has invalid paths; see [`SourceError`].
 pub fn tar(archive: Spooled) -> Result<Loaded<BoxedContents>, SourceError> {
+    if archive.size_bytes() == 0 {
+        let source = ArchiveError { offset_bytes: 0, fault: ArchiveFault::Empty };
+        return Err(SourceError::Archive { path: archive.path, source });
+    }
     let mut tree = Tree::new(Attributes::root());
     let mut applier = Applier::new(&mut tree, false);
-    apply(&mut applier, &archive, 0)?;
-    Ok(Loaded { tree, contents: Box::new(TarContents { archives: vec![archive] }) })
+    let has_end = apply(&mut applier, &archive, 0)?;
+    let path = archive.path.display();
+    let doubt = (!has_end).then(|| {
+        format!("{path}: the archive may be cut off, because it lacks the blocks that end one")
+    });
+    let contents: BoxedContents = Box::new(TarContents { archives: vec![archive] });
+    Ok(Loaded { tree, contents, doubt })
 }
 
-/// Applies all entries of an archive; `number` becomes the id of its contents.
+/// Applies all entries of an archive; `number` becomes the id of its contents. Returns whether the archive has an end.
 pub(super) fn apply(
     applier: &mut Applier<'_>,
     archive: &Spooled,
     number: u64,
-) -> Result<(), SourceError> {
+) -> Result<bool, SourceError> {
     let mut reader = Reader::new(archive);
     loop {
         let entry = reader.next_entry();
@@ -37,7 +46,8 @@ pub(super) fn apply(
         let Some(entry) = entry else { break };
         applier.add(entry, ContentId(number))?;
     }
-    applier.finish()
+    applier.finish()?;
+    Ok(reader.has_end())
 }
 
 /// Contents that lie in archives: a content id is the number of an archive.

@@ -13,6 +13,7 @@ use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use crate::exit::Outcome;
 use crate::input::device::Source;
 use crate::input::files::InputPath;
+use crate::message::message;
 use crate::terminal::failure;
 
 /// A source, and changes to its files.
@@ -160,13 +161,16 @@ impl FromArgs {
             Some(Origin::Archive(path) | Origin::Any(path)) => archive(path, &scratch)?,
             Some(Origin::Oci(path, name)) => source::oci(path, name.as_deref(), &scratch)?,
         };
+        if let Some(doubt) = &loaded.doubt {
+            message!("floe mkfs: warning: {doubt}");
+        }
         self.change(loaded.tree, &*loaded.contents, use_it)
     }
 
     fn load_image(&self, path: &Path, use_it: &mut Use<'_>) -> anyhow::Result<Outcome> {
         let device = Source::whole(path).open()?;
         let looked = view(&device, &CheckOptions::default(), |files, _| {
-            let Loaded { tree, contents } = source::image(files)?;
+            let Loaded { tree, contents, .. } = source::image(files)?;
             self.change(tree, &contents, use_it)
         });
         looked.unwrap_or_else(|error| {
