@@ -74,9 +74,28 @@ pub(crate) fn to_text(value: &[u8]) -> Option<String> {
     Some(lines.collect::<Vec<_>>().join(","))
 }
 
+/// The permission bits of a mode that go with an access list; Linux keeps both equal. `None` if it is not an ACL.
+pub(crate) fn mode_bits(value: &[u8]) -> Option<u16> {
+    let entries = decode_for_programs(value).ok()?;
+    let of = |who: AclWho| {
+        entries.iter().find(|entry| entry.who == who).map(|entry| entry.permissions & 7)
+    };
+    let group = of(AclWho::Mask).or_else(|| of(AclWho::OwningGroup))?;
+    Some(of(AclWho::Owner)? << 6 | group << 3 | of(AclWho::Other)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modes_follow_from_lists() {
+        let bits = |text: &str| mode_bits(&from_text(text.as_bytes()).unwrap());
+        assert_eq!(bits("user::rw-,group::r-x,other::--x"), Some(0o651));
+        assert_eq!(bits("user::rw-,user:7:rwx,group::rwx,mask::r--,other::---"), Some(0o640));
+        assert_eq!(bits("user::rw-,group::r-x"), None);
+        assert_eq!(mode_bits(b"none"), None);
+    }
 
     #[test]
     fn lists_survive_as_text() {

@@ -34,6 +34,8 @@ pub(crate) struct Extended {
     pub(crate) ctime: Option<Timestamp>,
     pub(crate) major: Option<u64>,
     pub(crate) minor: Option<u64>,
+    /// Permission bits by an access list.
+    pub(crate) permissions: Option<u16>,
     /// Attributes in libarchive's form (weak), and in the form of star and GNU tar, which take
     /// precedence.
     weak: Vec<(Vec<u8>, Vec<u8>)>,
@@ -106,6 +108,9 @@ impl Extended {
         }
         let value = acl::from_text(text)
             .ok_or_else(|| ArchiveFault::AccessList(String::from_utf8_lossy(text).into_owned()))?;
+        if name == ACL_ACCESS {
+            self.permissions = acl::mode_bits(&value);
+        }
         // Linux does not store a list that equals the mode, either.
         let is_mode = name == ACL_ACCESS && value.len() == acl::MODE_ALONE_BYTES;
         if !is_mode {
@@ -215,7 +220,9 @@ mod tests {
     fn a_list_that_is_only_the_mode_is_none() {
         let mode = ("SCHILY.acl.access", "user::rwx,group::r-x,other::---");
         let default = ("SCHILY.acl.default", "user::rwx,group::r-x,other::---");
-        let attributes = sum(&[mode, default]).unwrap().attributes();
+        let mut all = sum(&[mode, default]).unwrap();
+        assert_eq!(all.permissions, Some(0o750));
+        let attributes = all.attributes();
         assert_eq!(attributes.len(), 1);
         assert_eq!(attributes[0].0, b"system.posix_acl_default");
     }

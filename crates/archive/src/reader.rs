@@ -146,6 +146,10 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
         let mode = header.mode().ok_or(ArchiveFault::Number("mode"))?;
         // Only mode bits.
         entry.mode = (mode & 0o7777) as u16;
+        if let Some(permissions) = extended.permissions {
+            // As where a list is set: the mode shows it.
+            entry.mode = entry.mode & !0o777 | permissions;
+        }
         entry.uid = number(header.uid(), extended.uid, "uid")?;
         entry.gid = number(header.gid(), extended.gid, "gid")?;
         let stored = header.mtime().map(|seconds| Timestamp { seconds, nanoseconds: 0 });

@@ -287,3 +287,24 @@ fn hostile_headers_take_no_memory() {
     let error = Reader::new(&archive[..]).next_entry().unwrap_err();
     assert!(matches!(error.fault, ArchiveFault::TooLarge), "{error}");
 }
+
+/// As `tar --acls` and setfacl do: where a list disagrees with the header, the mode follows the list.
+#[test]
+fn the_mode_follows_an_access_list() {
+    use floe_format::ext::xattr::acl::{AclEntry, AclWho, encode_for_programs};
+
+    let entry = |who, permissions| AclEntry { who, permissions };
+    let list = encode_for_programs(&[
+        entry(AclWho::Owner, 6),
+        entry(AclWho::User(1000), 4),
+        entry(AclWho::OwningGroup, 6),
+        entry(AclWho::Mask, 4),
+        entry(AclWho::Other, 0),
+    ]);
+    let mut writer = Writer::new(Vec::new());
+    let attributes = vec![(b"system.posix_acl_access".to_vec(), list.clone())];
+    writer.append(&Entry { mode: 0o4664, attributes, ..Entry::new(b"a", Kind::File) }).unwrap();
+    let archive = writer.finish().unwrap();
+    let read = Reader::new(&archive[..]).next_entry().unwrap().unwrap();
+    assert_eq!((read.mode, &read.attributes[0].1), (0o4640, &list));
+}
