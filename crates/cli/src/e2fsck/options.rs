@@ -189,7 +189,8 @@ impl Options {
             false => Ok(Some(InputPath::from(value))),
         };
         match flag {
-            b'b' => self.superblock = Some(number()?),
+            // Block 0 is the primary one, as without the option.
+            b'b' => self.superblock = Some(number()?).filter(|&block| block != 0),
             b'B' => {
                 let size = block_size(&text).map_err(|why| format!("-B {text}: {why}"))?;
                 self.block_size = Some(size);
@@ -319,6 +320,8 @@ mod tests {
         }
         let both = parse("-fn -b 32768 -B4096 dev").unwrap();
         assert_eq!((both.superblock, both.block_size), (Some(32768), Some(4096)));
+        let primary = parse("-b 8193 -b 0 dev").unwrap();
+        assert_eq!((primary.superblock, primary.block_size), (None, None));
         assert_eq!(parse("-j jnl dev").unwrap().journal, Some("jnl".into()));
         assert_eq!(parse("-jjnl dev").unwrap().journal, Some("jnl".into()));
         assert_eq!(parse("-fyz undo dev").unwrap().undo, Some("undo".into()));
