@@ -13,7 +13,7 @@ use crate::abi::{self, DirectoryReply, InHeader, IoctlIn, Operation};
 use crate::carrier::Carrier;
 use crate::cubes::{self, CUBE_PREFIX};
 use crate::errno::{errno, is_fault};
-use crate::flags::{VISIBLE_FLAGS, extended_flags, flags_asked, with_extended_flags};
+use crate::flags::{VISIBLE_FLAGS, extended_flags, flags_asked, flags_shown, with_extended_flags};
 use crate::metrics::{METRICS, Metrics, Now};
 use crate::options::ServeOptions;
 use crate::times::Times;
@@ -274,6 +274,14 @@ impl<S: Store> Adapter<'_, S> {
         }
     }
 
+    /// The answer to an open with these flags: where space is scarce, those who only write pass the kernel's cache by.
+    pub(crate) fn opened(&self, flags: u32) -> Vec<u8> {
+        let only_writes = flags & OFlags::ACCMODE.bits() == OFlags::WRONLY.bits();
+        let scarce = &self.writers.scarce;
+        let direct = self.writeback && only_writes && scarce.is_scarce(|| self.fs.space());
+        abi::opened(self.fs.open().0, direct)
+    }
+
     fn open(&self, inode: InodeNr, flags: u32) -> Result<Answer, FsError> {
         let file = self.fs.attributes(inode)?;
         let writes = writes(flags);
@@ -289,7 +297,7 @@ impl<S: Store> Adapter<'_, S> {
             return Err(FsError::NotPermitted);
         }
         self.note_open(&file, flags);
-        Ok(Answer::Bytes(abi::opened(self.fs.open().0)))
+        Ok(Answer::Bytes(self.opened(flags)))
     }
 
     fn list(
@@ -377,13 +385,15 @@ impl<S: Store> Adapter<'_, S> {
             }
             SET_FSXATTR => {
                 let flags = with_extended_flags(file.flags, word(0)?);
+                let flags = flags_asked(&file, flags.bits() & VISIBLE_FLAGS)?;
                 let project = Some(word(12)?).filter(|project| *project != file.project);
                 self.set_flags(&file, by, flags, project)?;
                 Vec::new()
             }
             TRIM => self.trim(by.0, data)?,
-            GET_FLAGS => u64::from(file.flags.bits() & VISIBLE_FLAGS).to_le_bytes().to_vec(),
-            GET_VERSION => u64::from(file.generation).to_le_bytes().to_vec(),
+            // Programs pass a word of 32 bits, whatever the number of the request says; so does Linux.
+            GET_FLAGS => flags_shown(&file).to_le_bytes().to_vec(),
+            GET_VERSION => file.generation.to_le_bytes().to_vec(),
             GET_FSXATTR => {
                 let words = [extended_flags(file.flags), 0, 0, file.project, 0, 0, 0];
                 words.iter().flat_map(|word| word.to_le_bytes()).collect()

@@ -9,7 +9,7 @@ use floe_sync::atomic::Ordering;
 use floe_sync::{PoisonError, before_waiting, thread};
 use rustix::fs::{RenameFlags, XattrFlags};
 
-use crate::abi;
+use crate::abi::{self, SetattrFields, SetattrIn};
 use crate::adapter::Adapter;
 
 /// Threads that serve the requests of a core, at least, where there are several.
@@ -40,8 +40,23 @@ impl<S: Store> Adapter<'_, S> {
         Ok(Fields { permissions, ..Fields::default() })
     }
 
-    /// An append-only file gets no times but now.
-    pub(crate) fn judge_times(&self, inode: InodeNr) -> Result<(), FsError> {
+    /// Judges the times that a file is to get. Those of an append-only one can be set to the present alone, both together (Linux:
+    /// `notify_change`). The kernel tells what it keeps as a program sets the time of the last write alone; while somebody writes the
+    /// file, it counts as the kernel's.
+    pub(crate) fn judge_times(&self, inode: InodeNr, asked: &SetattrIn) -> Result<(), FsError> {
+        use SetattrFields as Field;
+        let valid = Field::from_bits_truncate(asked.valid);
+        if !valid.intersects(Field::ATIME | Field::MTIME) || valid.contains(Field::SIZE) {
+            return Ok(());
+        }
+        let written = (asked.mtime, asked.mtimensec);
+        let is_present = valid.contains(Field::MTIME_NOW)
+            || valid.contains(Field::CTIME) && written == (asked.ctime, asked.ctimensec);
+        let is_touched = valid.contains(Field::ATIME_NOW | Field::MTIME) && is_present;
+        let is_kept = !valid.contains(Field::ATIME) && self.writers.has(inode);
+        if is_touched || is_kept {
+            return Ok(());
+        }
         match self.fs.attributes(inode)?.flags.contains(InodeFlags::APPEND) {
             true => Err(FsError::NotPermitted),
             false => Ok(()),

@@ -189,9 +189,7 @@ impl<S: Store> Adapter<'_, S> {
             return Ok((None, self.owned_again(inode, by, !valid.is_empty())?));
         }
         let (size_bytes, mut change) = fields_of(asked);
-        if change.accessed.is_some() && !is_now(asked) {
-            self.judge_times(inode)?;
-        }
+        self.judge_times(inode, asked)?;
         if loses_ids(asked) {
             change.permissions = self.without_ids(inode, by, change.permissions)?;
         }
@@ -288,8 +286,8 @@ impl<S: Store> Adapter<'_, S> {
                     self.writers.open(new.inode, *flags);
                 }
                 let mut bytes = self.entry(new, keep_name);
-                if let Change::Create { .. } = change {
-                    bytes.extend(abi::opened(self.fs.open().0));
+                if let Change::Create { flags, .. } = change {
+                    bytes.extend(self.opened(*flags));
                 }
                 bytes
             }
@@ -405,11 +403,6 @@ fn range_mode(mode: u32) -> Result<RangeMode, FsError> {
         FallocateFlags::INSERT_RANGE if !keep_size => Ok(RangeMode::Insert),
         _ => Err(unserved()),
     }
-}
-
-/// Whether the time of the last access becomes the present.
-fn is_now(asked: &SetattrIn) -> bool {
-    SetattrFields::from_bits_truncate(asked.valid).contains(SetattrFields::ATIME_NOW)
 }
 
 /// Whether set-user-ID and set-group-ID go: with a new owner or group, and where the kernel says so.

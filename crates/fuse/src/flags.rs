@@ -6,6 +6,15 @@ use floe_fs::{Attributes, FsError};
 /// Flags that `FS_IOC_GETFLAGS` shows (`EXT4_FL_USER_VISIBLE`).
 pub(crate) const VISIBLE_FLAGS: u32 = 0x725b_dfff;
 
+/// Flags as `FS_IOC_GETFLAGS` shows them: without one that Linux does not show of a file.
+pub(crate) fn flags_shown(file: &Attributes) -> u32 {
+    let hidden = match file.kind {
+        FileType::Regular => InodeFlags::PROJINHERIT,
+        _ => InodeFlags::empty(),
+    };
+    file.flags.difference(hidden).bits() & VISIBLE_FLAGS
+}
+
 /// Flags that `FS_IOC_SETFLAGS` may set (`EXT4_FL_USER_MODIFIABLE`).
 const CHANGEABLE_FLAGS: u32 = 0x604b_c0ff;
 /// Flags that directories alone have.

@@ -21,6 +21,7 @@ pub mod mount;
 mod options;
 #[cfg(feature = "io-uring")]
 mod ring;
+mod scarce;
 mod session;
 mod times;
 mod told;

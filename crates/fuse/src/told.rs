@@ -3,7 +3,7 @@
 use floe_format::InodeNr;
 use floe_fs::{Change as Fields, Op, OpKind, Store, Timestamp};
 
-use crate::abi::{self, Change, SetattrFields};
+use crate::abi::{self, Change, SetattrFields, WriteFlags};
 use crate::adapter::Adapter;
 use crate::times::Times;
 
@@ -22,7 +22,17 @@ impl<S: Store> Adapter<'_, S> {
 
     /// A change was made.
     pub(crate) fn learn_times(&self, inode: InodeNr, change: &Change<'_>) {
-        let Change::Setattr(asked) = change else { return };
+        let asked = match change {
+            Change::Setattr(asked) => asked,
+            // Past the kernel's cache: it tells times of its own later, or has none.
+            Change::Write { flags, .. } if self.writeback && !flags.contains(WriteFlags::CACHE) => {
+                if let Ok(file) = self.fs.attributes(inode) {
+                    self.times.learn(inode, Some(file.mtime), file.ctime);
+                }
+                return;
+            }
+            _ => return,
+        };
         let valid = SetattrFields::from_bits_truncate(asked.valid);
         let sets = SetattrFields::MTIME | SetattrFields::MTIME_NOW;
         if !self.writeback || !valid.intersects(sets | SetattrFields::CTIME) {

@@ -9,11 +9,14 @@ use floe_sync::{Mutex, MutexGuard, PoisonError};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::scarce::Scarce;
+
 /// Files that are open for writing, and how often.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
     counts: Mutex<HashMap<InodeNr, u64>>,
     failures: Mutex<Failures>,
+    pub(crate) scarce: Scarce,
     /// Opens are not reported, so any file may be.
     pub(crate) unknown: bool,
 }
@@ -67,6 +70,9 @@ impl Writers {
     /// Something that the kernel wrote back was refused. The kernel tells who closes the file or makes it durable; whoever
     /// goes on writing would never learn of it.
     pub(crate) fn fail(&self, inode: InodeNr, errno: Errno) {
+        if matches!(errno, Errno::NOSPC | Errno::DQUOT) {
+            self.scarce.note_refusal();
+        }
         let mut failures = self.failures();
         failures.of_files.insert(inode, errno);
         failures.untold.push(inode);

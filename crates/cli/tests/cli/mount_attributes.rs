@@ -333,3 +333,68 @@ fn space_of_large_values_comes_back_at_once() {
         }
     }
 }
+
+/// Flags of an immutable file and times of an append-only one are refused as Linux refuses them; `FS_IOC_GETVERSION` writes one word.
+#[test]
+fn protected_files_keep_their_flags_and_times() {
+    if !can_mount() || kernel::mount_available().is_err() {
+        eprintln!("skipped: it takes mounts by FUSE and by Linux");
+        return;
+    }
+    const SCRIPT: &str = r"
+import ctypes, fcntl, os, struct
+def rc(call, *args):
+    try:
+        call(*args)
+        return 'ok'
+    except OSError as error:
+        return os.strerror(error.errno)
+def change(fd, flags):
+    return rc(fcntl.ioctl, fd, 0x40086602, struct.pack('q', flags))
+def flags(fd):
+    return struct.unpack('i', fcntl.ioctl(fd, 0x80086601, b'\0' * 8)[:4])[0]
+IMMUTABLE, APPEND, NOATIME, NODUMP, SYNC = 0x10, 0x20, 0x80, 0x40, 0x8
+for kind in ('file', 'dir'):
+    os.mkdir(kind) if kind == 'dir' else open(kind, 'w').close()
+    fd = os.open(kind, os.O_RDONLY)
+    own = flags(fd)
+    print(kind, change(fd, own | IMMUTABLE))
+    for more in (NOATIME, NODUMP, SYNC):
+        print(kind, more, change(fd, own | IMMUTABLE | more), hex(flags(fd) & 0xf8))
+    print(kind, change(fd, own | NOATIME), hex(flags(fd) & 0xf8))
+    extended = bytearray(fcntl.ioctl(fd, 0x801c581f, bytes(28)))
+    extended[1] |= 2
+    print(kind, 'inherits', rc(fcntl.ioctl, fd, 0x401c5820, bytes(extended)), hex(flags(fd) & 0x20000000))
+    extended[1] &= ~2
+    extended[12] = 7
+    print(kind, 'project', rc(fcntl.ioctl, fd, 0x401c5820, bytes(extended)))
+    version = bytearray(b'\xaa' * 8)
+    fcntl.ioctl(fd, 0x80087601, version)
+    print(kind, 'version', bytes(version[4:]).hex())
+    print(kind, change(fd, own | APPEND))
+    libc, now, omit = ctypes.CDLL(None, use_errno=True), (1 << 30) - 1, (1 << 30) - 2
+    for times in ((now, 5), (5, now), (omit, 5), (5, omit), (now, omit), (omit, now), (now, now), (5, 5)):
+        pairs = (ctypes.c_long * 4)(*[word for one in times for word in ((0, one) if one > 5 else (one, 0))])
+        done = libc.utimensat(-100, kind.encode(), pairs, 0)
+        print(kind, times, os.strerror(ctypes.get_errno()) if done else 'ok', os.stat(kind).st_mtime < 100)
+    change(fd, own)
+    print(kind, rc(os.utime, kind, (5, 5)))
+    os.close(fd)
+";
+    let run = |at: &std::path::Path| {
+        let out = Command::new("python3").current_dir(at).args(["-c", SCRIPT]).output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    for options in ["rw", "nowriteback_cache", "nodelalloc"] {
+        let (image, linux) = (made(&[]), made(&[]));
+        let ours = Ours::new(image.path(), &["-o", options]);
+        let found = run(ours.path());
+        ours.unmount();
+        let theirs = kernel::Mounted::new(linux.path(), "").unwrap();
+        let wanted = run(theirs.path());
+        theirs.unmount().unwrap();
+        assert_eq!(found, wanted, "{options}");
+        assert!(oracle::e2fsck(&image).unwrap().clean());
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileExt as _, MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -71,13 +71,12 @@ fn a_full_disk_is_told_to_writers_of_the_kernels_cache() {
     }
     let image = made(24 << 20, &["-m", "0"]);
     let ours = Ours::new(image.path(), &[]);
-    let mut file = File::create(ours.path().join("a")).unwrap();
-    file.write_all(&vec![1; 1 << 20]).unwrap();
-    file.sync_all().unwrap();
-    file.write_all(&vec![2; 40 << 20]).unwrap();
-    assert_eq!(errno(file.sync_all()), Some(Errno::NOSPC));
-    drop(file);
-    let mut file = File::create(ours.path().join("b")).unwrap();
+    let [mut a, mut file] = ["a", "b"].map(|name| File::create(ours.path().join(name)).unwrap());
+    a.write_all(&vec![1; 1 << 20]).unwrap();
+    a.sync_all().unwrap();
+    a.write_all(&vec![2; 40 << 20]).unwrap();
+    assert_eq!(errno(a.sync_all()), Some(Errno::NOSPC));
+    drop(a);
     let piece = vec![3; 1 << 20];
     // Far more than the kernel keeps for a file system of this kind.
     let ended = (0..8192).find_map(|_| file.write_all(&piece).err());
@@ -87,6 +86,47 @@ fn a_full_disk_is_told_to_writers_of_the_kernels_cache() {
     // The kernel still knows that it dropped what it could not write; so do the programs.
     ours.unmount();
     assert!(oracle::e2fsck(&image).unwrap().clean());
+}
+
+/// A shell looks at nothing but write: what does not fit is refused there, and what it was told is what is there.
+#[test]
+fn a_full_disk_refuses_what_shells_write() {
+    if !can_mount() {
+        return;
+    }
+    let image = made(24 << 20, &["-m", "0"]);
+    let ours = Ours::new(image.path(), &[]);
+    let path = |name: &str| ours.path().join(name);
+    fs::write(path("kept"), [1; 5000]).unwrap();
+    let before = fs::metadata(path("kept")).unwrap().modified().unwrap();
+    copied_by_root(&path("large"));
+    // Room that directories and maps had reserved.
+    (0..).find(|at| fs::write(path(&format!("small{at}")), [2; 4096]).is_err()).unwrap();
+    let shell = |script: &str| {
+        let status = Command::new("sh").current_dir(ours.path()).args(["-c", script]).status();
+        status.unwrap().success()
+    };
+    let script =
+        "i=0; while [ $i -lt 200 ]; do echo a line of something important; i=$((i+1)); done";
+    assert!(!shell(&format!("({script}) > new 2>/dev/null || exit 1; test $(wc -l < new) = 200")));
+    assert!(!shell("printf %9000s x >> kept"), "it was told that 9,000 bytes are there");
+    // In place there is room.
+    let file = File::options().write(true).open(path("kept")).unwrap();
+    file.write_all_at(&[3; 10], 20).unwrap();
+    let seen: Vec<Vec<u8>> = ["kept", "new"].map(|name| fs::read(path(name)).unwrap()).into();
+    assert_eq!(seen[0][..40], [[1; 20].as_slice(), &[3; 10], &[1; 10]].concat());
+    drop(file);
+    fs::remove_file(path("large")).unwrap();
+    assert!(shell("printf %9000s x > later"));
+    ours.unmount();
+    assert!(oracle::e2fsck(&image).unwrap().clean());
+    let ours = Ours::new(image.path(), &[]);
+    for (name, seen) in ["kept", "new"].iter().zip(seen) {
+        assert!(fs::read(ours.path().join(name)).unwrap() == seen, "{name}");
+    }
+    assert_eq!(fs::read(ours.path().join("later")).unwrap().len(), 9000);
+    assert!(fs::metadata(ours.path().join("kept")).unwrap().modified().unwrap() > before);
+    ours.unmount();
 }
 
 /// Fills the disk with a file, whose writer is told.

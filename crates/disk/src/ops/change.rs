@@ -45,11 +45,11 @@ pub struct Change {
 }
 
 impl Volume {
-    /// Changes an inode. An immutable one changes in nothing but its flags and project, an append-only one
-    /// keeps its permissions and owner (Linux: `notify_change`).
+    /// Changes an inode. An immutable one changes in nothing, unless it becomes mutable; an append-only one
+    /// keeps its permissions and owner (Linux: `notify_change`, `ext4_ioctl_check_immutable`).
     ///
     /// # Errors
-    /// [`OpError::NotPermitted`] for these; [`OpError::Unsupported`] for flags that cannot be set, [`OpError::Invalid`] for a
+    /// [`OpError::NotPermitted`] for these; [`OpError::Unsupported`] for flags that cannot be set, and for a
     /// project where inodes have none; or the inode cannot be changed.
     pub fn change(
         &mut self,
@@ -76,6 +76,13 @@ impl Op<'_> {
         {
             return Err(OpError::NotPermitted("it is immutable or append-only"));
         }
+        let stays = |new: InodeFlags| new.contains(InodeFlags::IMMUTABLE);
+        if flags.contains(InodeFlags::IMMUTABLE)
+            && change.flags.is_none_or(stays)
+            && (change.flags.is_some_and(|new| new != flags) || change.project.is_some())
+        {
+            return Err(OpError::NotPermitted("it is immutable"));
+        }
         if let Some(permissions) = change.permissions {
             inode.base.mode = inode.base.mode & !0o7777 | permissions & 0o7777;
             self.list_follows(inode)?;
@@ -92,7 +99,7 @@ impl Op<'_> {
         if let Some(project) = change.project {
             let has = self.volume.geometry().features.ro_compat.contains(RoCompat::PROJECT);
             if !has || !inode.set_project(project) {
-                return Err(OpError::Invalid("inodes have no projects here"));
+                return Err(OpError::Unsupported("projects in this file system"));
             }
         }
         if let Some(flags) = change.flags {

@@ -85,10 +85,12 @@ pub(crate) const fn device_of(packed: u32) -> (u32, u32) {
 }
 
 /// The answer to an open, behind the entry of what is created: cached data stay (`FOPEN_KEEP_CACHE`). All requests carry
-/// the inode; `file` tells who is to learn of lost changes.
-pub fn opened(file: u64) -> Vec<u8> {
+/// the inode; `file` tells who is to learn of lost changes. Reads and writes that are `direct` pass the cache by
+/// (`FOPEN_DIRECT_IO`).
+pub fn opened(file: u64, direct: bool) -> Vec<u8> {
     const KEEP_CACHE: u32 = 1 << 1;
-    [&file.to_le_bytes()[..], &KEEP_CACHE.to_le_bytes(), &[0; 4]].concat()
+    let flags = KEEP_CACHE | u32::from(direct);
+    [&file.to_le_bytes()[..], &flags.to_le_bytes(), &[0; 4]].concat()
 }
 
 /// A message that lets the kernel write back and drop what it keeps of a file's content.
