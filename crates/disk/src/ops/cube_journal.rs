@@ -70,6 +70,15 @@ impl Op<'_> {
         while done < blocks {
             let space = &mut self.volume.fs.space;
             let run = space.run(&mut self.tx, goal, blocks - done)?;
+            // Blocks of other lots would be looked for in vain, so that the journal could not be used.
+            let (geo, lot_groups) = (self.volume.geometry(), self.volume.lot_groups().max(1));
+            let lot_of = |at: u64| geo.group_of(BlockNr(at)).map(|group| group.0 / lot_groups);
+            let lots = [run.start.0, run.end().0 - 1].map(lot_of);
+            if lots != [Some(group.0 / lot_groups); 2] {
+                return Err(OpError::Invalid(
+                    "the journal of a cube is longer than one lot has room",
+                ));
+            }
             self.map_run(file, LogicalBlock(done), run, false)?;
             done += run.len_blocks;
             file::count(&self.volume.fs, file, run.len_blocks.cast_signed());

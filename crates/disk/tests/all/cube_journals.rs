@@ -295,6 +295,26 @@ fn lots_move_when_nothing_of_them_is_left_in_the_old_journal() {
     assert_eq!(cubes_of(&device).len(), 3);
 }
 
+/// A journal that does not fit into the first lot of its cube could not be found again: it is refused, and nothing is changed.
+#[test]
+fn a_journal_that_does_not_fit_into_a_lot_is_refused() {
+    let mut made = Vec::new();
+    for journal_blocks in [64, 200, 300, 400, 500, 600, 1000, 2000] {
+        let mut mounted = Mounted::new(native(20 << 20)).unwrap();
+        let new = NewCube { journal_blocks, ..new_cube("/a") };
+        let done = mounted.run(|volume, tx, _, caller| volume.create_cube(tx, caller, &new));
+        made.push(done.as_ref().map(drop).map_err(ToString::to_string));
+        if done.is_ok() {
+            create(&mut mounted, "a/file");
+        }
+        let device = unmount(mounted).unwrap();
+        assert_eq!(cubes_of(&device).len(), usize::from(done.is_ok()), "{done:?}");
+        let report = check(&device, &CheckOptions::default()).unwrap();
+        assert!(report.is_clean(), "{journal_blocks}: {:?}", report.found);
+    }
+    assert!(made[1].is_ok() && made[7].is_err(), "{made:?}");
+}
+
 #[test]
 fn a_cube_that_grows_logs_its_new_lot() {
     let device = Recorder::new(MemDevice::new(base().to_vec()));
