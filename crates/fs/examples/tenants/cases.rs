@@ -5,7 +5,7 @@ use crate::loads::Load;
 /// Settings of a cube unless a case says otherwise.
 const OWN: &str = "journal_blocks=2048";
 const OFF: &str = "journal_blocks=2048 fsync=off";
-const DATA: &str = "journal_blocks=8192 journal_mode=data";
+const DATA: &str = "journal_blocks=4096 journal_mode=data";
 
 /// A directory that is made for a case: a cube with these settings, or none.
 pub(crate) type Place = (&'static str, Option<&'static str>);

@@ -4,6 +4,7 @@
 use floe_disk::ops::SetMode;
 use floe_format::InodeNr;
 
+use super::bring::Wanted;
 use super::extended::Extended;
 use super::lower::Lower;
 use super::mnode::Mnode;
@@ -22,6 +23,8 @@ pub(super) enum Stop {
     Pass,
     /// Memory lacks something that only a thread that is alone can fetch or change.
     Alone,
+    /// Memory lacks content, which is to be read outside.
+    Bring(Wanted),
     /// It is refused.
     Refused(FsError),
 }
@@ -39,6 +42,8 @@ pub(super) struct Attempt<'s, L> {
     pub(super) own: &'s mut Own,
     /// No other thread is inside.
     pub(super) alone: bool,
+    /// Content was read outside; what is still missing is read here.
+    pub(super) brought: bool,
 }
 
 /// Directories above each other; more are damage.
@@ -47,12 +52,17 @@ pub(super) const MOST_LEVELS: usize = 10_000;
 impl<L: Lower> MemFs<L> {
     /// Makes a change in memory; `None` if the disk must make it at once.
     pub(super) fn defer(&self, op: &Op<'_>) -> Result<Option<Applied>, FsError> {
-        let done = {
+        let beside = |brought: bool| {
             let mut inside = self.state();
             let (state, own) = inside.parts();
             state.judge()?;
-            Attempt { fs: self, state, own, alone: false }.make(op)
+            Ok::<_, FsError>(Attempt { fs: self, state, own, alone: false, brought }.make(op))
         };
+        let mut done = beside(false)?;
+        if let Err(Stop::Bring(wanted)) = &done {
+            self.bring(wanted);
+            done = beside(true)?;
+        }
         let done = match done {
             Err(Stop::Alone) => self.defer_alone(op)?,
             done => done,
@@ -60,7 +70,7 @@ impl<L: Lower> MemFs<L> {
         match done {
             Ok(applied) => Ok(Some(applied)),
             Err(Stop::Refused(error)) => Err(error),
-            Err(Stop::Pass | Stop::Alone) => Ok(None),
+            Err(Stop::Pass | Stop::Alone | Stop::Bring(_)) => Ok(None),
         }
     }
 
@@ -79,7 +89,7 @@ impl<L: Lower> MemFs<L> {
         let done = {
             let (state, mut slots) = changing.0.parts();
             let Some(own) = slots.first_mut() else { return Ok(Err(Stop::Pass)) };
-            Attempt { fs: self, state, own, alone: true }.make(op)
+            Attempt { fs: self, state, own, alone: true, brought: true }.make(op)
         };
         self.merge(&mut changing.0);
         Ok(done)

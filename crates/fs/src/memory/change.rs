@@ -100,6 +100,11 @@ impl<L: Lower> Attempt<'_, L> {
         if !node.may_keep_content() {
             return Err(Stop::Pass);
         }
+        if !self.brought
+            && let Some(wanted) = self.state.wanted_by(&op.kind)
+        {
+            return Err(Stop::Bring(wanted));
+        }
         // As many as it can touch.
         let most_pages = bytes.len() as u64 / PAGE_BYTES + 2;
         self.charge_blocks(node, self.state.sizes.blocks_for_pages(most_pages))?;

@@ -93,7 +93,13 @@ const fn part_of(start: u64, size_bytes: u64) -> usize {
     if rest < PAGE_BYTES { rest as usize } else { PAGE }
 }
 
-fn read_below(valid_bytes: u64, at: u64, into: &mut [u8], below: Below<'_>) -> Result<(), FsError> {
+/// Fills in bytes of the disk's content, and zeroes behind those that are valid.
+pub(crate) fn read_below(
+    valid_bytes: u64,
+    at: u64,
+    into: &mut [u8],
+    below: Below<'_>,
+) -> Result<(), FsError> {
     let valid = valid_bytes.saturating_sub(at).min(into.len() as u64) as usize;
     let len = if valid == 0 { 0 } else { below(at, &mut into[..valid])? };
     into[len..].fill(0);
@@ -238,23 +244,16 @@ impl Content {
         Ok(kept)
     }
 
-    fn page(&self, index: u64) -> Option<&Page> {
+    pub(super) fn page(&self, index: u64) -> Option<&Page> {
         self.pages()?.get(index)?.page()
     }
 
     /// Locks the slot of a page. Sizes that are looked at afterwards are those of now, or of whoever waits for the lock.
-    fn locked(&self, index: u64) -> Result<Locked<'_>, FsError> {
+    pub(super) fn locked(&self, index: u64) -> Result<Locked<'_>, FsError> {
         let slot = self.begin().ensure(index).ok_or(FsError::TooLarge)?;
         let locked = slot.lock();
         fence(Ordering::SeqCst);
         Ok(locked)
-    }
-
-    /// Keeps what was read of the disk, unless the size has changed since or there is a page.
-    fn keep(&self, length: &Length, seen: u64, index: u64, bytes: &[u8; PAGE]) -> u64 {
-        let Ok(locked) = self.locked(index) else { return 0 };
-        let fits = locked.present().is_none() && length.version().is_still(seen);
-        u64::from(fits && locked.fill(bytes))
     }
 
     /// Lets memory have a page. Returns how many were brought.

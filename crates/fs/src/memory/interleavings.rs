@@ -265,6 +265,54 @@ fn pages_are_whole_whoever_cuts_the_file() {
     );
 }
 
+/// Content that a write of a part of a page needs is read outside: it is not kept where somebody else wrote the page meanwhile and
+/// the disk has that, although memory has forgotten it again. Pages have 32 bytes here.
+#[test]
+fn what_was_read_outside_is_not_older_than_the_disk() {
+    // One thread stays behind while the others go on to their end.
+    shuttle::check_pct(
+        || {
+            let limits = Limits { clean_bytes: 0, ..Limits::default() };
+            let fs = MemFs::new(NullDisk::new(1000, 10_000), limits);
+            let inode = create(&fs, "a").expect("it is free").expect("it is created");
+            let write = move |fs: &Fs, offset_bytes: u64, bytes: &[u8]| {
+                apply(fs, OpKind::Write { inode, offset_bytes, bytes }).expect("there is room");
+            };
+            write(&fs, 0, &[1; 64]);
+            fs.sync().expect("nothing is lost");
+            fs.state_mut().evict(&fs.limits);
+            let read = move |store: &dyn Store| {
+                let mut bytes = [0xee; 65];
+                assert_eq!(store.read(inode, 0, &mut bytes).expect("it can be read"), 64);
+                bytes
+            };
+            let fs = together(
+                fs,
+                vec![
+                    Box::new(move |fs| write(fs, 3, &[2; 4])),
+                    Box::new(move |fs| {
+                        write(fs, 10, &[3; 4]);
+                        fs.sync_inode(inode).expect("nothing is lost");
+                        fs.state_mut().evict(&fs.limits);
+                    }),
+                    Box::new(move |fs| assert!([1, 3].contains(&read(fs)[10]))),
+                ],
+            );
+            let wanted = |at: usize| match at {
+                3..7 => 2,
+                10..14 => 3,
+                _ => 1,
+            };
+            let is_whole = |bytes: [u8; 65]| (0..64).all(|at| bytes[at] == wanted(at));
+            assert!(is_whole(read(&*fs)), "{:?}", read(&*fs));
+            fs.sync().expect("nothing is lost");
+            assert!(is_whole(read(fs.lower())));
+        },
+        1500,
+        2,
+    );
+}
+
 /// An attribute has its old value or a new one, and the disk has the last one in the end.
 #[test]
 fn attributes_have_the_last_value() {

@@ -21,6 +21,7 @@
 mod absorb;
 mod apart;
 mod attempt;
+mod bring;
 mod carry;
 mod chains;
 mod change;

@@ -90,6 +90,12 @@ impl<L: Lower> Store for MemFs<L> {
 
     fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {
         let mut inside = self.state();
+        let end = offset_bytes.saturating_add(into.len() as u64);
+        if let Some(wanted) = inside.wanted(inode, offset_bytes..end) {
+            drop(inside);
+            self.bring(&wanted);
+            inside = self.state();
+        }
         let (state, own) = inside.parts();
         state.late.judge(inode)?;
         let below = |at: u64, into: &mut [u8]| {

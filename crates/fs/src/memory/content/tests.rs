@@ -13,6 +13,8 @@ enum Act {
     Resize(u64),
     TakeOff,
     Land,
+    /// What a read of these bytes, or a write of them, needs is read before.
+    Bring(u64, usize, bool),
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -22,6 +24,8 @@ fn act() -> impl Strategy<Value = Act> {
         2 => offset.prop_map(Act::Resize),
         1 => Just(Act::TakeOff),
         2 => Just(Act::Land),
+        2 => (0u64..40_000, 1usize..10_000, any::<bool>())
+            .prop_map(|(at, len, writes)| Act::Bring(at, len, writes)),
     ]
 }
 
@@ -89,6 +93,25 @@ proptest! {
                     flight = Some(content.take_off(&length, &mut resized, 8192));
                 }
                 Act::TakeOff => { content.drop_clean(); }
+                Act::Bring(at, len, writes) => {
+                    let bytes = at..at + len as u64;
+                    let wanted = match writes {
+                        true => content.absent_edge(&length, bytes),
+                        false => content.absent(&length, bytes, 2),
+                    };
+                    if let Some(wanted) = wanted {
+                        let (size, valid) = length.get();
+                        let count = wanted.end - wanted.start;
+                        prop_assert!((1..=2).contains(&count) && wanted.start * PAGE_BYTES < size);
+                        let mut read = vec![0xee; (count * PAGE_BYTES) as usize];
+                        let (start, valid) = (wanted.start * PAGE_BYTES, size.min(valid));
+                        read_below(valid, start, &mut read, &below).unwrap();
+                        let seen = length.version().seen();
+                        let kept = content.keep_read(&length, seen, wanted.start, &read);
+                        prop_assert!(kept > 0, "the first one was absent");
+                        prop_assert_eq!(content.keep_read(&length, seen, wanted.start, &read), 0);
+                    }
+                }
                 Act::Land => {
                     if let Some(flight) = flight.take() {
                         land(&disk, &flight);

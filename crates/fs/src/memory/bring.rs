@@ -1,0 +1,122 @@
+//! Content that a call needs of the disk, read while nobody is kept waiting for it.
+//!
+//! A thread that is inside keeps out whoever wants to be alone, and whoever waits for that keeps out all who come later. If it read
+//! the disk there, all calls would wait for that, in whichever cube. So pages are read before, outside, and kept if nobody has been
+//! alone meanwhile: pages leave memory only then, so one that is still absent was neither written nor dropped since, and the disk has
+//! the same bytes of it. Otherwise the call reads them inside.
+
+use std::ops::Range;
+
+use floe_format::InodeNr;
+
+use super::content::{Content, read_below};
+use super::lower::Lower;
+use super::pages::{PAGE, PAGE_BYTES, Page};
+use super::status::Length;
+use super::{MemFs, State};
+use crate::op::OpKind;
+
+/// Pages that are read at once.
+const MOST_PAGES: u64 = 256;
+
+/// Pages of a file.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    inode: InodeNr,
+    pages: Range<u64>,
+}
+
+impl Content {
+    /// Keeps what was read of the disk, unless the size has changed since or there is a page.
+    pub(super) fn keep(&self, length: &Length, seen: u64, index: u64, bytes: &[u8; PAGE]) -> u64 {
+        let Ok(locked) = self.locked(index) else { return 0 };
+        let fits = locked.present().is_none() && length.version().is_still(seen);
+        u64::from(fits && locked.fill(bytes))
+    }
+
+    /// The pages of a range of bytes of which memory has none and the disk may have some bytes, from the first to the last one, at
+    /// most so many.
+    pub(crate) fn absent(
+        &self,
+        length: &Length,
+        bytes: Range<u64>,
+        most_pages: u64,
+    ) -> Option<Range<u64>> {
+        let (size, valid) = length.get();
+        let end = bytes.end.min(size).min(valid);
+        let lacks = |index: &u64| self.page(*index).is_none_or(Page::is_absent);
+        let pages = bytes.start / PAGE_BYTES..end.div_ceil(PAGE_BYTES);
+        let first = pages.clone().find(lacks)?;
+        let most = first.saturating_add(most_pages).min(pages.end);
+        let last = (first..most).rev().find(lacks)?;
+        Some(first..last + 1)
+    }
+
+    /// The same of a page that a write writes in part.
+    pub(crate) fn absent_edge(&self, length: &Length, bytes: Range<u64>) -> Option<Range<u64>> {
+        let edges = [bytes.start, bytes.end];
+        let partial = edges.into_iter().filter(|edge| edge % PAGE_BYTES > 0);
+        let mut absent = partial.filter_map(|edge| self.absent(length, edge..edge + 1, 1));
+        // Behind the end there is nothing that stays.
+        let stays =
+            |page: &Range<u64>| page.start * PAGE_BYTES < bytes.start || length.size() > bytes.end;
+        absent.find(stays)
+    }
+
+    /// Keeps what was read of the disk, as `read_below` fills it in, unless the size has changed since or there is a page. Nobody has
+    /// been alone since it was read. Returns how many pages are kept.
+    pub(crate) fn keep_read(&self, length: &Length, seen: u64, first: u64, bytes: &[u8]) -> u64 {
+        let (chunks, _) = bytes.as_chunks::<PAGE>();
+        (first..).zip(chunks).map(|(index, chunk)| self.keep(length, seen, index, chunk)).sum()
+    }
+}
+
+impl State {
+    /// The pages that a read of these bytes needs of the disk.
+    pub(super) fn wanted(&self, inode: InodeNr, bytes: Range<u64>) -> Option<Wanted> {
+        let node = self.get(inode).filter(|node| node.may_keep_content())?;
+        let pages = node.content.absent(&node.status.length, bytes, MOST_PAGES)?;
+        Some(Wanted { inode, pages })
+    }
+
+    /// The page that a change needs of the disk because it writes it in part.
+    pub(super) fn wanted_by(&self, kind: &OpKind<'_>) -> Option<Wanted> {
+        let OpKind::Write { inode, offset_bytes, bytes } = *kind else { return None };
+        let end = offset_bytes.checked_add(bytes.len() as u64)?;
+        let node = self.get(inode).filter(|node| node.may_keep_content())?;
+        let pages = node.content.absent_edge(&node.status.length, offset_bytes..end)?;
+        Some(Wanted { inode, pages })
+    }
+}
+
+impl<L: Lower> MemFs<L> {
+    /// Lets memory have pages, if they can be read and nothing of the file changes meanwhile. The caller is not inside.
+    pub(super) fn bring(&self, wanted: &Wanted) {
+        let Wanted { inode, pages } = wanted;
+        let start = pages.start * PAGE_BYTES;
+        let (seen, epoch, valid) = {
+            let state = self.state();
+            let Some(node) = state.get(*inode) else { return };
+            let length = &node.status.length;
+            let seen = length.version().seen();
+            let (size, valid) = length.get();
+            (seen, state.epoch, size.min(valid))
+        };
+        let len = (pages.end - pages.start) * PAGE_BYTES;
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
+        let read = read_below(valid, start, &mut bytes, &|at, into: &mut [u8]| {
+            let _reading = self.reading_below();
+            self.lower.read(*inode, at, into)
+        });
+        let mut inside = self.state();
+        let (state, own) = inside.parts();
+        // An error is met again by the call itself.
+        if read.is_ok()
+            && state.epoch == epoch
+            && let Some(node) = state.get(*inode)
+        {
+            own.kept_pages +=
+                node.content.keep_read(&node.status.length, seen, pages.start, &bytes);
+        }
+    }
+}
