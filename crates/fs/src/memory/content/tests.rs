@@ -13,7 +13,7 @@ enum Act {
     Resize(u64),
     TakeOff,
     Land,
-    /// What a read of these bytes, or a write of them, needs is read before.
+    /// Reads before what a read of these bytes, or a write of them, needs.
     Bring(u64, usize, bool),
 }
 
