@@ -219,6 +219,13 @@ impl Shared {
         Calls(calls.collect())
     }
 
+    /// Whoever waited for company before he writes these logs sleeps without an end, because one of them is being written: whoever
+    /// ends that must find the others free, or nobody would be called.
+    pub(super) fn expect_nobody(&mut self, lanes: &BTreeSet<usize>) -> Option<Instant> {
+        lanes.iter().for_each(|lane| self.lanes[*lane].company.expected = None);
+        None
+    }
+
     /// Until when whoever would write these logs now sleeps first, because others may join their next transactions: until as many
     /// wait for them as when a flush served some last. Whoever makes the number full writes the logs, so that nobody is woken for it.
     pub(super) fn company_until(&mut self, lanes: &BTreeSet<usize>) -> Option<Instant> {

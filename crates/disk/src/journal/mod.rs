@@ -349,7 +349,10 @@ impl<D: WriteBlocks> Journal<D> {
             }
             let lanes = shared.closure(left);
             let is_busy = lanes.iter().any(|&lane| shared.lanes[lane].state.working);
-            let until = if is_busy { None } else { shared.company_until(&lanes) };
+            let until = match is_busy {
+                true => shared.expect_nobody(&lanes),
+                false => shared.company_until(&lanes),
+            };
             if is_busy || until.is_some() {
                 shared = waiter.sleep(shared, until);
                 continue;
