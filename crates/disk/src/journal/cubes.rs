@@ -57,11 +57,12 @@ impl<D: WriteBlocks> Journal<D> {
         CubeState { has_own: own.is_some(), failed: lane.state.failed.clone() }
     }
 
-    /// The cubes whose own journals have ended, and why.
+    /// The cubes whose own journals have ended, or could not be used from the beginning, and why.
     pub fn ended_cubes(&self) -> Vec<(u32, String)> {
         let shared = self.lock();
         let own = shared.lanes.iter().skip(1).filter(|lane| !lane.gone);
-        own.filter_map(|lane| Some((lane.cube, lane.state.failed.clone()?))).collect()
+        let ended = own.filter_map(|lane| Some((lane.cube, lane.state.failed.clone()?)));
+        ended.chain(shared.lots.lost_cubes()).collect()
     }
 
     /// Whether the journal of inode 8 goes on, and with it all that have not ended.

@@ -152,6 +152,11 @@ impl Lots {
         lost.find(|(own, _)| *own == cube).map(|(_, why)| why.as_str())
     }
 
+    /// The cubes whose journal cannot be used, each once, and why.
+    pub(super) fn lost_cubes(&self) -> BTreeMap<u32, String> {
+        self.lost.values().cloned().collect()
+    }
+
     /// Whether a cube has a journal that cannot be used.
     pub(super) fn has_lost(&self) -> bool {
         !self.lost.is_empty()

@@ -6,11 +6,11 @@ use floe_check::{CheckOptions, Problem, check};
 use floe_ext4::alloc::Space as _;
 use floe_ext4::fs::FileSystem as Layout;
 use floe_ext4::journal::{CubeJournal, CubeJournals, find_cubes};
-use floe_format::InodeNr;
 use floe_format::ext::jbd2;
 use floe_format::ext::orphan_file::OrphanBlock;
 use floe_format::native::cube::Policies;
-use floe_fs::{Disk, FileSystem, Live, MemFs, Mode, NewInode, Store as _, now};
+use floe_format::{BlockNr, InodeNr};
+use floe_fs::{Disk, FileSystem, FsError, Live, MemFs, Mode, NewInode, Store as _, now};
 use floe_repair::commit::{CommitOptions, Seen, commit};
 use floe_repair::policy::Yes;
 use floe_repair::{RepairOptions, repair};
@@ -161,6 +161,35 @@ fn a_journal_of_a_cube_that_cannot_be_used_is_made_anew() {
         assert!(after.unusable.is_empty() && after.usable.len() == 2, "{after:?}");
         serves(&device);
     }
+}
+
+/// A cube whose journal cannot be used takes no changes: none is accepted that could only be lost later.
+#[test]
+fn a_cube_whose_journal_cannot_be_used_is_only_read() {
+    let device = crashed();
+    let own = of_a(&device);
+    let unread = [(BlockNr(own.journal.offset_bytes(0).unwrap() / BLOCK), Fault::Unreadable)];
+    let faulty = Faulty::new(MemDevice::new(device.to_vec()), BLOCK as u32, unread);
+    device.write_at(own.journal.offset_bytes(0).unwrap(), &[0xa5; 1024]).unwrap();
+    only_a_is_read(&device);
+    only_a_is_read(&faulty);
+}
+
+fn only_a_is_read(device: &dyn WriteBlocks) {
+    let ((), closed) = used(device, |fs| {
+        let gates = fs.store().gates().unwrap();
+        assert_eq!((gates.state(1).0, gates.state(2).0), (Mode::ReadOnly, Mode::Serving));
+        let a = find(fs, InodeNr::ROOT, "a").unwrap();
+        let refused = make(fs, a, "new", NewInode::regular(0o644));
+        assert!(matches!(refused, Err(FsError::ReadOnly)), "{refused:?}");
+        assert!(fs.sync_inode(a, None).is_err());
+        let b = find(fs, InodeNr::ROOT, "b").unwrap();
+        let failed = load(fs, b, 7);
+        assert!(failed.is_empty(), "{failed:?}");
+        assert!(matches!(fs.sync(), Err(FsError::CubeFailed { cube: 1 })));
+        fs.sync().unwrap();
+    });
+    closed.unwrap();
 }
 
 #[test]

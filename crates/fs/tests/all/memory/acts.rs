@@ -162,11 +162,18 @@ pub(crate) fn run<S: Store>(store: &S, turn: u32, act: &Act) -> Result<(), FsErr
             let _ = store.seek(file(store, path)?, 0, SeekFor::Hole);
             return Ok(());
         }
-        Act::Fsync(path) => return store.sync_inode(find(store, path)?),
+        Act::Fsync(path) => return fsync(store, path),
         Act::Sync => return store.sync(),
         Act::Tend => return store.tend(),
     };
     apply(store, turn, kind)
+}
+
+/// Makes a file durable. Lost changes have a call of their own here, which `FileSystem::sync_inode` makes.
+fn fsync<S: Store>(store: &S, path: &str) -> Result<(), FsError> {
+    let inode = find(store, path)?;
+    store.sync_inode(inode)?;
+    store.late_error(inode, None, false)
 }
 
 fn file<S: Store>(store: &S, path: &str) -> Result<InodeNr, FsError> {
