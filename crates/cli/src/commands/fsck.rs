@@ -343,7 +343,10 @@ impl Fsck<'_> {
         let keep_trees = options.has_extended("no_optimize_extents")
             || (self.conf.no_optimize_extents && !options.has_extended("optimize_extents"));
         Extras {
-            journal_only: options.has_extended("journal_only"),
+            // A check that is asked for is made all the same, as by e2fsck.
+            journal_only: options.has_extended("journal_only")
+                && !options.force
+                && !options.bad_blocks(),
             unshare_blocks: options.has_extended("unshare_blocks"),
             to_extents: options.has_extended("bmap2extent"),
             rebuild_directories: options.optimize_dirs,

@@ -338,6 +338,17 @@ fn bad_blocks_are_noted_where_only_a_backup_opens() {
     assert!(ran.err.contains("no usable ext2, ext3 or ext4 superblock"), "{}", ran.err);
 }
 
+/// `-f` asks for a check, whatever else is said: the same as e2fsck makes.
+#[test]
+fn a_forced_check_is_made_beside_the_journal() {
+    let Some(image) = with_backups() else { return };
+    build::debugfs(&image, "clri <11>").unwrap();
+    assert_eq!(run(&["-y", "-E", "journal_only"], &image).code, 0);
+    let ran = run(&["-f", "-y", "-E", "journal_only"], &image);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert_eq!(run(&["-f", "-n"], &image).code, 0);
+}
+
 /// A replay of the journal mends no superblock, and does not say that all is well.
 #[test]
 fn only_the_journal_is_no_verdict_on_a_lost_superblock() {
