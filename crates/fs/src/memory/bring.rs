@@ -1,7 +1,7 @@
 //! Content that a call needs of the disk, read while nobody is kept waiting for it.
 //!
 //! A thread that is inside keeps out whoever wants to be alone, and whoever waits for that keeps out all who come later. If it read
-//! the disk there, all calls would wait for that, in whichever cube. So pages are read before, outside, and kept if nobody has been
+//! the disk there, all calls would wait for that, in whichever cube. So pages are read before, outside, and hold if nobody has been
 //! alone meanwhile: pages leave memory only then, so one that is still absent was neither written nor dropped since, and the disk has
 //! the same bytes of it. Otherwise the call reads them inside.
 
@@ -26,9 +26,41 @@ pub(super) struct Wanted {
     pages: Range<u64>,
 }
 
+/// The content that the disk had of pages of a file.
+#[derive(Debug)]
+pub(super) struct Outside {
+    start_bytes: u64,
+    bytes: Vec<u8>,
+    /// The version of the length, and when somebody was alone last.
+    seen: u64,
+    epoch: u64,
+}
+
+impl Outside {
+    /// Whether absent pages have these bytes still.
+    fn holds(&self, state: &State, length: &Length) -> bool {
+        state.epoch == self.epoch && length.version().is_still(self.seen)
+    }
+
+    /// Copies bytes from this one on, as many as there are and are asked for; `None` if that is not among them, or they do not hold any more.
+    pub(super) fn copy(
+        &self,
+        state: &State,
+        length: &Length,
+        at: u64,
+        into: &mut [u8],
+    ) -> Option<usize> {
+        let from = usize::try_from(at.checked_sub(self.start_bytes)?).ok()?;
+        let rest = self.bytes.get(from..).filter(|rest| !rest.is_empty())?;
+        let len = rest.len().min(into.len());
+        into[..len].copy_from_slice(&rest[..len]);
+        self.holds(state, length).then_some(len)
+    }
+}
+
 impl Content {
     /// Keeps what was read of the disk, unless the size has changed since or there is a page.
-    pub(super) fn keep(&self, length: &Length, seen: u64, index: u64, bytes: &[u8; PAGE]) -> u64 {
+    fn keep(&self, length: &Length, seen: u64, index: u64, bytes: &[u8; PAGE]) -> u64 {
         let Ok(locked) = self.locked(index) else { return 0 };
         let fits = locked.present().is_none() && length.version().is_still(seen);
         u64::from(fits && locked.fill(bytes))
@@ -63,8 +95,8 @@ impl Content {
         absent.find(stays)
     }
 
-    /// Keeps what was read of the disk, as `read_below` fills it in, unless the size has changed since or there is a page. Nobody has
-    /// been alone since it was read. Returns how many pages are kept.
+    /// Keeps pages that were read of the disk, but for those that are there, unless the size has changed since. Nobody has been alone
+    /// since they were read. Returns how many are kept.
     pub(crate) fn keep_read(&self, length: &Length, seen: u64, first: u64, bytes: &[u8]) -> u64 {
         let (chunks, _) = bytes.as_chunks::<PAGE>();
         (first..).zip(chunks).map(|(index, chunk)| self.keep(length, seen, index, chunk)).sum()
@@ -90,33 +122,37 @@ impl State {
 }
 
 impl<L: Lower> MemFs<L> {
-    /// Lets memory have pages, if they can be read and nothing of the file changes meanwhile. The caller is not inside.
-    pub(super) fn bring(&self, wanted: &Wanted) {
+    /// Reads pages of the disk. The caller is not inside.
+    pub(super) fn read_outside(&self, wanted: &Wanted) -> Option<Outside> {
         let Wanted { inode, pages } = wanted;
-        let start = pages.start * PAGE_BYTES;
+        let start_bytes = pages.start * PAGE_BYTES;
         let (seen, epoch, valid) = {
             let state = self.state();
-            let Some(node) = state.get(*inode) else { return };
-            let length = &node.status.length;
+            let length = &state.get(*inode)?.status.length;
             let seen = length.version().seen();
             let (size, valid) = length.get();
             (seen, state.epoch, size.min(valid))
         };
-        let len = (pages.end - pages.start) * PAGE_BYTES;
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
-        let read = read_below(valid, start, &mut bytes, &|at, into: &mut [u8]| {
+        let len = usize::try_from((pages.end - pages.start) * PAGE_BYTES).ok()?;
+        let mut bytes = vec![0; len];
+        let read = read_below(valid, start_bytes, &mut bytes, &|at, into: &mut [u8]| {
             let _reading = self.reading_below();
             self.lower.read(*inode, at, into)
         });
+        // An error is met again by the call itself.
+        read.ok().map(|()| Outside { start_bytes, bytes, seen, epoch })
+    }
+
+    /// Lets memory have pages, if they can be read and nothing of the file changes meanwhile. The caller is not inside.
+    pub(super) fn bring(&self, wanted: &Wanted) {
+        let Some(outside) = self.read_outside(wanted) else { return };
         let mut inside = self.state();
         let (state, own) = inside.parts();
-        // An error is met again by the call itself.
-        if read.is_ok()
-            && state.epoch == epoch
-            && let Some(node) = state.get(*inode)
-        {
-            own.kept_pages +=
-                node.content.keep_read(&node.status.length, seen, pages.start, &bytes);
+        let Some(node) = state.get(wanted.inode) else { return };
+        let length = &node.status.length;
+        if outside.holds(state, length) {
+            let (seen, bytes) = (outside.seen, &outside.bytes);
+            own.kept_pages += node.content.keep_read(length, seen, wanted.pages.start, bytes);
         }
     }
 }

@@ -233,10 +233,8 @@ impl Content {
                 let part = &mut into[place..place + (count * PAGE_BYTES) as usize];
                 let seen = length.version().seen();
                 read_below(valid, at, part, below)?;
-                let (chunks, _) = part.as_chunks::<PAGE>();
-                let chunks = if count > MOST_KEPT { &[] } else { chunks };
-                for (index, chunk) in (index..).zip(chunks) {
-                    kept += self.keep(length, seen, index, chunk);
+                if count <= MOST_KEPT {
+                    kept += self.keep_read(length, seen, index, part);
                 }
                 at += count * PAGE_BYTES;
             }

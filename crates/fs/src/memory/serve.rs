@@ -91,9 +91,10 @@ impl<L: Lower> Store for MemFs<L> {
     fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {
         let mut inside = self.state();
         let end = offset_bytes.saturating_add(into.len() as u64);
+        let mut outside = None;
         if let Some(wanted) = inside.wanted(inode, offset_bytes..end) {
             drop(inside);
-            self.bring(&wanted);
+            outside = self.read_outside(&wanted);
             inside = self.state();
         }
         let (state, own) = inside.parts();
@@ -114,7 +115,15 @@ impl<L: Lower> Store for MemFs<L> {
                 _ => Err(FsError::Invalid),
             };
         }
-        let (len, kept) = node.content.read(&node.status.length, offset_bytes, into, &below)?;
+        let length = &node.status.length;
+        let below = |at: u64, into: &mut [u8]| {
+            let copied = outside.as_ref().and_then(|outside| outside.copy(state, length, at, into));
+            match copied.unwrap_or(0) {
+                len if len == into.len() => Ok(len),
+                len => Ok(len + below(at + len as u64, &mut into[len..])?),
+            }
+        };
+        let (len, kept) = node.content.read(length, offset_bytes, into, &below)?;
         own.kept_pages += kept;
         let many = own.keeps_many(self.share);
         drop(inside);
