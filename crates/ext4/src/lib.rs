@@ -21,4 +21,5 @@ pub mod inode_table;
 pub mod journal;
 pub mod make;
 pub mod map;
+pub mod superblocks;
 pub mod tx;

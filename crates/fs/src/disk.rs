@@ -77,7 +77,7 @@ impl<D: WriteBlocks> Disk<D> {
         let recovered = recover(&device)?;
         // Judged before the journal marks the file system as in need of recovery.
         let volume = Volume::open(&device)?;
-        let journal = Journal::open_with_barriers(device, &recovered, None, Barriers::One)?;
+        let journal = Journal::open_recovered(device, &recovered, Barriers::One)?;
         Ok((Self::Journaled(Box::new(journal)), volume))
     }
 

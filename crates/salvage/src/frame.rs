@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use floe_blockdev::ReadBlocks;
+use floe_blockdev::{ReadBlocks, SECTOR_BYTES};
 use floe_check::CheckError;
 use floe_check::volume::open::{WhichSuperblock, open, start_of};
 use floe_format::checksum_seed::{SeedFinder, file_system_seed};
@@ -10,7 +10,7 @@ use floe_format::crc::Seed;
 use floe_format::ext::dirent::DirCursor;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::htree::DxBlock;
-use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
+use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock, has_magic};
 use floe_format::features::{Incompat, RoCompat};
 use floe_format::geometry::Strictness;
 use floe_format::native::identity::Identity;
@@ -19,9 +19,6 @@ use floe_format::{BlockNr, Geometry, InodeNr};
 
 use crate::SalvageError;
 
-/// Bytes of a sector, and the place of the magic number in a superblock.
-const SECTOR_BYTES: usize = 512;
-const MAGIC_AT: usize = 0x38;
 /// Bytes read at once.
 const CHUNK_BYTES: u64 = 1 << 20;
 /// Inodes in each group of a reconstructed frame.
@@ -89,8 +86,7 @@ pub(crate) fn find(device: &dyn ReadBlocks, which: WhichSuperblock) -> Result<Fr
     for_each_kib(device, &mut |offset, bytes| {
         // Partitions begin at any sector. Directories before the start belong to a file system that may hold the other in a file.
         elsewhere = [0, SECTOR_BYTES].into_iter().find_map(|at| {
-            let magic = bytes.get(at + MAGIC_AT..at + MAGIC_AT + 2)?;
-            let is_magic = magic == MAGIC.to_le_bytes();
+            let is_magic = has_magic(bytes.get(at..)?);
             let start = is_magic.then(|| start_of(device, offset + at as u64))??;
             seeds.first_bytes.is_none_or(|first| first >= start).then_some(start)
         });

@@ -7,6 +7,7 @@
 use std::io;
 
 use floe_blockdev::ReadBlocks;
+use floe_ext4::superblocks::each_magic;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::Inode;
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
@@ -221,32 +222,21 @@ impl<'d> Reader<'d> {
     /// an unusual size. Each must have its magic number, a sane geometry, a good checksum if it
     /// has one, and lie where its own group begins: data that only look like one do not.
     pub fn scan(device: &dyn ReadBlocks, limit_bytes: u64) -> Vec<(BlockNr, u32)> {
-        const STEP_BYTES: usize = 1 << 20;
-        let end = device.size_bytes().min(limit_bytes);
-        let mut bytes = vec![0; STEP_BYTES];
+        let backup = |at: u64| {
+            let reader = Reader::open_at(device, at).ok()?;
+            let group = GroupNr(u32::from(reader.superblock.block_group_nr));
+            let block = BlockNr(at / u64::from(reader.geometry.block_size));
+            let is_home = group.0 != 0
+                && reader.geometry.superblock_of(group) == Some(block)
+                && reader.geometry.offset_bytes(block) == at;
+            let is_backup = is_home && Superblock::checksum_ok(&reader.superblock_bytes);
+            is_backup.then_some((block, reader.geometry.block_size))
+        };
         let mut found = Vec::new();
-        for start in (0..end).step_by(STEP_BYTES) {
-            let len = (end - start).min(STEP_BYTES as u64) as usize;
-            if device.is_hole(start, len as u64)
-                || device.read_at(start, &mut bytes[..len]).is_err()
-            {
-                continue;
-            }
-            for at in (0..len).step_by(1024) {
-                if bytes.get(at + 0x38..at + 0x3a) != Some(&MAGIC.to_le_bytes()[..]) {
-                    continue;
-                }
-                let Ok(reader) = Reader::open_at(device, start + at as u64) else { continue };
-                let group = GroupNr(u32::from(reader.superblock.block_group_nr));
-                let block = BlockNr((start + at as u64) / u64::from(reader.geometry.block_size));
-                let is_home = group.0 != 0
-                    && reader.geometry.superblock_of(group) == Some(block)
-                    && reader.geometry.offset_bytes(block) == start + at as u64;
-                if is_home && Superblock::checksum_ok(&reader.superblock_bytes) {
-                    found.push((block, reader.geometry.block_size));
-                }
-            }
-        }
+        each_magic(device, limit_bytes, 1024, &mut |at| {
+            found.extend(backup(at));
+            true
+        });
         found
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use floe_blockdev::WriteBlocks;
+use floe_blockdev::{SECTOR_BYTES, WriteBlocks};
 use floe_format::ext::jbd2::{JournalFormat, Tag, TagFlags};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::native::LOCK;
@@ -22,8 +22,6 @@ use super::log::Log;
 use super::shared::{Lock, Shared};
 use super::state::{Closed, Image, TransactionId};
 
-/// Bytes that a device writes whole or not at all.
-const SECTOR_BYTES: usize = 512;
 /// Bytes of home blocks that are gathered for one write.
 const MOST_GATHERED: usize = 1 << 20;
 /// Bytes of room that is kept from one write of the log to the next.

@@ -219,11 +219,15 @@ impl Shared {
         Calls(calls.collect())
     }
 
-    /// Whoever waited for company before he writes these logs sleeps without an end, because one of them is being written: whoever
-    /// ends that must find the others free, or nobody would be called.
-    pub(super) fn expect_nobody(&mut self, lanes: &BTreeSet<usize>) -> Option<Instant> {
-        lanes.iter().for_each(|lane| self.lanes[*lane].company.expected = None);
-        None
+    /// Until when whoever would write these logs waits for others; `None`: for nobody (any more). Where one of the logs is being written
+    /// meanwhile, he sleeps without an end, and whoever ends that must find the others free, or nobody would be called.
+    pub(super) fn expect(
+        &mut self,
+        lanes: &BTreeSet<usize>,
+        until: Option<Instant>,
+    ) -> Option<Instant> {
+        lanes.iter().for_each(|lane| self.lanes[*lane].company.expected = until);
+        until
     }
 
     /// Until when whoever would write these logs now sleeps first, because others may join their next transactions: until as many
@@ -242,8 +246,7 @@ impl Shared {
                 company.in_vain = 0;
             }
             if is_full || until <= Instant::now() {
-                lanes.iter().for_each(|lane| self.lanes[*lane].company.expected = None);
-                return None;
+                return self.expect(lanes, None);
             }
             return Some(until);
         }
@@ -256,9 +259,7 @@ impl Shared {
         if in_vain >= MOST_IN_VAIN {
             return None;
         }
-        let until = Some(Instant::now() + patience);
-        lanes.iter().for_each(|lane| self.lanes[*lane].company.expected = until);
-        until
+        self.expect(lanes, Some(Instant::now() + patience))
     }
 }
 

@@ -350,7 +350,7 @@ impl<D: WriteBlocks> Journal<D> {
             let lanes = shared.closure(left);
             let is_busy = lanes.iter().any(|&lane| shared.lanes[lane].state.working);
             let until = match is_busy {
-                true => shared.expect_nobody(&lanes),
+                true => shared.expect(&lanes, None),
                 false => shared.company_until(&lanes),
             };
             if is_busy || until.is_some() {

@@ -40,26 +40,17 @@ impl<D: WriteBlocks> Journal<D> {
         Self::open_after(device, &recovered, clock, Barriers::Two)
     }
 
-    /// As [`Journal::open`], behind a [`recover`] that said so. (A second recovery finds empty logs, and so not the numbers that
-    /// are still in them: rule R9.)
+    /// As [`Journal::open`], behind a [`recover`] that said so, with this number of barriers for a transaction of a stock file system;
+    /// those of native ones have two. (A second recovery finds empty logs, and so not the numbers that are still in them: rule R9.)
     ///
     /// # Errors
     /// As [`Journal::open`].
-    pub fn open_recovered(device: D, recovered: &Recovered) -> Result<Self, JournalError> {
-        Self::open_after(device, recovered, system_clock, Barriers::Two)
-    }
-
-    /// The same, with this number of barriers for a transaction of a stock file system. Those of native ones have two.
-    ///
-    /// # Errors
-    /// As [`Journal::open`].
-    pub fn open_with_barriers(
+    pub fn open_recovered(
         device: D,
         recovered: &Recovered,
-        clock: Option<Clock>,
         barriers: Barriers,
     ) -> Result<Self, JournalError> {
-        Self::open_after(device, recovered, clock.unwrap_or(system_clock), barriers)
+        Self::open_after(device, recovered, system_clock, barriers)
     }
 
     fn open_after(

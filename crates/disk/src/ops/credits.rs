@@ -5,10 +5,10 @@
 //! test. Operations that take steps divide themselves by the room that there is ([`Op::is_half_full`]).
 
 use floe_format::Geometry;
+use floe_format::ext::xattr::value_inode::MOST_VALUE_BYTES;
 use floe_format::features::{Incompat, RoCompat};
 
 use super::staged::Op;
-use super::values::MOST_VALUE_BYTES;
 use crate::volume::Volume;
 
 /// How an operation may be divided.

@@ -7,8 +7,8 @@
 use floe_ext4::map::file;
 use floe_ext4::tx::Tx;
 use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode, TimeField};
-use floe_format::ext::xattr::value_inode::{self, is_of_lustre};
-use floe_format::ext::xattr::{XattrArea, XattrHeader};
+use floe_format::ext::xattr::XattrArea;
+use floe_format::ext::xattr::value_inode::{self, MOST_VALUE_BYTES, is_of_lustre};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
@@ -17,11 +17,6 @@ use super::credits::Reach;
 use super::staged::Op;
 use super::{OpError, Step};
 use crate::volume::Volume;
-
-/// Bytes of the longest value: programs can ask for no longer one (`XATTR_SIZE_MAX`).
-pub(super) const MOST_VALUE_BYTES: usize = 1 << 16;
-/// Bytes of a block of attributes that an attribute with a name of three bytes does not leave to its value.
-const BESIDE_VALUE: usize = XattrHeader::SIZE + 16 + 4 + 4;
 
 impl Volume {
     /// Orphans that operations left since the last call: values without users, which nobody has open. Whoever runs operations
@@ -40,7 +35,7 @@ impl Op<'_> {
     /// Whether a value lies in an inode of its own even if a block of attributes had room for it.
     pub(super) fn is_large(&self, value: &[u8]) -> bool {
         let block = self.volume.geometry().block_size as usize;
-        self.has_value_inodes() && value.len().next_multiple_of(4) > block - BESIDE_VALUE
+        self.has_value_inodes() && value_inode::is_large(block, value.len())
     }
 
     /// Stores a value in an inode of its own, which has one user.

@@ -78,7 +78,7 @@ fn run_with<D: WriteBlocks>(
 ) -> Run {
     let before = recorder_bytes(recorder);
     let recovered = recover(&device).unwrap();
-    let journal = Journal::open_with_barriers(device, &recovered, None, barriers).unwrap();
+    let journal = Journal::open_recovered(device, &recovered, barriers).unwrap();
     let mut changes = Changes::open(&journal);
     changes.credits = 20;
     let (mut history, mut acknowledged) = (vec![(0, Names::new())], vec![(0, 0)]);

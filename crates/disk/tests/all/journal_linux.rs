@@ -25,7 +25,7 @@ const PROFILES: [Profile; 9] = [
 fn crashed(profile: Profile, seed: u64, barriers: Barriers) -> (Image, Changes) {
     let image = build::base(profile).unwrap();
     let found = recover(&image).unwrap();
-    let journal = Journal::open_with_barriers(&image, &found, None, barriers).unwrap();
+    let journal = Journal::open_recovered(&image, &found, barriers).unwrap();
     let mut changes = Changes::open(&journal);
     let mut rng = Rng::new(seed);
     let mut names = Vec::new();

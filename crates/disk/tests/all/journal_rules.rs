@@ -188,7 +188,7 @@ fn r4_one_barrier_where_commit_blocks_prove_what_is_in_the_log() {
     let before = located(&device).superblock;
     let open = |device| {
         let found = recover(device).unwrap();
-        Journal::open_with_barriers(device, &found, None, Barriers::One).unwrap()
+        Journal::open_recovered(device, &found, Barriers::One).unwrap()
     };
     let journal = open(&device);
     use Kind::{Commit, Flush, Log, LogSuperblock, Other};

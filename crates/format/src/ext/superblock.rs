@@ -9,6 +9,11 @@ pub const OFFSET_BYTES: u64 = 1024;
 /// `s_magic`.
 pub const MAGIC: u16 = 0xef53;
 
+/// Whether bytes that may be a superblock have its magic number.
+pub fn has_magic(bytes: &[u8]) -> bool {
+    bytes.get(0x38..0x3a) == Some(&MAGIC.to_le_bytes()[..])
+}
+
 /// `s_state`: unmounted cleanly.
 pub const STATE_VALID: u16 = 0x0001;
 /// `s_state`: errors were detected.

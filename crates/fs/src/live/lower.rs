@@ -20,15 +20,15 @@ use crate::memory::{Above, Carried, Deed, Facts, Lower, Quotas};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{Space, Store};
 
+/// Bytes of content that go through the log with the changes that map it.
+const MOST_LOGGED_BYTES: usize = 128 << 10;
+
 /// The write that a deed is: who asks for it, and the inode, byte and content.
 fn write_of<'d>(deed: &'d Deed<'_>) -> Option<(&'d Op<'d>, InodeNr, u64, &'d [u8])> {
     let Deed::Apply(op) = deed else { return None };
     let OpKind::Write { inode, offset_bytes, bytes } = op.kind else { return None };
     Some((op, inode, offset_bytes, bytes))
 }
-
-/// Bytes of content that go through the log with the changes that map it.
-const MOST_LOGGED_BYTES: usize = 128 << 10;
 
 /// Blocks of a write that are mapped in one transaction: a longer write is several.
 pub(super) const BLOCKS_PER_WRITE: u64 = 256;

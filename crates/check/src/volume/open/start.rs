@@ -1,19 +1,13 @@
 //! File systems that begin elsewhere on a device than at its start, as all do on a disk whose partition table is lost.
 
-use floe_blockdev::{ReadBlocks, Window};
+use floe_blockdev::{ReadBlocks, SECTOR_BYTES, Window};
+use floe_ext4::superblocks::each_magic;
+use floe_format::ext::inode::FileType;
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::geometry::Strictness;
 use floe_format::{Geometry, GroupNr};
 
 use super::{WhichSuperblock, open};
-
-/// Partitions begin at multiples of sectors.
-const SECTOR_BYTES: u64 = 512;
-/// Bytes read at once.
-const CHUNK_BYTES: usize = 1 << 20;
-/// Type bits of a mode, and those of a directory.
-const TYPE_BITS: u16 = 0xf000;
-const DIRECTORY: u16 = 0x4000;
 
 /// The byte at which the file system begins to which a superblock at `offset_bytes` belongs, if that is not the
 /// start of the device: the superblock says in which group it lies. There must be a root directory.
@@ -34,7 +28,8 @@ pub fn start_of(device: &dyn ReadBlocks, offset_bytes: u64) -> Option<u64> {
         }
     };
     let start = offset_bytes.checked_sub(place).filter(|&start| start > 0)?;
-    let is_file_system = start.is_multiple_of(SECTOR_BYTES) && has_root(device, start, which)?;
+    let is_file_system =
+        start.is_multiple_of(SECTOR_BYTES as u64) && has_root(device, start, which)?;
     is_file_system.then_some(start)
 }
 
@@ -45,26 +40,15 @@ fn has_root(device: &dyn ReadBlocks, start: u64, which: WhichSuperblock) -> Opti
     let table = opened.geometry.offset_bytes(opened.groups.first()?.inode_table);
     let mut mode = [0; 2];
     window.read_at(table.checked_add(u64::from(opened.geometry.inode_size))?, &mut mode).ok()?;
-    Some(u16::from_le_bytes(mode) & TYPE_BITS == DIRECTORY)
+    Some(FileType::of_mode(u16::from_le_bytes(mode)) == Some(FileType::Directory))
 }
 
 /// The first byte in `limit_bytes` at which a file system begins, apart from the start of the device.
 pub fn first_start(device: &dyn ReadBlocks, limit_bytes: u64) -> Option<u64> {
-    let end = device.size_bytes().min(limit_bytes);
-    let mut bytes = vec![0; CHUNK_BYTES];
-    for start in (0..end).step_by(CHUNK_BYTES) {
-        let len = (end - start).min(CHUNK_BYTES as u64) as usize;
-        let bytes = &mut bytes[..len];
-        if device.is_hole(start, len as u64) || device.read_at(start, bytes).is_err() {
-            continue;
-        }
-        let found = (0..len)
-            .step_by(SECTOR_BYTES as usize)
-            .filter(|at| bytes.get(at + 0x38..at + 0x3a) == Some(&MAGIC.to_le_bytes()[..]))
-            .find_map(|at| start_of(device, start + at as u64));
-        if found.is_some() {
-            return found;
-        }
-    }
-    None
+    let mut found = None;
+    each_magic(device, limit_bytes, SECTOR_BYTES, &mut |at| {
+        found = start_of(device, at);
+        found.is_none()
+    });
+    found
 }

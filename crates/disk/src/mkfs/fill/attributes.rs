@@ -8,7 +8,7 @@ use floe_format::ext::xattr::{acl, value_inode};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr};
 
-use super::values::{MOST_VALUE_BYTES, Values};
+use super::values::Values;
 use super::{TreePlan, inline};
 use crate::mkfs::params::PlanError;
 use crate::mkfs::plan::Plan;
@@ -145,7 +145,7 @@ fn form_of(plan: &Plan, set: &[Xattr], values: &mut Values) -> SetForm {
             },
             _ => xattr.value.clone(),
         };
-        if value.len() > MOST_VALUE_BYTES {
+        if value.len() > value_inode::MOST_VALUE_BYTES {
             return faulty("the value of an attribute is longer than 64 KiB");
         }
         let mut one = Stored { name_index, name: name.into(), value, held: None };
@@ -184,11 +184,10 @@ fn form_of(plan: &Plan, set: &[Xattr], values: &mut Values) -> SetForm {
     form
 }
 
-/// Whether Linux would put a value of so many bytes into an inode of its own, whatever room there is.
+/// Whether a value of so many bytes lies in an inode of its own, whatever room there is.
 fn is_large(plan: &Plan, bytes: usize) -> bool {
-    // Beside the value: the block's header, an entry with a name of three bytes, the end marker.
-    let most = plan.geometry.block_size as usize - XattrHeader::SIZE - 20 - 4;
-    plan.params.incompat(Incompat::EA_INODE) && bytes.next_multiple_of(4) > most
+    let block = plan.geometry.block_size as usize;
+    plan.params.incompat(Incompat::EA_INODE) && value_inode::is_large(block, bytes)
 }
 
 impl TreePlan<'_> {

@@ -11,9 +11,6 @@ use crate::mkfs::inode::NewInode;
 use crate::mkfs::map;
 use crate::mkfs::params::PlanError;
 
-/// Bytes of the longest value: programs can ask for no longer one (`XATTR_SIZE_MAX`).
-pub(super) const MOST_VALUE_BYTES: usize = 1 << 16;
-
 /// All values, each once.
 #[derive(Debug, Default)]
 pub(super) struct Values {

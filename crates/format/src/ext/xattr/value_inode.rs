@@ -4,6 +4,17 @@
 use crate::InodeNr;
 use crate::crc::{Seed, crc32c};
 use crate::ext::inode::InodeBase;
+use crate::ext::xattr::{ENTRY_SIZE, XattrHeader};
+
+/// Bytes of the longest value: programs can ask for no longer one (`XATTR_SIZE_MAX`).
+pub const MOST_VALUE_BYTES: usize = 1 << 16;
+
+/// Whether Linux puts a value of so many bytes into an inode of its own whatever room there is (`EXT4_XATTR_MIN_LARGE_EA_SIZE`): a
+/// block has no room for it beside the entry, with a name of three bytes, and the end marker.
+pub const fn is_large(block_bytes: usize, value_bytes: usize) -> bool {
+    let beside = XattrHeader::SIZE + ENTRY_SIZE + 4 + 4;
+    value_bytes.next_multiple_of(4) > block_bytes.saturating_sub(beside)
+}
 
 /// The number of entries that use an EA inode: `i_ctime` is the high half, `i_version` the low one
 /// (problem `ea-inode-refcount-wrong`).
