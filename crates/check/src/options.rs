@@ -79,6 +79,8 @@ pub struct Tuning {
     pub shortcuts: bool,
     /// Whether native file systems are swept lot by lot; off only where equal findings are tested.
     pub sweep: bool,
+    /// Bytes that a sweep may hold, if not the usual number. Only tests set it.
+    pub sweep_bytes: Option<u64>,
     /// Most groups whose claims are kept at once, when groups whose fingerprint failed are examined object by
     /// object. `None`: as many as fit the limit of memory. Only tests set it.
     pub groups_per_sweep: Option<u32>,
@@ -94,6 +96,7 @@ impl Default for Tuning {
             dealing: Dealing::default(),
             shortcuts: true,
             sweep: true,
+            sweep_bytes: None,
             groups_per_sweep: None,
         }
     }

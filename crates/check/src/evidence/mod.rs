@@ -15,6 +15,7 @@ pub mod dirs;
 pub mod fingerprint;
 pub mod htree;
 pub mod inode_facts;
+pub mod layers;
 pub mod ledger;
 pub mod link_array;
 pub mod link_counter;

@@ -21,7 +21,11 @@ pub(super) fn sweep_of<'d>(
         && options.checkpoints.keeper.is_none()
         && options.checkpoints.parts.is_none()
         && options.superblock.block.is_none();
-    is_whole.then(|| Sweep::over(device, options.memory.limit_bytes)).flatten()
+    let sweep = is_whole.then(|| Sweep::over(device, options.memory.limit_bytes)).flatten()?;
+    Some(match options.tuning.sweep_bytes {
+        Some(bytes) => sweep.with_room(bytes),
+        None => sweep,
+    })
 }
 
 /// Runs passes in order, that of lots only where they are swept.

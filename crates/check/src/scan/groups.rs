@@ -36,6 +36,30 @@ impl Group {
         self.bitmaps[0]
     }
 
+    /// Both bitmaps.
+    pub fn bitmaps(&self) -> Vec<BlockNr> {
+        self.bitmaps.to_vec()
+    }
+
+    /// The inode table; nothing, if it does not lie in the group.
+    pub fn table(&self) -> BlockRun {
+        let is_inside = self.home.contains(self.table.start) && self.table.end() <= self.home.end();
+        if is_inside { self.table } else { BlockRun::default() }
+    }
+
+    /// The blocks of the region.
+    pub const fn region(&self) -> BlockRun {
+        self.region
+    }
+
+    /// The blocks of the region that are in use by the block bitmap.
+    pub fn used_region(&self, bitmap: &[u8]) -> Vec<BlockNr> {
+        let bit = |block: u64| u32::try_from(block - self.home.start.0).unwrap_or(u32::MAX);
+        // Empty where there is no region.
+        let blocks = self.region.start.0..self.region.end().0;
+        blocks.filter(|block| bitmap::test(bitmap, bit(*block))).map(BlockNr).collect()
+    }
+
     /// The runs before the region.
     pub fn runs(&self, geometry: &Geometry) -> Vec<BlockRun> {
         let blocks = self.bitmaps.into_iter().chain(self.superblock);
@@ -53,11 +77,7 @@ impl Group {
     ) -> Vec<BlockRun> {
         let mut parts: Vec<BlockRun> =
             others.iter().map(|block| BlockRun::new(*block, 1)).collect();
-        let bit = |block: u64| u32::try_from(block - self.home.start.0).unwrap_or(u32::MAX);
-        let used = |block: &u64| bitmap::test(bitmap, bit(*block));
-        // Empty where there is no region.
-        let blocks = self.region.start.0..self.region.end().0;
-        parts.extend(blocks.filter(used).map(|block| BlockRun::new(BlockNr(block), 1)));
+        parts.extend(self.used_region(bitmap).into_iter().map(|block| BlockRun::new(block, 1)));
         joined(geometry, self.home, parts)
     }
 }

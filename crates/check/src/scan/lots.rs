@@ -4,7 +4,7 @@
 use floe_format::ext::bitmap;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::native::lot::LotRecord;
-use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
+use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
 /// Bytes of one request.
 pub const READ_BYTES: u64 = 1 << 20;
@@ -110,6 +110,39 @@ impl Lot {
         }
         let used = if reserved { self.region_used } else { end };
         BlockRun::new(self.region.start, used)
+    }
+
+    /// The blocks of the used region that the block bitmaps say are in use, or reserved.
+    pub fn used_blocks(
+        &self,
+        geometry: &Geometry,
+        mut bitmap: impl FnMut(BlockNr) -> Option<Vec<u8>>,
+    ) -> Vec<BlockNr> {
+        let region = self.used_region(geometry, &mut bitmap);
+        let (mut used, mut at) = (Vec::new(), region.start);
+        while at < region.end() {
+            let Some(group) = geometry.group_of(at) else { break };
+            let home = geometry.blocks_of(group);
+            let part_end = home.end().min(region.end());
+            let index = group.0 % geometry.descs_per_block().max(1);
+            let block = self.groups.get(index as usize).map(|(blocks, ..)| *blocks);
+            if let Some(bytes) = block.and_then(&mut bitmap) {
+                // Both lie in the group.
+                let is_used = |block: &u64| bitmap::test(&bytes, (block - home.start.0) as u32);
+                used.extend((at.0..part_end.0).filter(is_used).map(BlockNr));
+            }
+            at = part_end;
+        }
+        used
+    }
+
+    /// The used prefixes of the inode tables that lie in the lot, and their first inodes.
+    pub fn tables(&self, geometry: &Geometry, lot: u32) -> Vec<(InodeNr, BlockRun)> {
+        let groups = Self::groups_of(geometry, lot).map(GroupNr);
+        let tables = groups.zip(&self.groups).map(|(group, (.., table))| (group, *table));
+        let inside = tables
+            .filter(|(_, table)| table.start >= self.home.start && table.end() <= self.home.end());
+        inside.map(|(group, table)| (geometry.inode_at(group, 0), table)).collect()
     }
 
     /// The used prefix of the region as the last seal noted it.

@@ -5,17 +5,19 @@
 //! A [`Sweep`] is a device. All passes read through it, and find in memory what was swept; everything else (maps and
 //! directories outside of the regions, blocks that cannot be read together with others) they read from the device below. So
 //! findings cannot differ from those of a check without a sweep. A check of a lot's files walks their trees in memory, so
-//! that a valid node that nobody leads to (a ghost) proves nothing, and needs no sums of levels to be recognised.
+//! that a valid node that nobody leads to (a ghost) proves nothing.
 //!
 //! A lot is swept when its descriptors are read for the first time, as long as there is room: if there is for all of them, the
 //! whole check is one pass over the device. For the other lots it holds descriptors and bitmaps, and sweeps them when the
-//! first of their inodes are read; then the lot swept longest ago is dropped, except for its bitmaps.
+//! first of their inodes are read; then the lot swept longest ago is dropped, but for what is read again later: bitmaps, names, and
+//! maps of files whose layers do not add up (`needed`). So tables and maps, which are most of all metadata, pass.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 
 use floe_blockdev::ReadBlocks;
+use floe_format::crc::Seed;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::geometry::Strictness;
@@ -23,11 +25,13 @@ use floe_format::native::identity::Identity;
 use floe_format::native::lot::is_desc_size;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, rext3};
 use floe_sync::atomic::{AtomicUsize, Ordering};
-use floe_sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
+use floe_sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::forecast::besides;
 use super::groups::Group;
+use super::held::{Held, Room};
 use super::lots::{Lot, READ_BYTES};
+use super::needed;
 
 /// Bytes that a sweep may hold, unless the memory of the check is limited.
 const ROOM_BYTES: u64 = 256 << 20;
@@ -74,10 +78,23 @@ impl Lots {
     }
 }
 
+/// How far a sweep is.
+#[derive(Debug, Default)]
+struct Stage {
+    /// 1: inodes are read from now on.
+    begun: AtomicUsize,
+    /// 1: no further lot fits the room before inodes are read.
+    full: AtomicUsize,
+    /// The lot behind the last one that was swept: in rext3, until the room is full, all before it were.
+    swept_to: AtomicUsize,
+}
+
 /// A device over a file system with lots that holds what was swept.
 pub struct Sweep<'d> {
     below: &'d dyn ReadBlocks,
     geometry: Geometry,
+    /// Where the checksums of its metadata start, if they have any.
+    seed: Option<Seed>,
     lots: Lots,
     lot_count: u32,
     /// Blocks outside of lots' own structures that each check reads.
@@ -85,12 +102,7 @@ pub struct Sweep<'d> {
     room_bytes: u64,
     /// Bytes that it will hold, at most, as the superblock tells.
     expected_bytes: u64,
-    /// 1: inodes are read from now on.
-    begun: AtomicUsize,
-    /// 1: no further lot fits the room before inodes are read.
-    full: AtomicUsize,
-    /// Lots of rext3 that were swept one after the other from the first on.
-    swept_to: AtomicUsize,
+    stage: Stage,
     /// Lots that were swept, in order; one thread sweeps at a time.
     swept: Mutex<BTreeSet<u32>>,
     held: RwLock<Held>,
@@ -99,43 +111,6 @@ pub struct Sweep<'d> {
 impl std::fmt::Debug for Sweep<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Sweep").field("lot_count", &self.lot_count).finish_non_exhaustive()
-    }
-}
-
-/// The blocks that a sweep holds.
-#[derive(Debug, Default)]
-struct Held {
-    /// Runs of blocks by their first one. None overlaps another.
-    runs: BTreeMap<u64, Vec<u8>>,
-    /// First blocks of those that may be dropped, oldest first.
-    order: VecDeque<u64>,
-    bytes: u64,
-    /// Bytes of descriptors and bitmaps, which stay.
-    small_bytes: u64,
-}
-
-impl Held {
-    /// Copies bytes of the device, if all of them are held.
-    fn copy(&self, block_size: u64, offset_bytes: u64, into: &mut [u8]) -> bool {
-        let mut done = 0;
-        while done < into.len() {
-            let at = offset_bytes + done as u64;
-            let Some((first, bytes)) = self.runs.range(..=at / block_size).next_back() else {
-                return false;
-            };
-            // Runs lie on the device, so their ends have offsets.
-            let skip = at - first * block_size;
-            let rest = usize::try_from(skip).ok().and_then(|skip| bytes.get(skip..));
-            let Some(rest) = rest.filter(|rest| !rest.is_empty()) else { return false };
-            let len = rest.len().min(into.len() - done);
-            into[done..done + len].copy_from_slice(&rest[..len]);
-            done += len;
-        }
-        true
-    }
-
-    fn has(&self, block_size: u64, offset_bytes: u64) -> bool {
-        self.copy(block_size, offset_bytes, &mut [0])
     }
 }
 
@@ -157,16 +132,22 @@ impl<'d> Sweep<'d> {
             below: device,
             besides: besides(&superblock, &geometry),
             geometry,
+            seed: superblock.features().metadata_csum().then(|| superblock.seed()),
             lots,
             lot_count,
             room_bytes,
             expected_bytes: bound.min(room_bytes),
-            begun: AtomicUsize::new(0),
-            full: AtomicUsize::new(0),
-            swept_to: AtomicUsize::new(0),
+            stage: Stage::default(),
             swept: Mutex::new(BTreeSet::new()),
             held: RwLock::new(Held::default()),
         })
+    }
+
+    /// The same, with room for so many bytes.
+    pub const fn with_room(mut self, bytes: u64) -> Self {
+        self.room_bytes = bytes;
+        self.expected_bytes = bytes;
+        self
     }
 
     pub(super) const fn geometry(&self) -> &Geometry {
@@ -189,7 +170,7 @@ impl<'d> Sweep<'d> {
 
     /// Inodes are read from now on, in the order of groups. Lots that fit the memory are swept to the end.
     pub fn begin(&self) {
-        self.begun.store(1, Ordering::Release);
+        self.stage.begun.store(1, Ordering::Release);
         if !self.is_full() {
             for lot in 0..self.lot_count {
                 self.sweep(lot);
@@ -198,11 +179,21 @@ impl<'d> Sweep<'d> {
     }
 
     fn is_full(&self) -> bool {
-        self.full.load(Ordering::Acquire) > 0
+        self.stage.full.load(Ordering::Acquire) > 0
+    }
+
+    /// No further lot fits: what is held of lots is dropped as others come, but for what is needed again.
+    fn fill(&self, swept: &BTreeSet<u32>) {
+        self.stage.full.store(1, Ordering::Release);
+        swept.iter().for_each(|lot| self.note_needed(*lot));
     }
 
     fn held(&self) -> RwLockReadGuard<'_, Held> {
         self.held.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held_to_change(&self) -> RwLockWriteGuard<'_, Held> {
+        self.held.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn block_size(&self) -> u64 {
@@ -218,7 +209,7 @@ impl<'d> Sweep<'d> {
             // Descriptors lie before the first group's own blocks, and are read first.
             let is_read_first = self.head().contains(block) || self.is_full() && !self.has_begun();
             // No more than groups.
-            let next = self.swept_to.load(Ordering::Acquire) as u32;
+            let next = self.stage.swept_to.load(Ordering::Acquire) as u32;
             let first = if self.is_full() { group.0 } else { next };
             return if is_read_first { 0..0 } else { first..group.0 + 1 };
         }
@@ -238,7 +229,7 @@ impl<'d> Sweep<'d> {
     }
 
     fn has_begun(&self) -> bool {
-        self.begun.load(Ordering::Acquire) > 0
+        self.stage.begun.load(Ordering::Acquire) > 0
     }
 
     /// The first blocks of a rext3 file system, up to the end of the descriptors.
@@ -269,42 +260,78 @@ impl<'d> Sweep<'d> {
         let runs = lot.runs(&self.geometry, region, &self.besides);
         if is_early && !self.has_room_for(&runs) {
             // This one and those behind it are swept when their inodes are read.
-            self.full.store(1, Ordering::Release);
             swept.remove(&number);
+            self.fill(&swept);
             return true;
         }
         runs.into_iter().for_each(|run| self.read_new(run, false));
+        self.note_swept(number);
         true
+    }
+
+    fn note_swept(&self, lot: u32) {
+        self.stage.swept_to.fetch_max(lot as usize + 1, Ordering::AcqRel);
+        if self.is_full() {
+            self.note_needed(lot);
+        }
     }
 
     /// The same for a group of rext3, whose descriptor lies with all others at the beginning.
     fn sweep_group(&self, group: GroupNr, region_blocks: u32, swept: &mut BTreeSet<u32>) -> bool {
         let geometry = &self.geometry;
         self.read_new(self.head(), true);
-        let per_block = geometry.descs_per_block();
-        let place = (group.0 % per_block * geometry.desc_size) as usize;
-        let block = self.held_block(geometry.primary_desc_block(group.0 / per_block));
-        let raw = block.as_ref().and_then(|bytes| bytes.get(place..));
-        let raw = raw.and_then(|rest| rest.get(..geometry.desc_size as usize));
-        let Some(desc) = raw.map(GroupDesc::of) else { return false };
-        let places = Group::of(geometry, group, &desc, region_blocks);
+        let Some(places) = self.places_of(group, region_blocks) else { return false };
         let runs = places.runs(geometry);
-        if !self.has_begun() && !self.has_room_for(&runs) {
-            self.full.store(1, Ordering::Release);
+        if !self.has_begun() && !self.has_room_for(&[&runs[..], &[places.region()]].concat()) {
+            self.fill(swept);
             return false;
         }
         swept.insert(group.0);
-        self.swept_to.fetch_max(group.0 as usize + 1, Ordering::AcqRel);
         runs.into_iter().for_each(|run| self.read_new(run, false));
         let bitmap = self.held_block(places.block_bitmap()).unwrap_or_default();
         let behind = places.runs_behind(geometry, &bitmap, &self.besides);
         behind.into_iter().for_each(|run| self.read_new(run, false));
+        self.note_swept(group.0);
         true
+    }
+
+    /// The places of a group of rext3, by its descriptor, which is held.
+    fn places_of(&self, group: GroupNr, region_blocks: u32) -> Option<Group> {
+        let geometry = &self.geometry;
+        let per_block = geometry.descs_per_block();
+        let place = (group.0 % per_block * geometry.desc_size) as usize;
+        let block = self.held_block(geometry.primary_desc_block(group.0 / per_block))?;
+        let raw = block.get(place..)?.get(..geometry.desc_size as usize)?;
+        Some(Group::of(geometry, group, &GroupDesc::of(raw), region_blocks))
+    }
+
+    /// Notes what is read again of a lot that was swept.
+    fn note_needed(&self, lot: u32) {
+        let geometry = &self.geometry;
+        let block = |at| self.held_block(at);
+        let (tables, used, bitmaps) = match self.lots {
+            Lots::Groups { region_blocks } => {
+                let Some(group) = self.places_of(GroupNr(lot), region_blocks) else { return };
+                let bitmap = self.held_block(group.block_bitmap()).unwrap_or_default();
+                let first = geometry.inode_at(GroupNr(lot), 0);
+                (vec![(first, group.table())], group.used_region(&bitmap), group.bitmaps())
+            }
+            Lots::Native => {
+                let bytes = self.held_block(geometry.primary_desc_block(lot));
+                let of_lot = bytes.and_then(|bytes| Lot::of(geometry, lot, &bytes));
+                let Some(of_lot) = of_lot else { return };
+                // Descriptors and bitmaps of native lots stay in any case.
+                (of_lot.tables(geometry, lot), of_lot.used_blocks(geometry, block), Vec::new())
+            }
+        };
+        let passing = needed::Passing { geometry, seed: self.seed, block, tables, used };
+        let needed = passing.needed();
+        self.held_to_change().need(needed.into_iter().chain(bitmaps));
     }
 
     fn has_room_for(&self, runs: &[BlockRun]) -> bool {
         let wanted: u64 = runs.iter().map(|run| run.len_blocks * self.block_size()).sum();
-        self.held().bytes.saturating_add(wanted) <= self.room_bytes
+        self.held().bytes().saturating_add(wanted) <= self.room_bytes
     }
 
     fn held_block(&self, block: BlockNr) -> Option<Vec<u8>> {
@@ -314,35 +341,26 @@ impl<'d> Sweep<'d> {
     }
 
     /// Reads those blocks of a run that are not held.
-    fn read_new(&self, run: BlockRun, small: bool) {
+    fn read_new(&self, run: BlockRun, stays: bool) {
         let size = self.block_size();
         let most = (READ_BYTES / size).max(1);
         let mut at = run.start.0;
         while at < run.end().0 {
-            let next = {
-                let held = self.held();
-                let before = held.runs.range(..=at).next_back();
-                let end = before.map_or(0, |(first, bytes)| first + bytes.len() as u64 / size);
-                if end > at {
-                    Err(end)
-                } else {
-                    let next = held.runs.range(at..).next().map_or(u64::MAX, |(first, _)| *first);
-                    Ok(next.min(run.end().0).min(at + most))
-                }
-            };
-            match next {
-                Err(held) => at = held,
-                Ok(end) => {
-                    self.read(BlockRun::new(BlockNr(at), end - at), small);
+            let held = self.held().end_of(size, at);
+            match held {
+                Ok(end) => at = end,
+                Err(next) => {
+                    let end = next.min(run.end().0).min(at + most);
+                    self.read(BlockRun::new(BlockNr(at), end - at), stays);
                     at = end;
                 }
             }
         }
     }
 
-    /// Reads a run of blocks that are not held, and holds it, `small` ones longer than others. Nothing is held if it
+    /// Reads a run of blocks that are not held, and holds it, for good if it `stays` and there is room. Nothing is held if it
     /// cannot be read as a whole, or need not be.
-    fn read(&self, run: BlockRun, small: bool) {
+    fn read(&self, run: BlockRun, stays: bool) {
         let size = self.block_size();
         let (offset, len) = (run.start.0 * size, run.len_blocks * size);
         if offset + len > self.below.size_bytes() || self.below.is_hole(offset, len) {
@@ -353,19 +371,19 @@ impl<'d> Sweep<'d> {
         if self.below.read_at(offset, &mut bytes).is_err() {
             return;
         }
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        held.bytes += bytes.len() as u64;
-        held.runs.insert(run.start.0, bytes);
-        if small && held.small_bytes < self.room_bytes / 2 {
-            held.small_bytes += len as u64;
-        } else {
-            held.order.push_back(run.start.0);
-        }
-        while held.bytes > self.room_bytes && held.order.len() > 1 {
-            let Some(oldest) = held.order.pop_front() else { break };
-            let dropped = held.runs.remove(&oldest).map_or(0, |bytes| bytes.len() as u64);
-            held.bytes -= dropped;
-        }
+        let room = Room { bytes: self.room_bytes, block_size: size };
+        self.held_to_change().add(room, run.start.0, bytes, stays);
+    }
+
+    /// Whether a place lies in a lot that will be swept as a whole.
+    fn is_to_come(&self, offset_bytes: u64) -> bool {
+        let group = self.geometry.group_of(BlockNr(offset_bytes / self.block_size()));
+        let lot = group.map(|group| match self.lots {
+            Lots::Native => group.0 / self.geometry.descs_per_block(),
+            Lots::Groups { .. } => group.0,
+        });
+        let swept_to = self.stage.swept_to.load(Ordering::Acquire);
+        self.is_full() && lot.is_some_and(|lot| lot as usize >= swept_to)
     }
 }
 
@@ -404,7 +422,7 @@ impl ReadBlocks for Sweep<'_> {
     }
 
     fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
-        if !self.held().has(self.block_size(), offset_bytes) {
+        if !self.held().has(self.block_size(), offset_bytes) && !self.is_to_come(offset_bytes) {
             self.below.will_need(offset_bytes, len_bytes);
         }
     }

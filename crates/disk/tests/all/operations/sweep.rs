@@ -7,11 +7,13 @@ use std::sync::Mutex;
 use floe_blockdev::{MemDevice, Model as Device, ReadBlocks, Request, WriteBlocks};
 use floe_check::scan::forecast::Forecast;
 use floe_check::{CheckOptions, Problem, Tuning, check};
-use floe_disk::volume::seal;
-use floe_format::{BlockNr, BlockRun};
+use floe_disk::ops::{Caller, NewInode};
+use floe_disk::volume::{Volume, seal};
+use floe_ext4::tx::DirectTx;
+use floe_format::{BlockNr, BlockRun, InodeNr};
 use floe_testkit::{Image, Profile, Rng, damage, tool};
 
-use super::model::Model;
+use super::model::{Model, time};
 use super::native::native;
 use super::{device_of, image_of};
 
@@ -86,15 +88,36 @@ const KINDS: [&[(char, &str)]; 2] = [
     &[('E', "lot_size=4m,region_size=16k"), ('N', "2000")],
 ];
 
+/// Room of a sweep that no lot of these tests leaves free: what was swept passes.
+const LITTLE: u64 = 96 << 10;
+
 pub(super) fn found(
     device: &dyn ReadBlocks,
     sweep: bool,
     threads: usize,
 ) -> Result<Vec<Problem>, String> {
-    let tuning = Tuning { sweep, ..Tuning::default() };
+    found_by(device, Tuning { sweep, ..Tuning::default() }, threads)
+}
+
+fn found_by(
+    device: &dyn ReadBlocks,
+    tuning: Tuning,
+    threads: usize,
+) -> Result<Vec<Problem>, String> {
     let options = CheckOptions { tuning, threads, ..CheckOptions::default() };
     let report = check(device, &options).map_err(|error| error.to_string())?;
     Ok(report.found)
+}
+
+/// The findings of a check without a sweep, after they were found to be those of checks with one, on one thread and on two, with
+/// all the room that there is and with little.
+pub(super) fn found_alike(device: &MemDevice, what: &str) -> Result<Vec<Problem>, String> {
+    let plain = found(device, false, 1);
+    for (threads, sweep_bytes) in [(1, None), (2, None), (1, Some(LITTLE)), (2, Some(LITTLE))] {
+        let tuning = Tuning { sweep_bytes, ..Tuning::default() };
+        assert_eq!(found_by(device, tuning, threads), plain, "{what} {threads} {sweep_bytes:?}");
+    }
+    plain
 }
 
 /// Spoils a block: bytes of it, all of it, or another block of metadata in its place.
@@ -131,19 +154,16 @@ fn findings_are_those_of_a_check_without_a_sweep() {
                 for _ in 0..1 + rng.below(4) {
                     spoil(&device, &runs, &mut rng);
                 }
-                let plain = found(&device, false, 1);
-                damaged += u32::from(plain.as_ref().is_ok_and(|found| !found.is_empty()));
-                for threads in [1, 2] {
-                    assert_eq!(found(&device, true, threads), plain, "{options:?} {sealed} {seed}");
-                }
+                let plain = found_alike(&device, &format!("{options:?} {sealed} {seed}"));
+                damaged += u32::from(plain.is_ok_and(|found| !found.is_empty()));
             }
             assert!(damaged > 3, "{damaged}");
         }
     }
 }
 
-/// Damages a file system of these bytes, so many times in each way: a check finds the same with the sweep as without, on one
-/// thread and on two. Returns how many images had findings.
+/// Damages a file system of these bytes, so many times in each way: a check finds the same with the sweep as without
+/// ([`found_alike`]). Returns how many images had findings.
 pub(super) fn damaged_alike(bytes: &[u8], times: u64) -> u32 {
     let mut damaged = 0;
     for from in [0, damage::AIMED_FROM, damage::HOSTILE_FROM] {
@@ -154,11 +174,8 @@ pub(super) fn damaged_alike(bytes: &[u8], times: u64) -> u32 {
             // Some kinds need a structure that the image lacks.
             let Ok(kind) = damage::damage(&image, seed) else { continue };
             let device = device_of(&image);
-            let plain = found(&device, false, 1);
-            damaged += u32::from(plain.as_ref().is_ok_and(|found| !found.is_empty()));
-            for threads in [1, 2] {
-                assert_eq!(found(&device, true, threads), plain, "seed {seed}: {kind:?}");
-            }
+            let plain = found_alike(&device, &format!("seed {seed}: {kind:?}"));
+            damaged += u32::from(plain.is_ok_and(|found| !found.is_empty()));
         }
     }
     damaged
@@ -258,4 +275,52 @@ fn the_time_is_told_by_descriptors() {
             }
         }
     }
+}
+
+/// The places that a check reads again, in a file system whose metadata have far more bytes than the sweep may hold, but for
+/// superblocks and descriptors.
+pub(super) fn read_again(device: &MemDevice, block_size: u64, room_bytes: u64) -> Vec<u64> {
+    let traced = Traced::new(device);
+    let tuning = Tuning { sweep_bytes: Some(room_bytes), ..Tuning::default() };
+    assert_eq!(found_by(&traced, tuning, 1), Ok(Vec::new()));
+    let mut times: BTreeMap<u64, u32> = BTreeMap::new();
+    for (at, len) in traced.reads() {
+        for block in at / block_size..(at + len).div_ceil(block_size) {
+            *times.entry(block).or_default() += 1;
+        }
+    }
+    times.into_iter().filter(|(block, times)| *times > 1 && *block > 1).map(|(at, _)| at).collect()
+}
+
+/// Where tables and maps do not fit the memory, each of their blocks is read once all the same, and so are names and bitmaps.
+#[test]
+fn beyond_its_room_each_block_is_read_once() {
+    let device = native(120, &[('E', "lot_size=32m,region_size=2m"), ('N', "12000")]);
+    let mut volume = Volume::open(&device).unwrap();
+    let mut tx = DirectTx::new(&device, volume.geometry().clone());
+    let (now, mut rng) = (time(1), Rng::new(7));
+    let caller = Caller::system(now);
+    volume.begin_writing(&mut tx, now).unwrap();
+    for at in 0..12 {
+        let (name, new) = (format!("d{at}"), NewInode::directory(0o755));
+        let dir = volume.create(&mut tx, &caller, InodeNr::ROOT, name.as_bytes(), &new).unwrap();
+        for at in 0..250 {
+            let (name, new) = (format!("f{at}"), NewInode::regular(0o644));
+            let file = volume.create(&mut tx, &caller, dir, name.as_bytes(), &new).unwrap();
+            // Every fifth has extents enough for a node.
+            for piece in 0..if at % 5 == 0 { 6 } else { rng.below(2) } {
+                volume.write(&mut tx, &device, &caller, file, piece * 2 * BLOCK, &[1; 9]).unwrap();
+            }
+        }
+    }
+    for lot in volume.lots_to_reserve() {
+        volume.reserve_lot(&mut tx, now, lot).unwrap();
+    }
+    volume.end_writing(&mut tx, now).unwrap();
+    tx.commit().unwrap();
+    seal(&device).unwrap();
+    let bytes = Forecast::of(&device).unwrap().bytes();
+    let again = read_again(&device, BLOCK, bytes / 2);
+    // In each of the four lots the inode of the reservation file and a copy of the superblock are looked at before.
+    assert!(again.len() <= 8, "{again:?} of {}", bytes / BLOCK);
 }
