@@ -15,6 +15,8 @@ pub enum CheckError {
         problems: Vec<Problem>,
         /// Blocks of backup superblocks that look good, with the block size they state.
         backups: Vec<(floe_format::BlockNr, u32)>,
+        /// The superblock that was asked for, if that was not the primary one, and why it cannot be used.
+        named: Option<(floe_format::BlockNr, &'static str)>,
     },
     /// Features that Floe does not know.
     #[error("unknown features: {}; nothing was changed", names.join(", "))]

@@ -62,7 +62,10 @@ fn main() -> ExitCode {
     match flushed {
         Ok(()) => ExitCode::from(outcome.code()),
         Err(error) => {
-            message!("floe: standard output: {error}");
+            // Once is enough.
+            if !out.is_told {
+                message!("floe: standard output: {error}");
+            }
             ExitCode::from(Outcome { failed: true, ..outcome }.code())
         }
     }
@@ -82,11 +85,13 @@ struct Patient<W> {
     tells_of_work: bool,
     /// Why output was lost.
     lost: Option<io::Error>,
+    /// Whoever wrote got an error of writing, which ends the run and is told.
+    is_told: bool,
 }
 
 impl<W: Write> Patient<W> {
     fn new(out: W) -> Self {
-        Self { out, tells_of_work: false, lost: None }
+        Self { out, tells_of_work: false, lost: None, is_told: false }
     }
 
     fn forgive(&mut self, result: io::Result<()>) -> io::Result<()> {
@@ -106,7 +111,9 @@ impl<W: Write> Write for Patient<W> {
         signals::reporting();
         if self.lost.is_none() {
             let result = self.out.write_all(bytes);
-            self.forgive(result)?;
+            let forgiven = self.forgive(result);
+            self.is_told |= forgiven.is_err();
+            forgiven?;
         }
         Ok(bytes.len())
     }

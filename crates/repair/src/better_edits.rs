@@ -15,6 +15,7 @@ use crate::edit::{
 use crate::fixes;
 use crate::plan::Wanted;
 use crate::stage::{InodeImage, Stage};
+use crate::still_named::with_named_files;
 
 /// Replaces edits by better ones where possible. Opens `stage` only if it must read the device.
 pub(crate) fn with_better_edits<'a>(
@@ -55,7 +56,7 @@ pub(crate) fn with_better_edits<'a>(
         };
         (better.unwrap_or(edit), cause)
     };
-    wanted.into_iter().map(better).collect()
+    with_named_files(examination, stage, wanted.into_iter().map(better).collect())
 }
 
 /// Removes the pointer to a block map node that overlaps metadata and does not look like pointers,

@@ -135,6 +135,9 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
         SuperblockEdit::PrimaryFromBackup => {
             format!("the primary superblock and descriptors {were} restored from a backup")
         }
+        SuperblockEdit::PrimaryFromJournal => {
+            format!("the primary superblock {was} restored by the journal, which held a copy")
+        }
         SuperblockEdit::NativeIdentity => {
             format!("the identity of the native file system {was} stored again")
         }

@@ -227,6 +227,8 @@ pub enum Edit {
 pub enum SuperblockEdit {
     /// Restores the primary superblock and descriptors from the backup in use.
     PrimaryFromBackup,
+    /// Nothing more: the journal, which was replayed, held a copy of the primary superblock.
+    PrimaryFromJournal,
     /// Stores the identity of a native file system again.
     NativeIdentity,
     RandomUuid,

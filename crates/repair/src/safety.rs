@@ -107,6 +107,7 @@ fn superblock(edit: &SuperblockEdit) -> bool {
         | E::ProjectQuotaInode(_)
         | E::MoveQuotaInode(_) => true,
         E::PrimaryFromBackup
+        | E::PrimaryFromJournal
         | E::FirstMetaBg(_)
         | E::InodesPerGroup(_)
         | E::DescriptorSize(_)

@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use floe_blockdev::{Overlay, ReadBlocks, SpillOptions};
 use floe_check::checks::system_files::quota::not_as_e2fsck_counts;
 use floe_check::memory::must_hold_descriptors;
-use floe_check::open::WhichSuperblock;
-use floe_check::open::{Opened, open};
+use floe_check::open::{Opened, WhichSuperblock, open};
 use floe_check::problem::{Findings, Weight};
 use floe_check::report::JournalState;
 use floe_check::{CheckError, Examination, Problem, Report, examine_again};
@@ -205,6 +204,8 @@ struct Journal {
     dropped: bool,
     /// Findings of journal recovery, which appear only in the first round.
     found: Findings,
+    /// Those about the primary superblock that the replay brought back.
+    lost_primary: Vec<Problem>,
 }
 
 /// Requested work besides repairs, made when nothing is left to repair.
@@ -247,8 +248,8 @@ impl<'s> Session<'s> {
             optional: Optional { steps: options.extras.steps().into(), ..Optional::default() },
             hidden: HiddenParts::default(),
             rounds: 0,
-            // The memory estimate does not cover the evidence kept for a partial examination.
             coupled: None,
+            // The memory estimate does not cover the evidence kept for it.
             partial: PartialExaminations::new(
                 options.memory_bytes.map_or(options.rescan_percent, |_| 0),
             ),
@@ -272,8 +273,7 @@ impl<'s> Session<'s> {
             let used_backup = opened.used_backup.is_some();
             let found = std::mem::take(&mut self.journal.found);
             let of_recovery = found.clone();
-            let recovery_failed =
-                found.0.iter().any(|problem| problem.row().weight > Weight::Remark);
+            let recovery_failed = found.0.iter().any(|one| one.row().weight > Weight::Remark);
             let staged = self.staged;
             let (check, since) = (self.check_options(), self.partial.since(staged));
             let examination = match examine_again(staged, opened, found, &check, since) {
@@ -289,13 +289,13 @@ impl<'s> Session<'s> {
                 self.rounds -= 1;
                 continue;
             }
-            let before = before.get_or_insert_with(|| examination.report.clone());
+            let before = before.get_or_insert_with(|| self.first_report(&examination));
             let next = self.round(&examination, used_backup)?;
             // Journal findings appear only in the first round. The final verdict needs a full
             // examination made after recovery. (A halt returns to the findings of the first one.)
             let no_proof = examination.rescanned_parts.is_some() && self.decisions.halted.is_none();
-            let again =
-                matches!(next, Next::Again) || (recovery_failed && self.rounds == 1) || no_proof;
+            let is_first = recovery_failed && self.rounds == 1;
+            let again = matches!(next, Next::Again) || is_first || no_proof;
             if again && self.rounds < MOST_ROUNDS {
                 self.partial.keep(examination);
                 continue;

@@ -40,7 +40,7 @@ use crate::scan::sweep::Sweep;
 use crate::volume::Volume;
 use crate::volume::cubes::CubeMap;
 use crate::volume::journal::JournalState;
-use crate::volume::open::{Opened, open};
+use crate::volume::open::{Opened, lost_primary, open};
 
 /// Interval at which the use of the cores is sampled, if they are shared with other programs.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -76,8 +76,10 @@ pub(super) fn on_recovered<T>(
     match recovery.overlay {
         Some(overlay) => {
             // Recovery removes the earlier findings; those that it leaves are found again.
-            let opened = open(&overlay, options.superblock)?;
-            let (state, found) = (recovery.state, recovery.found);
+            let after = open(&overlay, options.superblock)?;
+            let (state, mut found) = (recovery.state, recovery.found);
+            found.0.extend(lost_primary(&opened, &after));
+            let opened = after;
             let (held_bytes, _) = overlay.held_bytes();
             let start = start(held_bytes + swept_bytes);
             let sweep = sweep.as_ref();

@@ -422,8 +422,9 @@ problems! {
     0x010004 "deleted-inode-dtime-missing" DeletedInodeDtimeMissing { inode: InodeNr }
         Cosmetic Damage preen Inode
         "{inode} was deleted, but has no deletion time"
-        means "Harmless: the inode is free."
-        repair "Set the deletion time.";
+        means "Harmless if no directory names the inode, which then is free."
+        repair "Set the deletion time; or count a link, if a directory names it and its bitmap says \
+             that it is in use.";
     0x010005 "inode-in-use-dtime-set" InodeInUseDtimeSet { inode: InodeNr, dtime: u32 }
         Metadata Damage preen Inode
         "{inode} is in use, but carries the deletion time {dtime}"

@@ -325,6 +325,10 @@ impl Fsck<'_> {
             conf: self.conf.clone(),
             problem_log: RefCell::new(problem_log),
             root,
+            has_work: self.options.optimize_dirs
+                || self.options.bad_blocks()
+                || self.options.superblock.is_some()
+                || self.options.has_extended("bmap2extent"),
             may_cancel: self.conf.allow_cancellation && !has_errors,
         }
     }
@@ -372,7 +376,7 @@ impl Fsck<'_> {
             threads: floe_exec::default_threads(),
             sharing: &Sharing::default(),
             journal: if no { JournalUse::Ignore } else { JournalUse::Replay },
-            external_journal: self.options.journal.as_deref(),
+            external_journal: self.external_journal(),
             accounting: Accounting::Auto,
             links: LinkChoice::Auto,
             memory_bytes: self.options.memory_bytes,
@@ -416,7 +420,7 @@ impl Fsck<'_> {
             source: &self.source,
             threads: floe_exec::default_threads(),
             sharing: &Sharing::default(),
-            external_journal: self.options.journal.as_deref(),
+            external_journal: self.external_journal(),
             memory_bytes: self.options.memory_bytes,
             verbose: self.options.verbose,
             json: false,
@@ -478,7 +482,7 @@ impl Fsck<'_> {
         out: &mut impl Write,
     ) -> anyhow::Result<()> {
         if self.options.has_extended("fragcheck") {
-            fragments::write(out, &self.source.open()?)?;
+            fragments::write(out, &self.source.open()?, self.source.which())?;
         }
         let clean = !(outcome.damaged || outcome.failed || outcome.cancelled);
         let writes = matches!(self.mode, Mode::Yes | Mode::Preen | Mode::Ask);

@@ -53,7 +53,23 @@ pub(crate) fn wanted(options: &Options, source: &Source) -> anyhow::Result<Optio
 /// Reads a list of blocks, one number per line, as written by `badblocks`. Ignores other lines.
 fn read_list(path: &Path) -> anyhow::Result<Vec<BlockNr>> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    Ok(text.lines().filter_map(number).collect())
+    let mut blocks = Vec::new();
+    for line in text.lines() {
+        match number(line) {
+            Some(block) => blocks.push(block),
+            // Half a list is not used.
+            None if looks_like_a_number(line) => {
+                bail!("{}: {} is no block number: nothing was changed", path.display(), line.trim())
+            }
+            None => {}
+        }
+    }
+    Ok(blocks)
+}
+
+fn looks_like_a_number(line: &str) -> bool {
+    let text = line.trim_start();
+    text.strip_prefix(['-', '+']).unwrap_or(text).starts_with(|first: char| first.is_ascii_digit())
 }
 
 fn number(line: &str) -> Option<BlockNr> {

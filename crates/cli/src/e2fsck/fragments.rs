@@ -3,13 +3,19 @@
 use std::io::Write;
 
 use floe_blockdev::ReadBlocks;
+use floe_check::open::{WhichSuperblock, open};
 use floe_check::reader::Reader;
 use floe_format::InodeNr;
 
 /// Lists the discontinuities in the mapping of each file: inode, logical block, expected and actual
 /// location.
-pub(crate) fn write(out: &mut impl Write, device: &dyn ReadBlocks) -> anyhow::Result<()> {
-    let reader = Reader::open(device, None, None)?;
+pub(crate) fn write(
+    out: &mut impl Write,
+    device: &dyn ReadBlocks,
+    which: WhichSuperblock,
+) -> anyhow::Result<()> {
+    let opened = open(device, which)?;
+    let reader = Reader::open(device, opened.used_backup, Some(opened.geometry.block_size))?;
     for number in (1..=reader.geometry.inodes_count).map(InodeNr) {
         // The locations of their blocks are determined by others.
         if matches!(number, InodeNr::RESIZE | InodeNr::BAD_BLOCKS) {

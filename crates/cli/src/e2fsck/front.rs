@@ -23,11 +23,15 @@ use crate::terminal::signals;
 const NO_REPAIRS: &[u32] = &[
     0x00_0031, // last-mount-time-in-future
     0x00_0032, // last-write-time-in-future
+    0x00_0034, // dirhash-signedness-unset
     0x00_003b, // test-fs-flag-set
     0x00_003c, // last-mount-time-slightly-ahead
     0x00_003d, // last-write-time-slightly-ahead
     0x07_0012, // backup-superblock-differs
 ];
+
+/// Some of these count for e2fsck where more is said than to check (`-D`, `-c`, `-l`, `-L`, `-b`, `-E bmap2extent`).
+const REPAIRS_BESIDE_WORK: &[u32] = &[0x00_0031, 0x00_0032, 0x00_003b, 0x00_003c, 0x00_003d];
 
 /// Additional or alternative output to Floe's own report, and rules for the exit code.
 pub(crate) struct Front {
@@ -49,6 +53,8 @@ pub(crate) struct Front {
     /// The file system is the root, mounted read-only: it is repaired anyway, and the system must
     /// then be rebooted.
     pub(crate) root: bool,
+    /// More is asked for than a check, so that every repair counts.
+    pub(crate) has_work: bool,
     /// Whether a cancelled run exits with 0: `allow_cancellation`, if no errors are recorded.
     pub(crate) may_cancel: bool,
 }
@@ -109,7 +115,9 @@ impl Front {
 
     /// Whether the repair of a finding counts as one.
     fn counts_as_repair(&self, code: u32) -> bool {
-        !NO_REPAIRS.contains(&code) && !self.conf.problems.get(&code).is_some_and(|of| of.not_a_fix)
+        let is_in_passing =
+            NO_REPAIRS.contains(&code) && !(self.has_work && REPAIRS_BESIDE_WORK.contains(&code));
+        !is_in_passing && !self.conf.problems.get(&code).is_some_and(|of| of.not_a_fix)
     }
 
     /// Prints the short account of a repair, if requested.

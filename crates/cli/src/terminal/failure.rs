@@ -43,8 +43,16 @@ pub(crate) fn of_check(
     memory_option: &str,
 ) -> String {
     match error {
-        CheckError::NoSuperblock { problems, backups } => {
+        CheckError::NoSuperblock { problems, backups, named } => {
             let mut text = format!("{name}: no usable ext2, ext3 or ext4 superblock");
+            if let Some((block, reason)) = named {
+                // Writing to a String cannot fail.
+                let _ = write!(
+                    text,
+                    "\n  the superblock in block {} cannot be used: {reason}",
+                    block.0
+                );
+            }
             // The headline already says that no superblock was found.
             let causes = problems.iter().filter(|problem| **problem != Problem::SuperblockUnusable);
             for problem in causes {
@@ -220,7 +228,7 @@ fn instead(device: &dyn ReadBlocks, backups: &[(BlockNr, u32)]) -> String {
         for (block, block_size) in backups.iter().take(SHOWN_BACKUPS) {
             let _ = write!(text, "\n    block {} of {block_size} bytes", block.0);
         }
-        let _ = write!(text, "\n  Try: --superblock {} --block-size {block_size}", block.0);
+        let _ = write!(text, "\n  Try: -b {} -B {block_size}", block.0);
     } else if let Some(start) = first_start(device, SCANNED_BYTES) {
         text.push_str(&other_start(start));
     } else if size_bytes >= 2048 {

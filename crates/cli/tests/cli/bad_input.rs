@@ -153,7 +153,7 @@ fn a_lost_superblock_is_replaced_by_a_backup() {
     assert!(ran.out.contains("backup superblock"), "{}", ran.out);
     let ran = floe_on(&["info"], image.path());
     assert_eq!(ran.code, 8);
-    assert!(ran.err.contains("Try: --superblock 8193 --block-size 1024"), "{}", ran.err);
+    assert!(ran.err.contains("Try: -b 8193 -B 1024"), "{}", ran.err);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn backups_at_unusual_places_are_named() {
     image.write(1024, &[0; 1024]).unwrap();
     let ran = floe_on(&["check"], image.path());
     assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
-    assert!(ran.err.contains("Try: --superblock 2049 --block-size 1024"), "{}", ran.err);
+    assert!(ran.err.contains("Try: -b 2049 -B 1024"), "{}", ran.err);
     let ran = floe_on(&["check", "-b", "2049", "-B", "1024"], image.path());
     assert_eq!(ran.code & !4, 0, "{}{}", ran.out, ran.err);
 }

@@ -15,6 +15,7 @@ mod fleet;
 mod fleet_report;
 mod fsck;
 mod fsck_callers;
+mod fsck_codes;
 mod fsck_differential;
 mod fsck_discard;
 mod fsck_options;

@@ -38,6 +38,10 @@ pub(super) struct Batch {
     born: BTreeSet<InodeNr>,
     /// Inodes to compare with the disk afterwards.
     compared: Vec<InodeNr>,
+    /// Those whose changes somebody wants to be durable.
+    asked: Vec<InodeNr>,
+    /// Directories that it moves.
+    moved: Vec<InodeNr>,
     /// Somebody waits until it is durable.
     pub(super) is_awaited: bool,
 }
@@ -60,6 +64,8 @@ pub(super) struct Choice {
     pub(super) contents: Vec<InodeNr>,
     /// Inodes whose times the disk is to have.
     pub(super) settle: Vec<InodeNr>,
+    /// Those whose changes somebody wants to be durable.
+    pub(super) asked: Vec<InodeNr>,
     /// Those of no others that changes concern.
     pub(super) only: bool,
 }
@@ -78,11 +84,17 @@ impl Pending {
             touched: BTreeSet::new(),
             born: BTreeSet::new(),
             compared: choice.settle,
+            asked: choice.asked,
+            moved: Vec::new(),
             is_awaited: choice.only,
         };
         for stamp in &choice.records {
             let Some(record) = self.log.remove(*stamp) else { continue };
-            self.moves.remove(stamp);
+            if let (true, Action::Rename { moved, .. }) =
+                (self.moves.remove(stamp), &record.action)
+            {
+                batch.moved.push(*moved);
+            }
             match &record.action {
                 // Whoever replaces a file wants the old content or the new one.
                 Action::Rename { moved, replaced: Some(_), .. } => {
@@ -199,6 +211,7 @@ impl<L: Lower> MemFs<L> {
         let mut losses = Losses::default();
         let carried = self.carry(&batch, &mut losses, &|| self.fate(turn) == Fate::Dropped);
         carried.map_err(|error| self.end(&error))?;
+        losses.tell_of_moves(&batch.moved, &batch.asked);
         if self.fate(turn) == Fate::Dropped {
             self.drop_waiting(turn);
             return Ok(false);
@@ -392,7 +405,7 @@ impl<L: Lower> MemFs<L> {
                     || pending.unsettled.contains(inode)
             };
             let settle: Vec<InodeNr> = inodes.iter().copied().filter(waits).collect();
-            Choice { records, contents: settle.clone(), settle, only: true }
+            Choice { records, contents: settle.clone(), settle, asked: inodes, only: true }
         })?;
         Ok(())
     }

@@ -101,6 +101,17 @@ impl Losses {
         self.lose(&[], &[inode]);
     }
 
+    /// Notes that those who asked for something durable may find it by its old name alone, because the move of a directory is lost. It
+    /// may lie elsewhere; memory does not know the names above a file.
+    pub(crate) fn tell_of_moves(&mut self, moved: &[InodeNr], asked: &[InodeNr]) {
+        let lost = moved.iter().find(|directory| self.renamed.contains(directory));
+        let cause = lost.and_then(|directory| self.causes.get(directory)).cloned();
+        let Some(cause) = cause else { return };
+        for inode in asked {
+            self.causes.entry(*inode).or_insert_with(|| cause.clone());
+        }
+    }
+
     /// Notes that the times of an inode are lost.
     pub(crate) fn add_times(&mut self, inode: InodeNr, error: &FsError) {
         self.note(Some(error));

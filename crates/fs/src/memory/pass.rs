@@ -232,6 +232,7 @@ impl<L: Lower> MemFs<L> {
             state.drop_node(inode);
             return Ok(());
         }
+        pending.drop_unseen(state, inode);
         let action = Action::Release { inode };
         let record = Record { uid: 0, gid: 0, time: now(), action };
         pending.take(state, &record);

@@ -202,6 +202,26 @@ impl Pending {
         absorbed
     }
 
+    /// Drops what changed of an inode after its last name went, as far as nobody sees it once the inode is deleted: the kernel sets times
+    /// of a file before it forgets it, and the deletion would wait for that.
+    pub(crate) fn drop_unseen(&mut self, state: &State, inode: InodeNr) {
+        let is_unseen = |stamp: &Stamp| {
+            self.log.get(*stamp).is_some_and(|record| match &record.action {
+                Action::Change { change, .. } => {
+                    let seen = [change.uid, change.gid, change.project];
+                    seen.iter().all(Option::is_none) && change.flags.is_none()
+                }
+                _ => false,
+            })
+        };
+        let unseen: Vec<Stamp> = self.log.of_mnode(inode).rev().take_while(is_unseen).collect();
+        for stamp in unseen {
+            if let Some(record) = self.log.remove(stamp) {
+                self.release(state, &record);
+            }
+        }
+    }
+
     /// Whether all of an inode is on the disk, once slots are merged.
     pub(crate) fn has_nothing_of(&self, node: &Mnode, inode: InodeNr) -> bool {
         !self.log.concerns(inode)

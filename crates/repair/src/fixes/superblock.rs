@@ -29,6 +29,7 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
     let now = stage.now_seconds;
     match *edit {
         SuperblockEdit::PrimaryFromBackup => return from_backup(stage),
+        SuperblockEdit::PrimaryFromJournal => {}
         SuperblockEdit::NativeIdentity => super::lots::mend_identity(stage)?,
         SuperblockEdit::RandomUuid => {
             let random = stage.random;

@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 
 use floe_blockdev::{UnreadablePage, WriteBlocks};
 use floe_check::evidence::totals::Totals;
-use floe_check::open::{Opened, open};
-use floe_check::problem::Weight;
+use floe_check::open::{Opened, lost_primary, open};
+use floe_check::problem::{Findings, Weight};
 use floe_check::recovery::Recovery;
 use floe_check::report::in_order;
-use floe_check::{JournalUse, Report, recovery};
+use floe_check::{Examination, JournalUse, Problem, Report, recovery};
 use floe_format::features::Incompat;
 
 use super::settle::{fold, hidden_target};
 use super::{Outcome, RepairError, Session};
-use crate::deed::Reason;
+use crate::deed::{Deed, Reason};
+use crate::edit::{Edit, SuperblockEdit};
 use crate::failure::Failure;
 
 impl Session<'_> {
@@ -35,7 +36,34 @@ impl Session<'_> {
         if let (Some(device), Some((offset, block))) = (self.journal_device, recovery.external) {
             device.write_at(offset, &block).map_err(Failure::Io)?;
         }
-        Ok(open(self.staged, options.superblock)?)
+        let after = open(self.staged, options.superblock)?;
+        self.note_lost_primary(lost_primary(&opened, &after));
+        Ok(after)
+    }
+
+    /// Notes that the replay brought the primary superblock back: whoever asks finds that something was damaged.
+    fn note_lost_primary(&mut self, lost: Vec<Problem>) {
+        let edit = Edit::Superblock(SuperblockEdit::PrimaryFromJournal);
+        for problem in &lost {
+            self.attempts.deeds.push(Deed {
+                problem: Some(problem.clone()),
+                edit: edit.clone(),
+                loss: edit.loss(),
+                path: None,
+                notes: Vec::new(),
+                round: self.rounds,
+                extra: false,
+            });
+        }
+        self.journal.lost_primary.extend(lost);
+    }
+
+    /// The report of the first round, with what the replay has mended already.
+    pub(super) fn first_report(&self, examination: &Examination<'_>) -> Report {
+        let mut report = examination.report.clone();
+        report.found.extend(self.journal.lost_primary.iter().cloned());
+        report.found = in_order(Findings(report.found));
+        report
     }
 
     /// Fails if part of the journal's data is unreadable, so that nothing is written. `seen` lists
@@ -78,6 +106,7 @@ impl Session<'_> {
                 (problem.clone(), Reason::Impossible("only journal replay was requested"))
             })
             .collect();
+        let (lost, journal) = (self.journal.lost_primary, self.journal.state);
         let report = Report {
             found,
             superblock: opened.superblock,
@@ -85,20 +114,22 @@ impl Session<'_> {
             used_backup: opened.used_backup,
             totals: Totals::default(),
             clusters_used: 0,
-            journal: self.journal.state,
+            journal,
             paths: BTreeMap::new(),
             phases: Vec::new(),
             pipeline: None,
             rescanned_groups: None,
             plan: None,
         };
+        let mut before = report.clone();
+        before.found.extend(lost);
         Outcome {
-            before: report.clone(),
+            before,
             after: report,
             deeds: self.attempts.deeds,
             left,
             halted: None,
-            journal: self.journal.state,
+            journal,
             rounds: self.rounds,
             rescans: Vec::new(),
         }

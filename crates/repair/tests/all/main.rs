@@ -30,6 +30,7 @@ mod repaired_image;
 mod rext3;
 mod rounds;
 mod seeds;
+mod still_named;
 mod unreadable;
 mod unreadable_everywhere;
 mod value_inodes;

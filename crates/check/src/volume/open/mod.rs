@@ -81,6 +81,9 @@ pub fn open(device: &dyn ReadBlocks, which: WhichSuperblock) -> Result<Opened, C
     let opened = match block {
         Some(block) => {
             let candidate = open_named(device, block, block_size)?;
+            if candidate.backup.is_some() {
+                found.0.extend(of_lost_primary(device));
+            }
             finish(device, candidate, &mut found)
         }
         None => open_unnamed(device, block_size, &mut found)?,
@@ -126,7 +129,41 @@ fn open_named(
         }
     }
     let refusal = last.unwrap_or(Refusal::Magic);
-    Err(no_superblock(device, refusal, block, Vec::new()))
+    let reason = refusal.reason();
+    Err(match no_superblock(device, refusal, block, Vec::new()) {
+        CheckError::NoSuperblock { mut problems, backups, .. } => {
+            problems.retain(|own| !matches!(own, Problem::PrimarySuperblockOpenFailed { .. }));
+            CheckError::NoSuperblock { problems, backups, named: Some((block, reason)) }
+        }
+        error => error,
+    })
+}
+
+/// The findings about a primary superblock that cannot be used: whoever names a backup is to know, too.
+fn of_lost_primary(device: &dyn ReadBlocks) -> Vec<Problem> {
+    match read_candidate(device, OFFSET_BYTES, None, None, Strictness::Relaxed) {
+        Ok(_) | Err(Refusal::Revision(_) | Refusal::Features(_)) => Vec::new(),
+        Err(refusal) => beside_a_backup(&refusal),
+    }
+}
+
+/// The findings about a primary superblock whose backup is in use. A field out of range is damage then, but the check goes on: the
+/// finding that ends a run belongs to a run that ended.
+fn beside_a_backup(refusal: &Refusal) -> Vec<Problem> {
+    let mut own = refusal.problems(BlockNr(0));
+    own.push(Problem::PrimarySuperblockOpenFailed { reason: refusal.reason() });
+    own.retain(|problem| !matches!(problem, Problem::SuperblockFieldOutOfRange { .. }));
+    own
+}
+
+/// The findings about the primary superblock that the journal brought back: without a recovery by a program that looks for backups,
+/// nobody would have found the journal.
+pub fn lost_primary(before: &Opened, after: &Opened) -> Vec<Problem> {
+    let is_lost = |problem: &&Problem| {
+        matches!(problem, Problem::PrimarySuperblockOpenFailed { .. })
+            && !after.found.0.contains(problem)
+    };
+    before.found.0.iter().filter(is_lost).cloned().collect()
 }
 
 fn open_unnamed(
@@ -154,12 +191,8 @@ fn open_unnamed(
     let block = BlockNr(0);
     let mut own = refusal.problems(block);
     own.push(Problem::PrimarySuperblockOpenFailed { reason: refusal.reason() });
-    // With a backup in use the field is damage, but the check goes on: the finding that ends a run
-    // belongs to a run that ended.
     let with_backup = |candidate: Candidate, found: &mut Findings| {
-        let mut own = own.clone();
-        own.retain(|problem| !matches!(problem, Problem::SuperblockFieldOutOfRange { .. }));
-        found.0.append(&mut own);
+        found.0.extend(beside_a_backup(&refusal));
         finish(device, candidate, found)
     };
     if let Some(candidate) = find_backup(device, block_size, None) {
@@ -403,7 +436,7 @@ fn no_superblock(
         problems.push(Problem::PrimarySuperblockOpenFailed { reason: refusal.reason() });
     }
     problems.push(Problem::SuperblockUnusable);
-    CheckError::NoSuperblock { problems, backups }
+    CheckError::NoSuperblock { problems, backups, named: None }
 }
 
 fn fatal(device: &dyn ReadBlocks, refusal: Refusal) -> CheckError {

@@ -1,12 +1,16 @@
 //! Skips the check of a file system that claims to be clean, as e2fsck does without `-f`.
 
 use std::io::Write;
+use std::path::Path;
 
+use floe_blockdev::ReadBlocks;
+use floe_check::checks::superblock::fields;
+use floe_check::open::Opened;
 use floe_check::problem::Weight;
 use floe_check::reader::Reader;
-use floe_check::{CheckOptions, JournalUse};
+use floe_check::{CheckOptions, JournalUse, Problem, Volume, recovery};
 use floe_format::ext::superblock::Superblock;
-use floe_format::features::Incompat;
+use floe_format::features::{Compat, Incompat};
 use floe_repair::Extras;
 
 use super::{Fsck, Mode};
@@ -34,14 +38,14 @@ impl Fsck<'_> {
         let options = &self.options;
         let extras = self.extras();
         let repairs = matches!(self.mode, Mode::Yes | Mode::Preen | Mode::Ask);
-        let asked = options.force
-            || extras.unshare_blocks
-            || options.bad_blocks()
-            || options.superblock.is_some();
+        let asked =
+            options.force || extras.unshare_blocks || options.bad_blocks() || self.names_a_backup();
         if asked || (extras.journal_only && repairs) {
             return Ok(None);
         }
-        let Some(clean) = self.clean_by_its_records(front, out)? else { return Ok(None) };
+        let Some(clean) = self.clean_by_its_records(front, out)? else {
+            return self.without_a_replay(front, out);
+        };
         let mut replayed = Outcome::CLEAN;
         if repairs && clean.needs_recovery {
             if options.undo.is_some() {
@@ -58,6 +62,62 @@ impl Fsck<'_> {
             writeln!(out, "The journal holds transactions that were not replayed.")?;
         }
         Ok(Some(Outcome::CLEAN))
+    }
+
+    /// The end of a run that was to replay the journal, and must not.
+    fn without_a_replay(
+        &self,
+        front: &Front,
+        out: &mut impl Write,
+    ) -> anyhow::Result<Option<Outcome>> {
+        if !self.extras().journal_only || !self.is_sound_so_far() {
+            return Ok(None);
+        }
+        writeln!(
+            out,
+            "{}: -n replays no journal, and journal_only asks for nothing else",
+            front.name
+        )?;
+        Ok(Some(Outcome::CLEAN))
+    }
+
+    /// The journal of -j. As for e2fsck, the option means nothing to a file system with a journal of its own.
+    pub(super) fn external_journal(&self) -> Option<&Path> {
+        let has_own = |sb: &Superblock| {
+            !sb.features().compat.contains(Compat::HAS_JOURNAL) || sb.journal_inum != 0
+        };
+        let named = self.options.journal.as_deref()?;
+        let superblock = self.superblock_in_use();
+        (!superblock.as_ref().is_some_and(has_own)).then_some(named)
+    }
+
+    /// The superblock that counts: the primary one, that of -b, or a backup.
+    fn superblock_in_use(&self) -> Option<Superblock> {
+        let device = self.source.open().ok()?;
+        floe_check::open::open(&device, self.source.which()).ok().map(|opened| opened.superblock)
+    }
+
+    /// Whether -b names another superblock than the primary one.
+    fn names_a_backup(&self) -> bool {
+        let opens_primary = || {
+            let device = self.source.open().ok()?;
+            let opened = floe_check::open::open(&device, self.source.which()).ok()?;
+            Some(opened.used_backup.is_none())
+        };
+        self.options.superblock.is_some() && opens_primary() != Some(true)
+    }
+
+    /// Whether superblock, descriptors and journal have no fault that can be seen without a check.
+    fn is_sound_so_far(&self) -> bool {
+        let options = CheckOptions {
+            journal: JournalUse::Ignore,
+            superblock: self.source.which(),
+            now_seconds: clock::now().now_seconds,
+            ..CheckOptions::default()
+        };
+        let Ok(device) = self.source.open() else { return false };
+        floe_check::open::open(&device, options.superblock)
+            .is_ok_and(|opened| is_sound(&device, opened, &options))
     }
 
     /// The message printed instead of a check; `None`: a check is needed.
@@ -89,7 +149,7 @@ impl Fsck<'_> {
         let Ok(opened) = floe_check::open::open(&device, options.superblock) else {
             return Ok(None);
         };
-        if opened.found.0.iter().any(|problem| problem.row().weight > Weight::Remark) {
+        if !is_sound(&device, opened.clone(), &options) {
             return Ok(None);
         }
         let needs_recovery = superblock.features().incompat.contains(Incompat::RECOVER);
@@ -101,4 +161,18 @@ impl Fsck<'_> {
         let line = summary::clean_line(&front.name, superblock, free, &announcement);
         Ok(Some(CleanByItsRecords { line, needs_recovery }))
     }
+}
+
+/// Whether superblock, descriptors and journal have no fault that can be seen without a check. As e2fsck, which looks at them before it
+/// skips a check: Linux would not mount a file system whose journal is lost, whatever its superblock says.
+fn is_sound(device: &dyn ReadBlocks, opened: Opened, options: &CheckOptions<'_>) -> bool {
+    let recovery = recovery::recover(device, &opened, options);
+    let (volume, mut found) = Volume::new(device, opened, options.now_seconds);
+    found.0.extend(recovery.found.0);
+    fields::check(&volume, &mut found);
+    found.0.iter().all(|problem| {
+        // Whether it was unmounted is judged by the rules for skipping.
+        problem.row().weight <= Weight::Remark
+            || matches!(problem, Problem::NotCleanlyUnmounted { .. })
+    })
 }

@@ -131,8 +131,10 @@ fn an_fsync_lets_go_what_the_thread_unlinked() {
             apply(OpKind::Create { place: place(name), new: NewInode::regular(0o644) }).unwrap();
         apply(OpKind::Write { inode, offset_bytes: 0, bytes: &[7; 5000] });
         fs.sync_inode(inode, None).unwrap();
-        // The kernel forgets a file soon after its last name has gone.
+        // The kernel forgets a file soon after its last name has gone, and tells the times that it keeps before.
         apply(OpKind::Unlink(place(name)));
+        let change = floe_disk::ops::Change { modified: Some(NOW), ..Default::default() };
+        apply(OpKind::Change { inode, size_bytes: None, change });
         fs.forget(inode, 1).unwrap();
     }
     let (live, lost) = fs.into_store().finish().unwrap();

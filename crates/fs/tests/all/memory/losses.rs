@@ -245,6 +245,42 @@ fn an_unlink_behind_a_lost_link_is_lost_as_well() {
     .unwrap();
 }
 
+/// Whoever makes a file durable wants to find it by the name that it has: it learns that the move of a directory above is lost.
+#[test]
+fn the_lost_move_of_a_directory_is_told_to_those_below() {
+    if tool::missing() {
+        return;
+    }
+    let fails = AtomicBool::new(false);
+    let device = Failing { inner: prepared(), fails: &fails };
+    used(&device, OnError::Continue, |memory| {
+        look(memory);
+        all_of(
+            memory,
+            &[
+                Act::Mkdir("good/dir".into()),
+                Act::Create("good/dir/file".into()),
+                write("good/dir/file"),
+                Act::Create("good/other".into()),
+                Act::Sync,
+                Act::Rename("good/dir".into(), "bad/dir".into()),
+            ],
+        );
+        let file = find(memory, "bad/dir/file").unwrap();
+        fails.store(true, Ordering::SeqCst);
+        memory.sync_inode(file).unwrap();
+        assert_eq!(lost_of(memory.late_error(file, None, false)), file);
+        fails.store(false, Ordering::SeqCst);
+        assert_eq!(find(memory, "good/dir/file").unwrap(), file);
+        // Later it is durable by the name that it has.
+        memory.sync_inode(file).unwrap();
+        memory.late_error(file, None, false).unwrap();
+        let other = find(memory, "good/other").unwrap();
+        memory.late_error(other, None, false).unwrap();
+    });
+    judge(&device.inner, true).unwrap();
+}
+
 /// A file whose content cannot be written does not replace another one.
 #[test]
 fn a_rename_behind_lost_content_is_lost_as_well() {
