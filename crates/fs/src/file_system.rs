@@ -2,6 +2,7 @@
 
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::{Alone, Entered, Slots};
 
 use crate::caller::{ACCESS_LIST, Caller, Want};
@@ -56,12 +57,14 @@ pub struct FileSystem<S> {
     store: S,
     /// Entered by those who read, and by changes of a store that takes several at once; other changes are alone.
     gate: Slots<Held, Counted>,
+    /// Something lost its last name since the counts were added up.
+    unsettled: AtomicBool,
 }
 
 impl<S: Store> FileSystem<S> {
     /// The file system that `store` keeps.
     pub fn new(store: S) -> Self {
-        Self { store, gate: Slots::default() }
+        Self { store, gate: Slots::default(), unsettled: AtomicBool::new(false) }
     }
 
     /// The store that holds the file system.
@@ -82,6 +85,8 @@ impl<S: Store> FileSystem<S> {
     /// Deletes inodes without names that nobody holds.
     fn settle(&self, alone: &mut Alone<'_, Held, Counted>) -> Result<(), FsError> {
         let (held, slots) = alone.parts();
+        // Whoever notes something has entered, so nobody does now.
+        self.unsettled.store(false, Ordering::Relaxed);
         let mut unused = held.settle(slots);
         // A link gave it a name, or it is damaged, and stays where it is.
         unused.retain(|inode| !self.store.permissions(*inode).is_ok_and(|found| found.links > 0));
@@ -333,6 +338,7 @@ impl<S: Store> FileSystem<S> {
     ) -> Result<Option<Attributes>, FsError> {
         let Applied { created, nameless } = *applied;
         if let Some(inode) = nameless {
+            self.unsettled.store(true, Ordering::Relaxed);
             counted.note_nameless(inode);
         }
         let new = match (&op.kind, created) {
@@ -353,6 +359,9 @@ impl<S: Store> FileSystem<S> {
     /// The device failed; nothing is written any more then.
     pub fn sync(&self) -> Result<(), FsError> {
         // An inode without a name is an orphan on the disk until nobody holds it.
+        if self.unsettled.load(Ordering::Relaxed) {
+            self.settle_now()?;
+        }
         self.store.sync()
     }
 
@@ -367,12 +376,19 @@ impl<S: Store> FileSystem<S> {
     /// As [`FileSystem::sync`]; [`FsError::Lost`] once to each open file, or once to callers who opened none.
     pub fn sync_inode(&self, inode: InodeNr, of: Option<Handle>) -> Result<(), FsError> {
         // Whatever this thread has unlinked goes with its name, and is no orphan first, unless somebody has it open.
-        let unlinked = self.gate.enter().parts().1.has_any_nameless();
+        // (A thread of a mount may unlink, and another one forget; for the directory that the name was in, it counts, too.)
+        let unlinked = self.gate.enter().parts().1.has_any_nameless()
+            || self.unsettled.load(Ordering::Relaxed) && self.is_directory(inode);
         if unlinked {
             self.settle_now()?;
         }
         self.guarded(inode, false, || self.store.sync_inode(inode))?;
         self.store.late_error(inode, of, false)
+    }
+
+    fn is_directory(&self, inode: InodeNr) -> bool {
+        let _reading = self.reading();
+        self.store.permissions(inode).is_ok_and(|found| found.kind == FileType::Directory)
     }
 
     /// Tells a file that is closed whether changes of its inode are lost.

@@ -90,8 +90,7 @@ impl Pending {
         };
         for stamp in &choice.records {
             let Some(record) = self.log.remove(*stamp) else { continue };
-            if let (true, Action::Rename { moved, .. }) =
-                (self.moves.remove(stamp), &record.action)
+            if let (true, Action::Rename { moved, .. }) = (self.moves.remove(stamp), &record.action)
             {
                 batch.moved.push(*moved);
             }

@@ -1,6 +1,6 @@
 //! Files that nobody has open any more when the disk hears that their last name goes: they go with it, and are never orphans.
 
-use std::io;
+use std::{io, thread};
 
 use anyhow::Result;
 use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
@@ -111,12 +111,29 @@ fn what_nobody_has_open_goes_with_its_last_name() {
     assert_eq!(replaced.unwrap(), 0);
 }
 
-/// The calls of a program: nobody has the file open when the next one is made durable.
+/// The calls of a program: nobody has the file open when the next one, or the directory, is made durable.
 #[test]
-fn an_fsync_lets_go_what_the_thread_unlinked() {
+fn an_fsync_lets_go_what_was_unlinked() {
     if tool::missing() {
         return;
     }
+    // Other threads of a mount may hear that the kernel lets the file go, and of the fsync.
+    for others in [false, true] {
+        let orphans = orphans_of_unlinked(|fs, inode| {
+            if others {
+                let beside = |work: &(dyn Fn() + Sync)| thread::scope(|all| drop(all.spawn(work)));
+                beside(&|| fs.forget(inode, 1).unwrap());
+                beside(&|| fs.sync_inode(InodeNr::ROOT, None).unwrap());
+            } else {
+                fs.forget(inode, 1).unwrap();
+            }
+        });
+        assert_eq!(orphans, 0, "{others}");
+    }
+}
+
+/// Makes files durable and unlinks them, with `end` after each, and counts superblocks with orphans.
+fn orphans_of_unlinked(end: impl Fn(&FileSystem<MemFs<Live<'_, '_, &Watched>>>, InodeNr)) -> u64 {
     let watched =
         Watched { device: MemDevice::new(base().to_vec()), with_orphans: AtomicU64::new(0) };
     let (disk, volume) = Disk::open(&watched).unwrap();
@@ -135,7 +152,7 @@ fn an_fsync_lets_go_what_the_thread_unlinked() {
         apply(OpKind::Unlink(place(name)));
         let change = floe_disk::ops::Change { modified: Some(NOW), ..Default::default() };
         apply(OpKind::Change { inode, size_bytes: None, change });
-        fs.forget(inode, 1).unwrap();
+        end(&fs, inode);
     }
     let (live, lost) = fs.into_store().finish().unwrap();
     live.finish(NOW).unwrap();
@@ -143,5 +160,5 @@ fn an_fsync_lets_go_what_the_thread_unlinked() {
     drop(files);
     disk.close().unwrap();
     judge(&watched.device, true).unwrap();
-    assert_eq!(watched.with_orphans.into_inner(), 0);
+    watched.with_orphans.into_inner()
 }
