@@ -3,19 +3,18 @@
 
 use floe_check::{Examination, Problem};
 use floe_format::ext::indirect;
-use floe_format::ext::inode::InodeFlags;
+use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 use std::cell::LazyCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::edit::{
-    AttributeBlockEdit, Edit, GroupEdit, InodeEdit, MapEdit, SuperblockEdit, TreeEdit,
+    AttributeBlockEdit, Edit, GroupEdit, InodeEdit, MapEdit, OrphanEdit, SuperblockEdit, TreeEdit,
 };
 use crate::fixes;
 use crate::plan::Wanted;
 use crate::stage::{InodeImage, Stage};
-use crate::still_named::with_named_files;
 
 /// Replaces edits by better ones where possible. Opens `stage` only if it must read the device.
 pub(crate) fn with_better_edits<'a>(
@@ -56,7 +55,88 @@ pub(crate) fn with_better_edits<'a>(
         };
         (better.unwrap_or(edit), cause)
     };
-    with_named_files(examination, stage, wanted.into_iter().map(better).collect())
+    let wanted = wanted.into_iter().map(better).collect();
+    without_used_values(with_named_files(examination, stage, wanted))
+}
+
+/// Gives a link, instead of a deletion time, to inodes that a directory names although they count no links, and keeps their names.
+///
+/// A deletion takes the name first, sets the deletion time, and frees the inode in its bitmap. An inode that lacks all three, and whose
+/// checksum is right, was never deleted. (e2fsck gives it a deletion time and drops the name.) The next examination judges what it
+/// holds.
+fn with_named_files<'a>(
+    examination: &Examination<'_>,
+    stage: &LazyCell<Stage<'a>, impl FnOnce() -> Stage<'a>>,
+    mut wanted: Wanted,
+) -> Wanted {
+    let unlinked: BTreeMap<InodeNr, Problem> = wanted
+        .iter()
+        .filter_map(|(edit, cause)| match (edit, cause) {
+            (
+                Edit::Inode { inode, edit: InodeEdit::DtimeNow },
+                Some(cause @ Problem::DeletedInodeDtimeMissing { .. }),
+            ) => Some((*inode, cause.clone())),
+            _ => None,
+        })
+        .collect();
+    if unlinked.is_empty() {
+        return wanted;
+    }
+    let named: BTreeSet<InodeNr> = wanted.values().filter_map(named_by_file_name).collect();
+    let found = &examination.report.found;
+    let is_marked = |inode: InodeNr| {
+        found.iter().any(|problem| match *problem {
+            Problem::InodeBitmapLeakedInode { inode: leaked, .. } => leaked == inode,
+            Problem::InodeBitmapLeakedRange { inode: first, len, .. } => {
+                (first.0..first.0.saturating_add(len)).contains(&inode.0)
+            }
+            _ => false,
+        })
+    };
+    let is_doubted = |inode: InodeNr| {
+        found.iter().any(|problem| {
+            matches!(problem, Problem::InodeChecksumBad { inode: bad, .. } if *bad == inode)
+        })
+    };
+    let has_type = |inode: InodeNr| {
+        stage.read_inode(inode).is_ok_and(|image| FileType::of_mode(image.base.mode).is_some())
+    };
+    for (inode, cause) in unlinked {
+        if !named.contains(&inode) || !is_marked(inode) || is_doubted(inode) || !has_type(inode) {
+            continue;
+        }
+        wanted.remove(&Edit::Inode { inode, edit: InodeEdit::DtimeNow });
+        wanted.retain(|_, cause| named_by_file_name(cause) != Some(inode));
+        wanted.insert(Edit::Inode { inode, edit: InodeEdit::Undelete }, Some(cause));
+    }
+    wanted
+}
+
+/// The unused inode that an entry names, by a name that a user gave.
+fn named_by_file_name(cause: &Option<Problem>) -> Option<InodeNr> {
+    match cause {
+        Some(Problem::DirentInodeUnused { inode_named, name, .. })
+            if *name.0 != *b"." && *name.0 != *b".." =>
+        {
+            Some(*inode_named)
+        }
+        _ => None,
+    }
+}
+
+/// Leaves an orphan alone that holds the value of an attribute: it gets its link back first, and is then no longer released.
+fn without_used_values(mut wanted: Wanted) -> Wanted {
+    let used: Vec<InodeNr> = wanted
+        .keys()
+        .filter_map(|edit| match edit {
+            Edit::Inode { inode, edit: InodeEdit::Undelete } => Some(*inode),
+            _ => None,
+        })
+        .collect();
+    for inode in used {
+        wanted.remove(&Edit::Orphans(OrphanEdit::Finish(inode)));
+    }
+    wanted
 }
 
 /// Removes the pointer to a block map node that overlaps metadata and does not look like pointers,

@@ -41,7 +41,6 @@ mod second_finding;
 pub mod session;
 mod shared_owners;
 pub mod stage;
-mod still_named;
 pub mod undo;
 
 pub use deed::{Deed, Fate, Reason};

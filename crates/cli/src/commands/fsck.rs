@@ -325,10 +325,7 @@ impl Fsck<'_> {
             conf: self.conf.clone(),
             problem_log: RefCell::new(problem_log),
             root,
-            has_work: self.options.optimize_dirs
-                || self.options.bad_blocks()
-                || self.options.superblock.is_some()
-                || self.options.has_extended("bmap2extent"),
+            has_work: self.options.has_work(),
             may_cancel: self.conf.allow_cancellation && !has_errors,
         }
     }

@@ -80,6 +80,14 @@ impl Options {
         self.scan > 0 || self.add_list.is_some() || self.set_list.is_some()
     }
 
+    /// Whether more is said than to check, so that e2fsck counts repairs which it otherwise makes in passing.
+    pub(crate) fn has_work(&self) -> bool {
+        self.optimize_dirs
+            || self.bad_blocks()
+            || self.superblock.is_some()
+            || self.has_extended("bmap2extent")
+    }
+
     /// The files that the options name; `device` is the resolved name of the device.
     pub(crate) fn files(&self, device: &Path) -> Files {
         let mut files = Files::default();

@@ -109,11 +109,15 @@ impl Op<'_> {
         [sb.usr_quota_inum, sb.grp_quota_inum, sb.prj_quota_inum].map(InodeNr)
     }
 
+    /// Whether usage of any kind is counted.
+    pub(super) fn counts_usage(&self) -> bool {
+        self.quota_files().iter().any(|file| file.0 != 0)
+    }
+
     /// Whether an inode counts: all but the reserved ones, of which the root does, and the quota files.
     fn is_counted(&self, inode: InodeNr) -> bool {
-        let files = self.quota_files();
         let ordinary = inode == InodeNr::ROOT || !self.volume.geometry().is_reserved(inode);
-        files.iter().any(|file| file.0 != 0) && ordinary && !files.contains(&inode)
+        self.counts_usage() && ordinary && !self.quota_files().contains(&inode)
     }
 
     fn weight_of(&mut self, inode: &OwnedInode) -> Weight {

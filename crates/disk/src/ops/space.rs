@@ -180,9 +180,10 @@ impl Op<'_> {
         let extents = self.extents_in(inode, range.clone())?;
         file::remove(&mut self.tx, &mut self.volume.fs, inode, range)?;
         let bits = self.volume.geometry().cluster_bits;
-        // Values of attributes are metadata.
-        let is_data = inode.file_type() == Some(FileType::Regular)
-            && !inode.flags().contains(InodeFlags::EA_INODE);
+        // Values of attributes are metadata, and so is what was one (`count_value`).
+        let logged = InodeFlags::EA_INODE | InodeFlags::JOURNAL_DATA;
+        let is_data =
+            inode.file_type() == Some(FileType::Regular) && !inode.flags().intersects(logged);
         let mut done = BTreeSet::new();
         for extent in extents {
             let run = self.unshared(inode, &extent, &mut done)?;

@@ -138,6 +138,12 @@ impl Op<'_> {
         if !self.is_half_full() && self.delete(&mut inode)? == Step::Done {
             return Ok(());
         }
+        if !self.counts_usage() {
+            // Linux refuses such an orphan at a mount and records an error of the file system. Its blocks were logged all the same. Where
+            // usage is counted, the flag says that its blocks are not.
+            inode.set_flags(InodeFlags::EA_INODE, false);
+            inode.set_flags(InodeFlags::JOURNAL_DATA, true);
+        }
         self.add_orphan(&mut inode)?;
         self.put(&mut inode)?;
         self.unused_values.push(value.inode);

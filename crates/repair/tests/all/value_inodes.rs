@@ -14,6 +14,7 @@ use floe_format::ext::xattr::{
 use floe_repair::policy::Yes;
 use floe_repair::{Repair, RepairOptions, repair};
 use floe_testkit::kernel::{Mounted, mount_available};
+use floe_testkit::recipe::{Recipe, superblock};
 use floe_testkit::tree::{Tree, digest, mounted, stored};
 use floe_testkit::{Image, Profile, Volume, build, oracle, tool};
 
@@ -240,6 +241,28 @@ fn a_value_outlives_every_field_of_its_inode() {
         }
     }
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// A value that is in use is no orphan, whatever the list says: e2fsck releases it, and Linux does not mount it cleanly.
+#[test]
+fn a_value_outlives_the_list_of_orphans() {
+    if tool::missing() {
+        return;
+    }
+    let base = build::base(Profile::EaInode).unwrap();
+    let before = stored(&base).unwrap();
+    for links in [0, 1] {
+        let image = base.copy().unwrap();
+        let volume = Volume::open(&image).unwrap();
+        let inode = value_inode(&volume);
+        let mut raw = volume.inode_bytes(inode).unwrap();
+        raw[0x1a..0x1c].copy_from_slice(&[links, 0]);
+        volume.put_inode(inode, &raw).unwrap();
+        volume.fix_inode(inode).unwrap();
+        let listed = superblock(move |sb| sb.last_orphan = inode.0);
+        Recipe::new("listed").edit(listed).apply(&volume).unwrap();
+        assert_eq!(fault(&image, Some(&before)), None, "{links} links");
+    }
 }
 
 /// Two fields at once, of those that say that the inode holds a value.

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::{Result, anyhow};
+use floe_format::features::RoCompat;
 use floe_testkit::compare::Fault;
-use floe_testkit::{Image, Profile};
+use floe_testkit::{Image, Profile, Volume};
 
 use super::repair::Case;
 use floe_vm::linux_judge::{BATCH, LinuxJudge, Opinion, known_profiles};
@@ -51,7 +52,7 @@ impl Third {
     /// Linux's refusal of a repaired image, if any.
     pub(super) fn opinion(&self, profile: Profile, image: &Image) -> Result<Option<Fault>> {
         match &self.judge {
-            Some(judge) if self.known.contains(&profile) => {
+            Some(judge) if self.known.contains(&profile) && !is_read_only(image) => {
                 let opinions = judge.judge(&[image.path()])?;
                 Ok(opinions.first().and_then(fault_of))
             }
@@ -61,7 +62,7 @@ impl Third {
 
     /// Submits an image; the caller that fills a batch waits for its verdicts.
     pub(super) fn submit(&self, profile: Profile, seed: u64, image: Image) -> Result<()> {
-        if !self.known.contains(&profile) {
+        if !self.known.contains(&profile) || is_read_only(&image) {
             return Ok(());
         }
         let batch = {
@@ -109,6 +110,12 @@ impl Third {
         }
         Ok(asked)
     }
+}
+
+/// Whether a file system says that nobody may write to it: Linux, which is to write to it, then refuses, as it should.
+fn is_read_only(image: &Image) -> bool {
+    let features = Volume::open(image).map(|volume| volume.superblock.features().ro_compat);
+    features.is_ok_and(|features| features.contains(RoCompat::READONLY))
 }
 
 fn fault_of(opinion: &Opinion) -> Option<Fault> {

@@ -28,6 +28,7 @@ mod candidate;
 mod contradicted;
 mod desc_size;
 mod inodes_per_group;
+mod lost_primary;
 mod lots;
 pub mod orphan_inode;
 pub mod quota_inode;
@@ -35,7 +36,10 @@ mod rext3;
 mod start;
 mod stray_features;
 
+use self::lost_primary::{beside_a_backup, of_lost_primary};
+
 pub use self::backups::good_backups;
+pub use self::lost_primary::lost_primary;
 pub use self::start::{first_start, start_of};
 
 /// The superblock that a caller wants to be used.
@@ -137,33 +141,6 @@ fn open_named(
         }
         error => error,
     })
-}
-
-/// The findings about a primary superblock that cannot be used: whoever names a backup is to know, too.
-fn of_lost_primary(device: &dyn ReadBlocks) -> Vec<Problem> {
-    match read_candidate(device, OFFSET_BYTES, None, None, Strictness::Relaxed) {
-        Ok(_) | Err(Refusal::Revision(_) | Refusal::Features(_)) => Vec::new(),
-        Err(refusal) => beside_a_backup(&refusal),
-    }
-}
-
-/// The findings about a primary superblock whose backup is in use. A field out of range is damage then, but the check goes on: the
-/// finding that ends a run belongs to a run that ended.
-fn beside_a_backup(refusal: &Refusal) -> Vec<Problem> {
-    let mut own = refusal.problems(BlockNr(0));
-    own.push(Problem::PrimarySuperblockOpenFailed { reason: refusal.reason() });
-    own.retain(|problem| !matches!(problem, Problem::SuperblockFieldOutOfRange { .. }));
-    own
-}
-
-/// The findings about the primary superblock that the journal brought back: without a recovery by a program that looks for backups,
-/// nobody would have found the journal.
-pub fn lost_primary(before: &Opened, after: &Opened) -> Vec<Problem> {
-    let is_lost = |problem: &&Problem| {
-        matches!(problem, Problem::PrimarySuperblockOpenFailed { .. })
-            && !after.found.0.contains(problem)
-    };
-    before.found.0.iter().filter(is_lost).cloned().collect()
 }
 
 fn open_unnamed(
