@@ -80,8 +80,8 @@ impl Lister<'_, '_, '_> {
     fn entries(&self, base: &[u8], node: &Node, out: &mut impl Write) -> anyhow::Result<()> {
         self.complaints.faults(base, &node.faults());
         let mut listing = self.files.list(node)?;
-        self.complaints.faults(base, &listing.faults);
         listing.sort();
+        self.complaints.faults(base, &listing.faults);
         for entry in listing.entries {
             let path = place::join(base, &entry.name);
             match self.files.node(entry.inode) {

@@ -324,6 +324,16 @@ fn no_image_writes_outside_the_target() {
         assert!(!folder.path().join("evil").exists());
         assert!(target.join("dir/sub/deep/file").is_file(), "{}", ran.err);
     }
+    // An archive names nothing through the link, whoever unpacks it.
+    let exported = floe(&["export", image.path().to_str().unwrap()]);
+    assert_eq!(exported.code, 4, "{}", exported.err);
+    let archive = folder.path().join("archive");
+    floe(&["export", image.path().to_str().unwrap(), "-o", archive.to_str().unwrap()]);
+    let listed = Command::new("tar").arg("-tf").arg(&archive).output().unwrap().stdout;
+    let listed = String::from_utf8(listed).unwrap();
+    assert_eq!(listed.lines().filter(|line| line.contains("linkA")).count(), 1, "{listed}");
+    let listed = floe(&["ls", image.path().to_str().unwrap()]);
+    assert!(listed.code == 4 && listed.err.contains("linkA is there twice"), "{}", listed.err);
 }
 
 #[test]

@@ -38,9 +38,18 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Sorts the entries by the bytes of their names.
+    /// Sorts the entries by the bytes of their names. Of those with the same name the first one of the directory stays, which is
+    /// the one that a path leads to, so that nothing is written through another one, such as a symbolic link.
     pub fn sort(&mut self) {
-        self.entries.sort_by(|one, other| (&one.name, one.inode).cmp(&(&other.name, other.inode)));
+        self.entries.sort_by(|one, other| one.name.cmp(&other.name));
+        let faults = &mut self.faults;
+        self.entries.dedup_by(|next, first| {
+            let same = next.name == first.name;
+            if same {
+                faults.push(FileFault::NameTwice { name: next.name.clone(), inode: next.inode });
+            }
+            same
+        });
     }
 
     fn take(&mut self, cursor: DirCursor<'_>, logical: LogicalBlock, dir: Kind) {

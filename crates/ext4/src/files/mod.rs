@@ -103,6 +103,14 @@ pub enum FileFault {
     /// The checksum of the inode does not fit.
     #[error("the checksum of the inode is wrong")]
     InodeChecksum,
+    /// An entry has the name of an earlier one.
+    #[error("the name {} is there twice; that of {inode} is left out", printable(.name))]
+    NameTwice {
+        /// The name.
+        name: Vec<u8>,
+        /// The inode that it names.
+        inode: InodeNr,
+    },
     /// A block of the mapping cannot be read. Everything it maps reads as zeroes.
     #[error("mapping {block} cannot be read: {source}")]
     MapUnreadable {
