@@ -68,7 +68,7 @@ impl Settings {
         Policies {
             limit_blocks: self
                 .max_bytes
-                .map_or(before.limit_blocks, |bytes| bytes / u64::from(block_bytes.max(1))),
+                .map_or(before.limit_blocks, |bytes| bytes.div_ceil(u64::from(block_bytes.max(1)))),
             on_error: self.on_error.unwrap_or(before.on_error),
             recovery: self.recovery.unwrap_or(before.recovery),
             journal_mode: self.journal_mode.unwrap_or(before.journal_mode),
@@ -156,6 +156,9 @@ mod tests {
         let policies = parsed.over(Policies::default(), 1024);
         assert_eq!((policies.limit_blocks, policies.on_error), (4, OnError::Crash));
         assert_eq!(policies.recovery, Recovery::Offline);
+        // Less than a block is no absence of a limit.
+        let small = Settings::parse("max_size=1").unwrap().over(Policies::default(), 1024);
+        assert_eq!(small.limit_blocks, 1);
         let repair = Settings::parse("on_error=repair").unwrap();
         assert_eq!(
             (repair.on_error, repair.recovery),
