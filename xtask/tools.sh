@@ -38,6 +38,7 @@ fi
 # Tests that compare with these say that they are skipped where there are none.
 optional=()
 { has qemu-img && has qemu-io; } || optional+=(qemu-utils)
+{ has setfacl && has setfattr; } || optional+=(acl attr)
 has zstd || optional+=(zstd)
 has mkfs.xfs || optional+=(xfsprogs)
 has mkfs.btrfs || optional+=(btrfs-progs)

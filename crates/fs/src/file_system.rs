@@ -365,6 +365,15 @@ impl<S: Store> FileSystem<S> {
         self.store.sync()
     }
 
+    /// The same for whoever is to end the mount, who is told of all losses that no program learned of.
+    ///
+    /// # Errors
+    /// As [`FileSystem::sync`]; [`FsError::Lost`], each time.
+    pub fn sync_for_good(&self) -> Result<(), FsError> {
+        self.sync()?;
+        self.store.say_unknown_losses()
+    }
+
     /// A number for a file that a program opens, by which it is told of changes that are lost.
     pub fn open(&self) -> Handle {
         self.store.open()

@@ -204,6 +204,14 @@ pub trait Store: Send + Sync {
         Ok(())
     }
 
+    /// Says which changes are lost of which no program was told.
+    ///
+    /// # Errors
+    /// [`FsError::Lost`].
+    fn say_unknown_losses(&self) -> Result<(), FsError> {
+        Ok(())
+    }
+
     /// The gates of the cubes, where there can be cubes.
     fn gates(&self) -> Option<&Gates> {
         None

@@ -136,17 +136,23 @@ impl<S: Store> Adapter<'_, S> {
         let Some(replaced) = regular(find(to)) else { return };
         let moved = regular(find(from)).filter(|moved| *moved != replaced);
         let exchanged = Some(replaced).filter(|_| mode == RenameMode::Exchange);
-        moved.into_iter().chain(exchanged).for_each(|inode| self.write_back_now(inode));
+        for inode in moved.into_iter().chain(exchanged) {
+            let _ = self.write_back_now(inode);
+        }
     }
 
     /// Lets the kernel write back what it keeps of a file that somebody may write to. If too many do so at a time for half a
-    /// second, nothing is written.
-    pub(crate) fn write_back_now(&self, inode: InodeNr) {
+    /// second, nothing is written, and it is `false`.
+    pub(crate) fn write_back_now(&self, inode: InodeNr) -> bool {
         let mut tries = 0;
-        while self.writers.has(inode) && !self.write_back(inode) && tries < MOST_TRIES {
+        while self.writers.has(inode) && !self.write_back(inode) {
+            if tries == MOST_TRIES {
+                return false;
+            }
             tries += 1;
             before_waiting();
             thread::sleep(TRY_EVERY);
         }
+        true
     }
 }

@@ -104,7 +104,7 @@ impl<S: Store> Adapter<'_, S> {
                 }
                 OpKind::Write { inode, offset_bytes, bytes }
             }
-            Change::Setxattr { name, value, flags } => OpKind::SetAttribute {
+            Change::Setxattr { name, value, flags, .. } => OpKind::SetAttribute {
                 inode,
                 name,
                 value,
@@ -124,12 +124,26 @@ impl<S: Store> Adapter<'_, S> {
         };
         let (uid, gid) = self.on_behalf_of(inode, by, change)?;
         let applied = self.apply(&Op { uid, gid, time: time_of(change), kind });
+        self.answer_to(inode, by, change, applied)
+    }
+
+    /// The answer to a change that was made, or refused.
+    fn answer_to(
+        &self,
+        inode: InodeNr,
+        by: (u32, u32),
+        change: &Change<'_>,
+        applied: Result<Option<Attributes>, FsError>,
+    ) -> Result<Answer, FsError> {
         if let (Err(error), Change::Write { flags, .. }) = (&applied, change)
             && let Some(written) = self.written_in_part(inode, error, *flags)
         {
             return Ok(written);
         }
         let new = applied?;
+        if let Change::Setxattr { drops_set_gid: true, .. } = change {
+            self.lose_set_gid(inode, by)?;
+        }
         self.answer_of(inode, change, new.as_ref())
     }
 
@@ -353,6 +367,19 @@ impl<S: Store> Adapter<'_, S> {
         self.fs.apply(&Op { uid, gid, time: now(), kind }).map(|_| ())
     }
 
+    /// Takes set-group-ID from an inode whose owner is not of its group, and gave it an access list (Linux:
+    /// `posix_acl_update_mode`).
+    fn lose_set_gid(&self, inode: InodeNr, (uid, gid): (u32, u32)) -> Result<(), FsError> {
+        let before = self.fs.attributes(inode)?.permissions;
+        if before & SET_GROUP_ID == 0 {
+            return Ok(());
+        }
+        let permissions = Some(before & !SET_GROUP_ID);
+        let change = Fields { permissions, ..Fields::default() };
+        let kind = OpKind::Change { inode, size_bytes: None, change };
+        self.fs.apply(&Op { uid, gid, time: now(), kind }).map(|_| ())
+    }
+
     /// `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR`: flags that programs may set, and the project.
     pub(crate) fn set_flags(
         &self,
@@ -363,7 +390,7 @@ impl<S: Store> Adapter<'_, S> {
     ) -> Result<(), FsError> {
         // An immutable file takes no content, and what was written before must not be lost (Linux: `ext4_ioctl_setflags`).
         if self.writeback && flags.difference(file.flags).contains(InodeFlags::IMMUTABLE) {
-            self.write_back_now(file.inode);
+            let _ = self.write_back_now(file.inode);
         }
         let change = Fields { flags: Some(flags), project, ..Fields::default() };
         let kind = OpKind::Change { inode: file.inode, size_bytes: None, change };

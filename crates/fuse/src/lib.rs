@@ -27,7 +27,7 @@ mod times;
 mod told;
 mod writers;
 
-pub use adapter::STATUS;
+pub use adapter::{STATUS, WRITTEN};
 pub use carrier::{Carrier, Channel, MemoryCarrier};
 pub use device::{DevFuse, Transport};
 pub use metrics::{METRICS, prometheus};

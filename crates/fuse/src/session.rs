@@ -43,6 +43,7 @@ const TAKEN: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::NO_OPENDIR_SUPPORT)
     .union(InitFlags::EXPLICIT_INVAL_DATA)
     .union(InitFlags::HANDLE_KILLPRIV_V2)
+    .union(InitFlags::SETXATTR_EXT)
     .union(InitFlags::INIT_EXT);
 
 /// Serves until the file system is unmounted. `log` gets a line for every request that fails because the image is
@@ -87,7 +88,8 @@ pub fn serve<C: Carrier, S: Store>(
         writing_back: &writing_back,
     };
     let turns = Arc::new(Turns::default());
-    let server = Server { adapter, log, over: AtomicBool::new(false), turns: Arc::clone(&turns) };
+    let (over, server_turns) = (AtomicBool::new(false), Arc::clone(&turns));
+    let server = Server { adapter, log, agreed: taken, over, turns: server_turns };
     ready();
     let over = Over::default();
     let served = thread::scope(|scope| {
@@ -207,6 +209,8 @@ fn commit_now_and_then<S: Store>(
 struct Server<'s, S> {
     adapter: Adapter<'s, S>,
     log: &'s (dyn Fn(&str) + Sync),
+    /// Agreed on with the kernel.
+    agreed: InitFlags,
     /// The kernel sent its last request.
     over: AtomicBool,
     /// Few of the threads that share a queue of requests are woken.
@@ -237,7 +241,7 @@ impl<S: Store> Server<'_, S> {
             if let Some(turn) = &turn {
                 turn.taken();
             }
-            let answer = match Request::decode(message) {
+            let answer = match Request::decode(message, self.agreed) {
                 Ok(Request { header, operation }) => {
                     if self.adapter.options.debug {
                         (self.log)(&format!("{header:?} {operation:?}"));
@@ -305,7 +309,7 @@ fn negotiate(
     time_gran: u32,
 ) -> io::Result<Option<InitFlags>> {
     while let Some(message) = channel.receive()? {
-        let decoded = Request::decode(message);
+        let decoded = Request::decode(message, InitFlags::empty());
         let Ok(Request { header, operation: Operation::Init(offer) }) = decoded else {
             let unique = match decoded {
                 Ok(request) => Some(request.header.unique),

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use floe_fuse::STATUS;
 use floe_fuse::mount::unmount;
+use floe_fuse::{STATUS, WRITTEN};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::getxattr;
 use rustix::io::Errno;
@@ -61,37 +61,68 @@ impl Args {
         let directory = Path::new(&self.directory);
         let status = match attribute(directory, STATUS) {
             // The server is dead, and its mount still there.
-            Err(error) if is_dead(&error) => String::new(),
+            Err(error) if is_dead(&error) => return self.unmount_dead(directory),
             other => other?,
         };
         let number = status.lines().find_map(|line| line.strip_prefix("process: "));
         let process = number.and_then(|number| number.parse().ok()).and_then(Pid::from_raw);
         // Before the unmount, because afterwards the process id may be reused.
         let server = process.and_then(|process| pidfd_open(process, PidfdFlags::empty()).ok());
-        let written = if status.is_empty() { Ok(()) } else { write_all(directory) };
-        unmount(directory, self.lazy)
-            .with_context(|| format!("cannot unmount {}", directory.display()))?;
+        let written = write_all(directory);
+        self.unmount(directory)?;
         if let Some(server) = server.filter(|_| !self.lazy) {
             let mut wait = [PollFd::new(&server, PollFlags::IN)];
             while let Err(Errno::INTR) = poll(&mut wait, None) {}
         }
         written.map(|()| Outcome::CLEAN)
     }
+
+    fn unmount(&self, directory: &Path) -> Result<()> {
+        unmount(directory, self.lazy)
+            .with_context(|| format!("cannot unmount {}", directory.display()))
+    }
+
+    /// Unmounts what has no server any more.
+    fn unmount_dead(&self, directory: &Path) -> Result<Outcome> {
+        let was_written = takes_writes(directory);
+        self.unmount(directory)?;
+        if was_written {
+            bail!(
+                "{}: it is unmounted, but its server had ended before: changes that were not durable yet are lost; the \
+                 next mount or `floe repair` recovers the others from the journal",
+                directory.display()
+            );
+        }
+        Ok(Outcome::CLEAN)
+    }
+}
+
+/// Whether the system has a mount there that is not read-only.
+fn takes_writes(directory: &Path) -> bool {
+    // The mount itself answers nothing, so that only the name can be looked for.
+    let Ok(directory) = std::path::absolute(directory) else { return true };
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let options = mounts.lines().rev().find_map(|line| {
+        let mut fields = line.split(' ').skip(4);
+        let (point, options) = (fields.next()?, fields.next()?);
+        (Path::new(point) == directory).then_some(options)
+    });
+    options.is_none_or(|options| !options.split(',').any(|option| option == "ro"))
 }
 
 /// Has the server write everything while its errors can still be told: nobody learns of those of an unmount.
 fn write_all(directory: &Path) -> Result<()> {
     // First the kernel lets the server have what it keeps of files, such as those that were mapped.
-    let written = File::open(directory).and_then(|opened| {
+    let kept = File::open(directory).and_then(|opened| {
         match rustix::fs::syncfs(&opened) {
             // The kernel remembers each error until somebody calls syncfs. The programs were told of what did not fit, by write,
             // fsync or close; what the server accepted and could not write is another error.
-            Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => {}
-            synced => synced?,
+            Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => Ok(()),
+            synced => Ok(synced?),
         }
-        opened.sync_all()
     });
-    written.with_context(|| {
+    let written = kept.map_err(anyhow::Error::from);
+    written.and_then(|()| attribute(directory, WRITTEN)).map(drop).with_context(|| {
         let name = directory.display();
         format!("{name}: the last changes could not be written; it is unmounted without them")
     })

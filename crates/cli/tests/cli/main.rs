@@ -34,6 +34,7 @@ mod mount;
 mod mount_attributes;
 mod mount_killed;
 mod mount_limits;
+mod mount_losses;
 mod mounted_cubes;
 mod native;
 mod native_resized;

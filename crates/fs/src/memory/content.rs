@@ -220,6 +220,10 @@ impl Content {
             } else if at >= valid {
                 part.fill(0);
                 at += len as u64;
+            } else if len < PAGE && !Pages::has_slot(index) {
+                // Of pages that far behind, memory keeps none.
+                read_below(valid, at, part, below)?;
+                at += len as u64;
             } else if len < PAGE {
                 kept += self.load(length, index, below)?;
                 // Where it is gone again, its size changed, and all is read anew.

@@ -223,6 +223,14 @@ impl LateErrors {
         Err(self.error(inode, others))
     }
 
+    /// Says which changes are lost that no program was told of, whoever asked for all.
+    pub(crate) fn say_unknown(&self) -> Result<(), FsError> {
+        let is_unknown = |late: &LateError| !late.told && late.told_to.is_empty();
+        let mut unknown = self.of_inodes.iter().filter(|(_, late)| is_unknown(late));
+        let Some((inode, _)) = unknown.next() else { return Ok(()) };
+        Err(self.error(*inode, unknown.count()))
+    }
+
     fn error(&self, inode: InodeNr, others: usize) -> FsError {
         let what = self.of_inodes.get(&inode).map_or_else(String::new, |late| late.what.clone());
         FsError::Lost { inode, others, what }

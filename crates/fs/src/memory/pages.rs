@@ -317,7 +317,12 @@ impl Pages {
         if let Node::Leaf(leaf) = &**node { Some(&leaf[slot]) } else { None }
     }
 
-    /// The slot of a page; `None` if no file has so many.
+    /// Whether there can be a slot of a page: within the first 4 TiB of a file.
+    pub(crate) const fn has_slot(index: u64) -> bool {
+        index / (SLOTS as u64) < (FAN as u64).pow(ROOTS as u32)
+    }
+
+    /// The slot of a page; `None` if it can have none.
     pub(crate) fn ensure(&self, index: u64) -> Option<&Slot> {
         let (leaf, slot) = (index / SLOTS as u64, index as usize % SLOTS);
         if leaf == 0 {

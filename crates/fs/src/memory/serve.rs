@@ -258,6 +258,10 @@ impl<L: Lower> Store for MemFs<L> {
         self.state_mut().late.report_all()
     }
 
+    fn say_unknown_losses(&self) -> Result<(), FsError> {
+        self.state().late.say_unknown()
+    }
+
     fn sync_inode(&self, inode: InodeNr) -> Result<(), FsError> {
         let cube = self.cube_of(inode);
         if self.lower.gates().is_none_or(|gates| !gates.ignores_fsync(cube)) {

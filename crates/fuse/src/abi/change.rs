@@ -2,11 +2,16 @@
 
 use bitflags::bitflags;
 
+use super::InitFlags;
 use super::messages::{
-    CopyIn, CreateIn, FallocateIn, MkdirIn, MknodIn, Rename2In, SetattrIn, SetxattrIn, WriteIn,
+    CopyIn, CreateIn, FallocateIn, MkdirIn, MknodIn, Rename2In, SetattrIn, SetxattrIn,
+    SetxattrMore, WriteIn,
 };
 use super::opcode::Opcode;
 use super::request::name;
+
+/// `FUSE_SETXATTR_ACL_KILL_SGID`.
+const SETXATTR_ACL_KILL_SGID: u32 = 1;
 
 bitflags! {
     /// Which fields of [`SetattrIn`] count (`FATTR_*`).
@@ -131,6 +136,8 @@ pub enum Change<'a> {
         value: &'a [u8],
         /// `XATTR_*`.
         flags: u32,
+        /// An access list whose caller is not of the file's group, so that set-group-ID goes (`FUSE_SETXATTR_ACL_KILL_SGID`).
+        drops_set_gid: bool,
     },
     /// An attribute goes.
     Removexattr {
@@ -165,7 +172,7 @@ pub enum Change<'a> {
 
 impl<'a> Change<'a> {
     /// Decodes the arguments behind the header; `None` if they are cut off.
-    pub(super) fn decode(opcode: Opcode, body: &'a [u8]) -> Option<Self> {
+    pub(super) fn decode(opcode: Opcode, body: &'a [u8], agreed: InitFlags) -> Option<Self> {
         Some(match opcode {
             Opcode::Mknod => {
                 let (head, rest) = body.split_first_chunk()?;
@@ -213,13 +220,7 @@ impl<'a> Change<'a> {
                 let flags = WriteFlags::from_bits_truncate(flags);
                 Self::Write { offset_bytes: offset, bytes, flags }
             }
-            Opcode::Setxattr => {
-                let (head, rest) = body.split_first_chunk()?;
-                let SetxattrIn { size, flags } = SetxattrIn::decode(head);
-                let name = name(rest)?;
-                let value = rest.get(name.len() + 1..)?.get(..usize::try_from(size).ok()?)?;
-                Self::Setxattr { name, value, flags }
-            }
+            Opcode::Setxattr => Self::setxattr(body, agreed)?,
             Opcode::Removexattr => Self::Removexattr { name: name(body)? },
             Opcode::Fallocate => {
                 let FallocateIn { offset, length, mode, .. } =
@@ -235,6 +236,21 @@ impl<'a> Change<'a> {
             }
             opcode => Self::Unserved(opcode),
         })
+    }
+
+    fn setxattr(body: &'a [u8], agreed: InitFlags) -> Option<Self> {
+        let (head, rest) = body.split_first_chunk()?;
+        let SetxattrIn { size, flags } = SetxattrIn::decode(head);
+        let (own_flags, rest) = if agreed.contains(InitFlags::SETXATTR_EXT) {
+            let (more, rest) = rest.split_first_chunk()?;
+            (SetxattrMore::decode(more).setxattr_flags, rest)
+        } else {
+            (0, rest)
+        };
+        let drops_set_gid = own_flags & SETXATTR_ACL_KILL_SGID != 0;
+        let name = name(rest)?;
+        let value = rest.get(name.len() + 1..)?.get(..usize::try_from(size).ok()?)?;
+        Some(Self::Setxattr { name, value, flags, drops_set_gid })
     }
 }
 

@@ -308,6 +308,13 @@ layout! {
 }
 
 layout! {
+    /// What follows it with `FUSE_SETXATTR_EXT`.
+    pub struct SetxattrMore[8] little {
+        0x00 setxattr_flags: u32,
+    }
+}
+
+layout! {
     /// `fuse_forget_one`.
     pub struct ForgetOne[16] little {
         0x00 nodeid: u64,

@@ -71,6 +71,8 @@ bitflags! {
         const EXPLICIT_INVAL_DATA = 1 << 25;
         /// The server takes set-user-ID and set-group-ID away when a file is written, cut or gets an owner.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
+        /// Requests that set an attribute have flags of their own behind those of the call.
+        const SETXATTR_EXT = 1 << 29;
         /// Flags have an upper half.
         const INIT_EXT = 1 << 30;
         /// The mount may be mounted again with mapped ids; requests that create nothing come without the caller's then.

@@ -1,5 +1,6 @@
 //! Decoding of requests. Whatever bytes come, there is a request or a reason, and no panic.
 
+use super::InitFlags;
 use super::change::Change;
 use super::messages::{
     ForgetOne, GetxattrIn, InHeader, InitIn, IoctlIn, LseekIn, ReadIn, ReleaseIn,
@@ -159,11 +160,11 @@ impl Malformed {
 }
 
 impl<'a> Request<'a> {
-    /// Decodes a message.
+    /// Decodes a message of a kernel with which `agreed` was agreed on.
     ///
     /// # Errors
     /// [`Malformed`].
-    pub fn decode(message: &'a [u8]) -> Result<Self, Malformed> {
+    pub fn decode(message: &'a [u8], agreed: InitFlags) -> Result<Self, Malformed> {
         let Some((head, body)) = message.split_first_chunk() else {
             return Err(Malformed::NoHeader(message.len()));
         };
@@ -174,7 +175,9 @@ impl<'a> Request<'a> {
         }
         let arguments = Arguments(body);
         let operation = match Opcode::of(header.opcode) {
-            Some(opcode) if opcode.changes() => Change::decode(opcode, body).map(Operation::Change),
+            Some(opcode) if opcode.changes() => {
+                Change::decode(opcode, body, agreed).map(Operation::Change)
+            }
             Some(opcode) => arguments.decode(opcode, header.node),
             None => Some(Operation::Unknown(header.opcode)),
         };
@@ -309,8 +312,10 @@ mod tests {
 
     #[test]
     fn a_name_without_an_end_is_cut_off() {
-        let decoded =
-            |body| Request::decode(&message(1, body)).map(|request| request.header.unique);
+        let decoded = |body| {
+            Request::decode(&message(1, body), InitFlags::empty())
+                .map(|request| request.header.unique)
+        };
         assert_eq!(decoded(b"name\0"), Ok(7));
         assert_eq!(decoded(b"name"), Err(Malformed::Arguments { unique: 7 }));
     }
@@ -319,21 +324,43 @@ mod tests {
     fn a_length_that_is_not_the_messages_is_refused() {
         let mut short = message(15, &[0; 40]);
         short.pop();
-        let refused = Request::decode(&short).map(|_| ()).unwrap_err();
+        let refused = Request::decode(&short, InitFlags::empty()).map(|_| ()).unwrap_err();
         assert_eq!(refused, Malformed::Length { unique: 7, stated: 80, found: 79 });
         assert_eq!(refused.unique(), Some(7));
-        assert_eq!(Request::decode(&[1; 39]).unwrap_err().unique(), None);
+        assert_eq!(Request::decode(&[1; 39], InitFlags::empty()).unwrap_err().unique(), None);
     }
 
     #[test]
     fn the_offer_of_an_old_kernel_has_no_upper_half() {
         let body = [7u32.to_le_bytes(), 31u32.to_le_bytes(), [0; 4], [0xff; 4]].concat();
         let request = message(26, &body);
-        let Operation::Init(offer) = Request::decode(&request).unwrap().operation else {
+        let Operation::Init(offer) =
+            Request::decode(&request, InitFlags::empty()).unwrap().operation
+        else {
             panic!("not an offer")
         };
         assert_eq!((offer.major, offer.minor, offer.flags2), (7, 31, 0));
-        assert!(Request::decode(&message(26, &body[..12])).is_err());
+        assert!(Request::decode(&message(26, &body[..12]), InitFlags::empty()).is_err());
+    }
+
+    #[test]
+    fn attributes_have_flags_of_their_own_where_that_was_agreed_on() {
+        let short = [&3u32.to_le_bytes()[..], &[0; 4], b"user.a\0abc"].concat();
+        let long =
+            [&3u32.to_le_bytes()[..], &[0; 4], &[1, 0, 0, 0], &[0; 4], b"user.a\0abc"].concat();
+        let decoded = |body: &[u8], agreed| {
+            let message = message(21, body);
+            let Operation::Change(Change::Setxattr { name, value, drops_set_gid, .. }) =
+                Request::decode(&message, agreed).unwrap().operation
+            else {
+                panic!("no attribute")
+            };
+            (name.to_vec(), value.to_vec(), drops_set_gid)
+        };
+        let (name, value) = (b"user.a".to_vec(), b"abc".to_vec());
+        let found = decoded(&short, InitFlags::empty());
+        assert_eq!(found, (name.clone(), value.clone(), false));
+        assert_eq!(decoded(&long, InitFlags::SETXATTR_EXT), (name, value, true));
     }
 
     proptest! {
@@ -343,10 +370,12 @@ mod tests {
             body in prop::collection::vec(any::<u8>(), 0..200),
             raw in prop::collection::vec(any::<u8>(), 0..120),
         ) {
-            let _ = Request::decode(&raw);
-            let full = message(opcode, &body);
-            if let Ok(request) = Request::decode(&full) {
-                prop_assert_eq!(request.header.opcode, opcode);
+            for agreed in [InitFlags::empty(), InitFlags::all()] {
+                let _ = Request::decode(&raw, agreed);
+                let full = message(opcode, &body);
+                if let Ok(request) = Request::decode(&full, agreed) {
+                    prop_assert_eq!(request.header.opcode, opcode);
+                }
             }
         }
     }
