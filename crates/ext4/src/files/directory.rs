@@ -38,7 +38,7 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Sorts the entries by the bytes of their names. Of those with the same name the first one of the directory stays, which is
+    /// Sorts the entries by the bytes of their names. If several have one name, the first one of the directory stays, which is
     /// the one that a path leads to, so that nothing is written through another one, such as a symbolic link.
     pub fn sort(&mut self) {
         self.entries.sort_by(|one, other| one.name.cmp(&other.name));

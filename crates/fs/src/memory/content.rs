@@ -221,7 +221,7 @@ impl Content {
                 part.fill(0);
                 at += len as u64;
             } else if len < PAGE && !Pages::has_slot(index) {
-                // Of pages that far behind, memory keeps none.
+                // Memory keeps no pages that far behind.
                 read_below(valid, at, part, below)?;
                 at += len as u64;
             } else if len < PAGE {

@@ -308,7 +308,7 @@ layout! {
 }
 
 layout! {
-    /// What follows it with `FUSE_SETXATTR_EXT`.
+    /// Follows it with `FUSE_SETXATTR_EXT`.
     pub struct SetxattrMore[8] little {
         0x00 setxattr_flags: u32,
     }
