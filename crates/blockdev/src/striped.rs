@@ -166,6 +166,10 @@ impl<D: WriteBlocks> WriteBlocks for Striped<D> {
         flush_all(&dirty)
     }
 
+    fn most_flushes(&self) -> usize {
+        self.parts.iter().map(|part| part.device.most_flushes()).min().unwrap_or(1)
+    }
+
     fn flush_range(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
         let first = offset_bytes / self.chunk_bytes;
         let chunks = match len_bytes {

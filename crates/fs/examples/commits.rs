@@ -4,6 +4,8 @@
 //! ```text
 //! cargo run --release -p floe-fs --example commits -- beside FOLDER MILLISECONDS ROUNDS WORKERS...
 //! cargo run --release -p floe-fs --example commits -- model MICROSECONDS ROUNDS WORKERS...
+//! cargo run --release -p floe-fs --example commits -- journals MICROSECONDS ROUNDS WORKERS...
+//! cargo run --release -p floe-fs --example commits -- files FOLDER MILLISECONDS ROUNDS WORKERS...
 //! ```
 //!
 //! `beside` alternates: one file in FOLDER has a stock ext4; Floe opens and uses it, then the kernel mounts it by a loop device
@@ -12,6 +14,10 @@
 //! woken or displaced. Threads of the kernel's own, which write its journal and serve the loop device, are not counted.
 //!
 //! `model` has a device in memory whose flush takes so long, and nothing else any time.
+//!
+//! `journals` has two of these as one, in stripes of a lot, or in short ones, and native file systems with 1, 2 and 4 journals: with two, and
+//! stripes of a lot, each device has the lots of one journal. `files` has native file systems with 1 and 2 journals in one file, which
+//! take turns.
 
 use std::fmt;
 use std::fs;
@@ -20,8 +26,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use floe_blockdev::{MemDevice, Model, Modelled, WritableFile, WriteBlocks};
+use floe_blockdev::{MemDevice, Model, Modelled, Striped, WritableFile, WriteBlocks};
 use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
+use floe_disk::ops::Caller;
 use floe_format::InodeNr;
 use floe_fs::{
     Disk, FileSystem, FsError, Limits, Live, Lower, MemFs, NewInode, Op, OpKind, Place, now,
@@ -306,6 +313,29 @@ fn format(device: &dyn WriteBlocks) -> Result<()> {
     Ok(mkfs::write(&Plan::new(&params)?, &device)?)
 }
 
+/// Bytes of a lot of native file systems.
+const LOT_BYTES: u64 = 16 << 20;
+/// Bytes of short stripes.
+const SHORT_BYTES: u64 = 64 << 10;
+
+/// A native file system on all of a device, with so many journals.
+fn format_native(device: &dyn WriteBlocks, journals: u32) -> Result<()> {
+    let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: now() };
+    let mut options = Options::of_type(FsType::Native);
+    options.set('E', &format!("lot_size={LOT_BYTES}"))?;
+    options.set('J', "size=4")?;
+    let params = options.params(device.size_bytes(), None, &fresh)?;
+    mkfs::write(&Plan::new(&params)?, &device)?;
+    let (disk, volume) = Disk::open(device)?;
+    let files = disk.files()?;
+    let live = Live::new(&disk, &files, volume, now())?;
+    live.make_journals(&Caller::system(now()), journals)?;
+    live.finish(now())?;
+    drop(files);
+    disk.close()?;
+    Ok(())
+}
+
 /// One run of Floe on a device that counts flushes.
 fn of_floe<D: WriteBlocks>(
     device: &Modelled<D>,
@@ -313,12 +343,23 @@ fn of_floe<D: WriteBlocks>(
     workers: usize,
     until: Until,
 ) -> Result<Figures> {
+    of_floe_on(device, || device.flushes(), load, workers, until)
+}
+
+/// The same on any device.
+fn of_floe_on<D: WriteBlocks>(
+    device: D,
+    flushes: impl Fn() -> u64,
+    load: Load,
+    workers: usize,
+    until: Until,
+) -> Result<Figures> {
     let (disk, volume) = Disk::open(device)?;
     let files = disk.files()?;
     let floe = Floe::new(Live::new(&disk, &files, volume, now())?, workers)?;
-    let before = device.flushes();
+    let before = flushes();
     let run = measure(&floe, load, workers, until)?;
-    let flushes = device.flushes() - before;
+    let flushes = flushes() - before;
     floe.end()?.finish(now())?;
     drop(files);
     disk.close()?;
@@ -396,6 +437,60 @@ fn model(flush: Duration, rounds: u64, workers: &[usize]) -> Result<()> {
     Ok(())
 }
 
+fn journals(flush: Duration, rounds: u64, workers: &[usize]) -> Result<()> {
+    for (stripes, chunk_bytes) in [("of a lot", LOT_BYTES), ("of 64 KiB", SHORT_BYTES)] {
+        for load in [Load::Append, Load::Create] {
+            for &workers in workers {
+                for journals in [1, 2, 4] {
+                    let part = || {
+                        let memory = MemDevice::new(vec![0; IMAGE_BYTES as usize / 8]);
+                        Modelled::new(memory, &Model::flushes(flush)).waiting().with_flushes(4)
+                    };
+                    let device = Striped::new(vec![part(), part()], chunk_bytes)?;
+                    format_native(&device, journals)?;
+                    let flushes = || device.devices().map(Modelled::flushes).sum();
+                    let until = Until::Done(rounds);
+                    let figures = of_floe_on(&device, flushes, load, workers, until)?;
+                    println!(
+                        "stripes {stripes}, {load:?} {workers:2} workers, {journals} journals: {figures}"
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn files(folder: &Path, most: Duration, rounds: usize, workers: &[usize]) -> Result<()> {
+    let image = folder.join("journals.img");
+    let until = Until::Elapsed(most);
+    for load in [Load::Append, Load::Create] {
+        for &workers in workers {
+            let mut all = [(1, Vec::new()), (2, Vec::new())];
+            for _ in 0..rounds {
+                for (journals, figures) in &mut all {
+                    let device = WritableFile::create(&image, IMAGE_BYTES / 4)?;
+                    let zeroes = vec![0; 1 << 20];
+                    for at in (0..IMAGE_BYTES / 4).step_by(zeroes.len()) {
+                        device.write_at(at, &zeroes)?;
+                    }
+                    format_native(&device, *journals)?;
+                    let device =
+                        Modelled::new(device, &Model::flushes(Duration::ZERO)).with_flushes(4);
+                    figures.push(of_floe(&device, load, workers, until)?);
+                    drop(device);
+                    fs::remove_file(&image)?;
+                }
+            }
+            for (journals, figures) in all {
+                let figures = Figures::medians(&figures);
+                println!("a file, {load:?} {workers:2} workers, {journals} journals: {figures}");
+            }
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [way, first, rest @ ..] = &words[..] else { bail!("too few arguments") };
@@ -410,11 +505,20 @@ fn main() -> Result<()> {
             ensure!(rounds > 0, "at least one round");
             beside(first.as_ref(), Duration::from_millis(milliseconds), rounds, &counts(2))
         }
+        ("files", &[milliseconds, rounds, ..]) => {
+            let rounds = usize::try_from(rounds)?;
+            ensure!(rounds > 0, "at least one round");
+            files(first.as_ref(), Duration::from_millis(milliseconds), rounds, &counts(2))
+        }
+        ("journals", &[rounds, ..]) => {
+            journals(Duration::from_micros(first.parse()?), rounds, &counts(1))
+        }
         ("model", &[rounds, ..]) => {
             model(Duration::from_micros(first.parse()?), rounds, &counts(1))
         }
         _ => bail!(
-            "beside FOLDER MILLISECONDS ROUNDS WORKERS..., or model MICROSECONDS ROUNDS WORKERS..."
+            "beside|files FOLDER MILLISECONDS ROUNDS WORKERS..., or \
+             model|journals MICROSECONDS ROUNDS WORKERS..."
         ),
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use floe_ext4::files::{Attribute, Content, FileFault, Files, FilesError, Node, SegmentKind};
+use floe_ext4::inode_table::inode_place;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::features::{Compat, Incompat};
-use floe_format::{Geometry, GroupNr, InodeNr};
+use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 use floe_sync::{Arc, Mutex, PoisonError};
 
 use crate::directories::Directories;
@@ -68,6 +69,12 @@ impl<'f, 'd> Image<'f, 'd> {
             most_segments: MOST_SEGMENTS,
             directories: Directories::new(MOST_NAMES),
         }
+    }
+
+    /// The block of an inode in its table.
+    pub(crate) fn table_block(&self, inode: InodeNr) -> Option<BlockNr> {
+        let place = inode_place(inode, self.files.geometry(), self.files.groups());
+        place.map(|(block, _)| block)
     }
 
     /// Keeps about so many bytes of maps and names in memory, 1 MiB at least. The directory and the file that are in use are

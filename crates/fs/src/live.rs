@@ -3,6 +3,7 @@
 mod cubes;
 mod durable;
 mod fence;
+mod journals;
 mod lower;
 mod online;
 mod orphans;

@@ -33,11 +33,17 @@ pub(crate) struct Args {
     /// Leave the kernel's ext4 out
     #[arg(long)]
     model_only: bool,
+    /// Instead, compare native file systems with 1, 2 and 4 journals on two modelled devices, and with 1 and 2 in a file
+    #[arg(long)]
+    journals: bool,
 }
 
 /// Runs the program.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let workers: Vec<String> = args.workers.iter().map(usize::to_string).collect();
+    if args.journals {
+        return several(args, &workers);
+    }
     println!("a device whose flush takes {} us:", args.flush_us);
     let mut model = example("commits");
     model.args(["model", &args.flush_us.to_string(), &args.changes.to_string()]).args(&workers);
@@ -51,5 +57,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     beside.arg("beside").arg(&args.folder);
     beside.args([args.milliseconds.to_string(), args.rounds.to_string()]).args(&workers);
     ensure!(beside.status().context("running the example")?.success(), "it failed");
+    Ok(())
+}
+
+/// Several journals beside one.
+fn several(args: &Args, workers: &[String]) -> Result<()> {
+    println!("two devices whose flushes take {} us, as one in stripes:", args.flush_us);
+    let mut model = example("commits");
+    model.args(["journals", &args.flush_us.to_string(), &args.changes.to_string()]).args(workers);
+    ensure!(model.status().context("running the example")?.success(), "it failed");
+    if args.model_only {
+        return Ok(());
+    }
+    fs::create_dir_all(&args.folder)?;
+    println!("a file in {}:", args.folder.display());
+    let mut file = example("commits");
+    file.arg("files").arg(&args.folder);
+    file.args([args.milliseconds.to_string(), args.rounds.to_string()]).args(workers);
+    ensure!(file.status().context("running the example")?.success(), "it failed");
     Ok(())
 }

@@ -5,6 +5,8 @@ use std::io::Write;
 use floe_blockdev::Model;
 use floe_check::reader::Reader;
 use floe_check::scan::forecast::Forecast;
+use floe_ext4::inode_table::read_groups;
+use floe_ext4::journal::find_cubes;
 use floe_format::ext::inode::Inode;
 use floe_format::ext::jbd2::JournalSuperblock;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_ORPHAN, STATE_VALID, Superblock, seconds};
@@ -217,7 +219,26 @@ fn journal(reader: &Reader<'_>) -> Listing {
         }
         None => sheet.remark("its superblock cannot be read"),
     }
+    further(reader, &mut sheet);
     sheet
+}
+
+/// Further journals of the root cube of a native file system, with the lots that each logs.
+fn further(reader: &Reader<'_>, sheet: &mut Listing) {
+    let (superblock, geometry) = (&reader.superblock, &reader.geometry);
+    if Identity::of(superblock).is_none() {
+        return;
+    }
+    let Some(groups) = read_groups(reader.device(), geometry) else { return };
+    let found = find_cubes(reader.device(), superblock, geometry, &groups);
+    for own in found.usable.iter().filter(|own| own.cube == 0) {
+        let state = if own.journal.needs_replay { "holds transactions" } else { "empty" };
+        let text = format!("{} blocks for {} lots, {state}", own.journal.blocks, own.lots.len());
+        sheet.field(format!("further journal, {}", own.inode), agree(&text));
+    }
+    for lost in found.unusable.iter().filter(|lost| lost.cube == 0) {
+        sheet.remark(format!("a further journal, {}, cannot be used: {}", lost.inode, lost.why));
+    }
 }
 
 /// The superblock of an internal journal.

@@ -4,13 +4,14 @@ mod block_map;
 mod cubes;
 mod fill;
 mod from;
+mod journals;
 mod report;
 mod target;
 
 use std::io::Write;
 
 use anyhow::Context;
-use floe_blockdev::{ReadBlocks, Window};
+use floe_blockdev::{ReadBlocks, Window, WriteBlocks};
 use floe_disk::mkfs::tree::Timestamp;
 use floe_disk::mkfs::{Fresh, FsType, Options, Plan, WriteOptions, size, write_with};
 
@@ -155,6 +156,10 @@ impl Args {
             Some(text) => Some(wanted(text, options.block_size()).context("SIZE is not a size")?),
             None => None,
         };
+        if self.from.is_given() && options.journals() > 1 {
+            message!("floe mkfs: -E journals= cannot be combined with --from");
+            return Ok(Outcome::USAGE);
+        }
         if self.from.is_given() {
             return self.filled(options, size_blocks, out);
         }
@@ -198,13 +203,22 @@ impl Args {
         write_with(&plan, &window, WriteOptions { reads_as_zeroes: zeroed })
             .with_context(|| self.device.display().to_string())
             .map_err(|error| target.give_up(error))?;
-        if !self.cubes.is_empty() {
-            cubes::make(&window, &self.cubes).with_context(|| self.device.display().to_string())?;
-        }
+        self.furnish(&window, &options).with_context(|| self.device.display().to_string())?;
         if !self.quiet {
             report::tell(&self.device, &plan, self.verbose, out)?;
         }
         self.write_block_map(&plan, &device, block_map)
+    }
+
+    /// Makes further journals and cubes in the new file system.
+    fn furnish(&self, device: &dyn WriteBlocks, options: &Options) -> anyhow::Result<()> {
+        if options.journals() > 1 {
+            journals::make(device, options.journals())?;
+        }
+        if !self.cubes.is_empty() {
+            cubes::make(device, &self.cubes)?;
+        }
+        Ok(())
     }
 
     fn options(&self) -> anyhow::Result<Options> {

@@ -22,6 +22,7 @@ mod fsck_options;
 mod full_disk;
 mod image_files;
 mod images;
+mod journals;
 mod killed;
 mod limits;
 mod loop_device;

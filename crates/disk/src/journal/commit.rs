@@ -276,10 +276,10 @@ impl<D: WriteBlocks> Journal<D> {
                 continue;
             };
             let lost = partners_of(writing, one.lane);
-            if lost.contains(&0) {
+            let (why, mut shared) = (error.to_string(), self.lock());
+            if lost.iter().any(|lane| shared.lanes[*lane].cube == 0) {
                 return Err(error);
             }
-            let (why, mut shared) = (error.to_string(), self.lock());
             shared.end_lanes(lost.iter().copied(), &why);
             let calls = shared.call_all();
             drop(shared);

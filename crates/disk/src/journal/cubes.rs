@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use floe_blockdev::WriteBlocks;
 use floe_ext4::fs::read_superblock;
 use floe_ext4::journal::{CubeJournal, find_cube};
+use floe_format::BlockNr;
 use floe_format::features::Features;
 
 use super::Journal;
@@ -60,7 +61,7 @@ impl<D: WriteBlocks> Journal<D> {
     /// The cubes whose own journals have ended, or could not be used from the beginning, and why.
     pub fn ended_cubes(&self) -> Vec<(u32, String)> {
         let shared = self.lock();
-        let own = shared.lanes.iter().skip(1).filter(|lane| !lane.gone);
+        let own = shared.lanes.iter().filter(|lane| lane.cube > 0 && !lane.gone);
         let ended = own.filter_map(|lane| Some((lane.cube, lane.state.failed.clone()?)));
         ended.chain(shared.lots.lost_cubes()).collect()
     }
@@ -136,6 +137,10 @@ impl<D: WriteBlocks> Journal<D> {
         let data_writes = self.data_writes.load(floe_sync::atomic::Ordering::SeqCst);
         let goals = |shared: &Shared| {
             let own = shared.lane_of_cube(cube).unwrap_or(0);
+            if own == 0 && shared.has_further {
+                let lanes = shared.lanes_of_root();
+                return lanes.map(|lane| (lane, shared.lanes[lane].state.last())).collect();
+            }
             // Until a lot has moved, the journal of inode 8 logs a part of the cube.
             let root =
                 own > 0 && shared.lots.moves.values().any(|to| *to == shared.lanes[own].inode);
@@ -145,11 +150,45 @@ impl<D: WriteBlocks> Journal<D> {
         self.reach(goals, data_writes, threads)
     }
 
-    /// Writes the older half of a cube's log home if more than half of it is in use, and nobody writes it: so that seldom a change
-    /// waits for room, with all that wait for its end. A failure ends the journal, as that of a commit does.
-    pub fn relieve(&self, cube: u32) {
+    /// As [`Journal::commit_cube_for`], of an inode, whose place in the table lies in `block`. Where the root cube has several
+    /// journals, that of the inode's lot has each change of it, and of its names; the others are not written unless they have a
+    /// part of such a change.
+    ///
+    /// # Errors
+    /// As [`Journal::commit`].
+    pub fn commit_inode_for(
+        &self,
+        cube: u32,
+        block: BlockNr,
+        threads: usize,
+    ) -> Result<(), JournalError> {
+        if self.log_of(cube, block).is_none() {
+            return self.commit_cube_for(cube, threads);
+        }
+        let data_writes = self.data_writes.load(floe_sync::atomic::Ordering::SeqCst);
+        let goals = |shared: &Shared| shared.goals_of(shared.lane_of(&self.geometry, block));
+        self.reach(goals, data_writes, threads)
+    }
+
+    /// Whether the root cube has more journals than that of inode 8 when they are opened.
+    pub const fn has_several(&self) -> bool {
+        self.has_several
+    }
+
+    /// The journal that logs a block of the root cube, where that has several: a number by which they differ.
+    pub fn log_of(&self, cube: u32, block: BlockNr) -> Option<usize> {
         let shared = self.lock();
-        let lane = shared.lane_of_cube(cube).unwrap_or(0);
+        let is_one_of_several = cube == 0 && shared.has_further;
+        is_one_of_several.then(|| shared.lane_of(&self.geometry, block))
+    }
+
+    /// Writes the older half of a cube's log home if more than half of it is in use, and nobody writes it: so that seldom a change
+    /// waits for room, with all that wait for its end. A failure ends the journal, as that of a commit does. In the root cube it
+    /// is the log of `block`.
+    pub fn relieve(&self, cube: u32, block: Option<BlockNr>) {
+        let further = block.and_then(|block| self.log_of(cube, block));
+        let shared = self.lock();
+        let lane = further.or_else(|| shared.lane_of_cube(cube)).unwrap_or(0);
         let Lane { log, state, .. } = &shared.lanes[lane];
         // Content of files in the log is kept in memory, too, until it is home.
         let most_images = MOST_KEPT_BYTES / log.block_len();
@@ -246,7 +285,7 @@ impl<D: WriteBlocks> Journal<D> {
         let index = self.lock().lanes.len();
         let lane = open_lane(&self.device, own, index, &self.geometry.features)?;
         let mut shared = self.lock();
-        shared.lanes.push(lane);
+        shared.add(lane);
         Ok(Some(index))
     }
 }

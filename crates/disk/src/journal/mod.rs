@@ -91,6 +91,8 @@ pub struct Journal<D> {
     clock: Clock,
     /// Lots have owners, and the superblock is never logged.
     is_native: bool,
+    /// The root cube has more journals than that of inode 8 when it is opened.
+    has_several: bool,
     /// The log of inode 8 has checksums of transactions.
     one_barrier: bool,
     handles: Handles,

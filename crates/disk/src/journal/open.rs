@@ -86,6 +86,7 @@ impl<D: WriteBlocks> Journal<D> {
         }
         let superblock = set_needs_recovery(&device)?;
         let shared = Shared {
+            has_further: lanes.iter().skip(1).any(|lane| lane.cube == 0),
             lanes,
             lock,
             superblock: None,
@@ -103,6 +104,7 @@ impl<D: WriteBlocks> Journal<D> {
             geometry,
             clock,
             is_native: shared.lots.is_native(),
+            has_several: shared.has_further,
             one_barrier: barriers == Barriers::One,
             handles: Handles::default(),
             shared: Mutex::new(shared),
@@ -138,6 +140,10 @@ fn open_cubes<D: WriteBlocks>(
     // Without the bit that keeps others out, a damaged one holds nothing that counts, and inode 8 logs what it would.
     let locked = is_locked(&fs.superblock);
     for lost in found.unusable.into_iter().filter(|lost| locked || lost.is_unread) {
+        if lost.cube == 0 {
+            // Without it the root cube could be changed in part only.
+            return Err(JournalError::Cube { cube: 0, why: lost.why.to_owned() });
+        }
         let why = format!("the journal of cube {} cannot be used: {}", lost.cube, lost.why);
         lots.lose(lost.cube, &lost.lots, &why);
     }
@@ -146,6 +152,9 @@ fn open_cubes<D: WriteBlocks>(
     let mut latest = (0, 0);
     for mut own in found.usable {
         let failed = by_inode.get(&own.inode.0).copied().cloned().flatten();
+        if let Some(why) = failed.clone().filter(|_| own.cube == 0) {
+            return Err(JournalError::Cube { cube: 0, why });
+        }
         if own.journal.needs_replay && failed.is_none() {
             // Without the bit that keeps others out, others wrote since: what is left in the log must never come back.
             let from = own.journal.superblock.sequence;

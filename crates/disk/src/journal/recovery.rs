@@ -7,7 +7,7 @@ use std::ops::Range;
 use floe_blockdev::{Noting, Overlay, ReadBlocks, WriteBlocks};
 use floe_ext4::fs::{FileSystem, read_superblock};
 use floe_ext4::inode_table::{desc_place, read_groups_to};
-use floe_ext4::journal::{self, Journal, JournalEvent, Seen};
+use floe_ext4::journal::{self, CubeJournal, Journal, JournalEvent, Seen};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::{Compat, Incompat};
 use floe_format::native::is_locked;
@@ -77,6 +77,14 @@ pub(crate) fn find(
 /// [`JournalError::Absent`] and [`JournalError::Unsupported`]; [`JournalError::Damaged`] if any part of inode 8's log cannot be
 /// replayed (nothing of it is written then); [`JournalError::Io`], after which recovery can be begun again.
 pub fn recover<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> {
+    recover_despite(device, false)
+}
+
+/// The same; with `damage`, a further journal of the root cube that is damaged is told as that of a cube, and left alone.
+pub(super) fn recover_despite<D: WriteBlocks>(
+    device: &D,
+    damage: bool,
+) -> Result<Recovered, JournalError> {
     let (superblock, geometry) = read_superblock(device).map_err(JournalError::FileSystem)?;
     let geometry = &geometry;
     let mut journal = find(device, &superblock, geometry)?;
@@ -84,7 +92,7 @@ pub fn recover<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> {
     if is_locked(&superblock) {
         let fs = FileSystem::of(device, superblock, geometry.clone());
         let fs = fs.map_err(JournalError::FileSystem)?;
-        recover_cubes(device, &fs, &mut journal, &mut recovered)?;
+        recover_cubes(device, &fs, &mut journal, &mut recovered, damage)?;
     }
     let noting = Noting::new(device);
     let replay = journal::replay(&noting, geometry, &journal, None);
@@ -119,11 +127,15 @@ fn recover_cubes<D: WriteBlocks>(
     fs: &FileSystem,
     root: &mut Journal,
     recovered: &mut Recovered,
+    damage: bool,
 ) -> Result<(), JournalError> {
     let geometry = fs.geometry();
     let groups = fs.space.groups.descs();
     let found = journal::find_cubes(device, &fs.superblock, geometry, groups).whole();
     let found = found.map_err(JournalError::io("looking for the journals of cubes"))?;
+    if let Some(lost) = found.unusable.iter().find(|lost| lost.cube == 0 && !damage) {
+        return Err(JournalError::Cube { cube: 0, why: lost.why.to_owned() });
+    }
     let mut found = found.usable;
     let seen = |journal: &Journal| {
         let seen = journal::seen(device, geometry, journal, journal.superblock.sequence);
@@ -137,6 +149,9 @@ fn recover_cubes<D: WriteBlocks>(
     logs.extend(found.iter_mut().map(|own| &mut own.journal));
     let cuts = journal::cut_off(device, &mut logs);
     let cuts = cuts.map_err(JournalError::io("reading the journals of cubes"))?;
+    if !damage {
+        judge_root(device, geometry, root, &found)?;
+    }
     for cut in &cuts {
         let zeroes = vec![0; geometry.block_size as usize];
         let erased = device.write_at(cut.offset_bytes, &zeroes);
@@ -159,6 +174,31 @@ fn recover_cubes<D: WriteBlocks>(
         }
         let cube = RecoveredCube { cube: own.cube, inode: own.inode, seen: Some(seen), failed };
         recovered.cubes.push(cube);
+    }
+    Ok(())
+}
+
+/// `Err` if the root cube has several journals and one of them cannot be replayed. Nothing is written by then: the root cube is
+/// recovered as a whole.
+fn judge_root(
+    device: &dyn ReadBlocks,
+    geometry: &Geometry,
+    root: &Journal,
+    found: &[CubeJournal],
+) -> Result<(), JournalError> {
+    let mut logs: Vec<&Journal> =
+        found.iter().filter(|own| own.cube == 0).map(|own| &own.journal).collect();
+    if !logs.is_empty() {
+        logs.push(root);
+    }
+    for log in logs {
+        let staged = Overlay::new(Noting::new(device), geometry.block_size);
+        let pass = journal::replay_into(&staged, geometry, log, None);
+        staged.base().judge().map_err(JournalError::io("reading a journal of the root cube"))?;
+        if pass.failed {
+            let why = format!("{:?}; nothing was changed, floe repair may help", pass.events);
+            return Err(JournalError::Cube { cube: 0, why });
+        }
     }
     Ok(())
 }

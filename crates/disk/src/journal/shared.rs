@@ -28,6 +28,9 @@ pub(super) struct Lane {
     pub(super) log: Arc<Log>,
     pub(super) state: State,
     pub(super) company: Company,
+    /// Transactions of other logs of the root cube with changes that had read blocks of this one, and changed none: whoever waits
+    /// for this log waits for those, too.
+    pub(super) also: BTreeMap<usize, TransactionId>,
 }
 
 impl Lane {
@@ -39,7 +42,8 @@ impl Lane {
         state: State,
     ) -> Self {
         let (log, company) = (Arc::new(log), Company::default());
-        Self { cube, inode, orphan_block, gone: false, log, state, company }
+        let also = BTreeMap::new();
+        Self { cube, inode, orphan_block, gone: false, log, state, company, also }
     }
 }
 
@@ -84,6 +88,8 @@ pub(super) struct Flushes {
 pub(super) struct Shared {
     /// The logs; the first one is that of inode 8. None is ever taken away.
     pub(super) lanes: Vec<Lane>,
+    /// The root cube has more logs than that of inode 8.
+    pub(super) has_further: bool,
     pub(super) lots: Lots,
     /// In native file systems, the block with the superblock as operations left it: it is never logged (rule R1).
     pub(super) superblock: Option<Image>,
@@ -238,10 +244,34 @@ impl Shared {
         self.lots.lane_of(geo, block)
     }
 
-    /// The log of a cube; `None` if it has none of its own.
+    /// The log of a cube; `None` if it has none of its own. The root cube may have further ones.
     pub(super) fn lane_of_cube(&self, cube: u32) -> Option<usize> {
+        if cube == 0 {
+            return Some(0);
+        }
         let own = |lane: &Lane| lane.cube == cube && !lane.gone;
         self.lanes.iter().rposition(own)
+    }
+
+    /// The logs of the root cube.
+    pub(super) fn lanes_of_root(&self) -> impl Iterator<Item = usize> + '_ {
+        let of_root = |(_, lane): &(usize, &Lane)| lane.cube == 0 && !lane.gone;
+        self.lanes.iter().enumerate().filter(of_root).map(|(index, _)| index)
+    }
+
+    /// Takes up a log.
+    pub(super) fn add(&mut self, lane: Lane) {
+        self.has_further |= lane.cube == 0 && !self.lanes.is_empty();
+        self.lanes.push(lane);
+    }
+
+    /// The transactions that whoever waits for a log of the root cube waits for: its last one, and those in [`Lane::also`].
+    pub(super) fn goals_of(&self, lane: usize) -> Goals {
+        let also = self.lanes[lane].also.iter().map(|(other, id)| (*other, *id));
+        let lacks = |(other, id): &(usize, TransactionId)| self.lanes[*other].state.durable < *id;
+        let mut goals: Goals = also.filter(lacks).collect();
+        goals.push((lane, self.lanes[lane].state.last()));
+        goals
     }
 
     /// Divides a change among the logs.
@@ -263,8 +293,13 @@ impl Shared {
     }
 
     /// Lets a change join the running transactions of its logs, which depend on each other from now on. Returns one of them,
-    /// by which all become durable.
-    pub(super) fn join(&mut self, geo: &Geometry, shares: BTreeMap<usize, Share>) -> TransactionId {
+    /// by which all become durable. `read`: logs of blocks that it has read.
+    pub(super) fn join(
+        &mut self,
+        geo: &Geometry,
+        shares: BTreeMap<usize, Share>,
+        read: &BTreeSet<usize>,
+    ) -> TransactionId {
         let mut touched = BTreeSet::new();
         for (lane, share) in shares {
             self.note_moves(geo, &share.images);
@@ -280,7 +315,11 @@ impl Shared {
             self.lanes[lane].state.running.partners.extend(others);
         }
         let first = touched.first().copied().unwrap_or(0);
-        self.lanes[first].state.last()
+        let id = self.lanes[first].state.last();
+        for &lane in read.difference(&touched).filter(|_| !touched.is_empty()) {
+            self.lanes[lane].also.insert(first, id);
+        }
+        id
     }
 
     /// Notes lots whose records name another journal than that which logs them. They move when [`Lots::moves`] is dealt with.
@@ -328,7 +367,7 @@ impl Shared {
     }
 
     /// Ends logs. With each, those end whose running transactions share a change with its own: a part of that change can never
-    /// become durable, so the rest must not.
+    /// become durable, so the rest must not. With one log of the root cube all of it end: it is served as a whole, or not.
     pub(super) fn end_lanes(&mut self, lanes: impl IntoIterator<Item = usize>, why: &str) {
         let mut open: Vec<usize> = lanes.into_iter().collect();
         let mut ended = BTreeSet::new();
@@ -337,6 +376,9 @@ impl Shared {
                 let state = &mut self.lanes[lane].state;
                 state.failed.get_or_insert_with(|| why.to_owned());
                 open.extend(&state.running.partners);
+                if self.lanes[lane].cube == 0 {
+                    open.extend(self.lanes_of_root());
+                }
             }
         }
     }

@@ -14,7 +14,7 @@ use super::JournalError;
 use super::end::mark_backups;
 use super::log::{Barriers, Log};
 use super::open::behind;
-use super::recovery::{Recovered, find, recover, write_cube};
+use super::recovery::{Recovered, find, recover_despite, write_cube};
 
 /// Recovers all journals of a native file system as a mount does, moves the orphans of cubes to the list of the superblock
 /// (`s_last_orphan`), and takes the bit away that keeps others out. From then on only inode 8 counts, and a repair may change
@@ -26,9 +26,9 @@ use super::recovery::{Recovered, find, recover, write_cube};
 /// For an overlay: a crash while a device itself is changed here would leave orphans in both lists.
 ///
 /// # Errors
-/// As [`recover`], and [`JournalError::Cube`] for a journal that cannot be read: part of it may be written then.
+/// As [`recover`](super::recovery::recover), and [`JournalError::Cube`] for a journal that cannot be read: part of it may be written then.
 pub fn take_over<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> {
-    let mut recovered = recover(device)?;
+    let mut recovered = recover_despite(device, true)?;
     let mut fs = FileSystem::open(device).map_err(JournalError::FileSystem)?;
     let geometry = fs.geometry().clone();
     let found = find_cubes(device, &fs.superblock, &geometry, fs.space.groups.descs()).whole();

@@ -1,6 +1,6 @@
 //! One change of several blocks, whole or not at all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use floe_blockdev::WriteBlocks;
@@ -27,11 +27,14 @@ pub struct JournalTx<'j, D: WriteBlocks> {
     handle: Handle<'j>,
     changed: ChangedBlocks,
     freed: Vec<BlockRun>,
+    /// Logs of the root cube whose blocks it has read, where there are several.
+    read: BTreeSet<usize>,
 }
 
 impl<'j, D: WriteBlocks> JournalTx<'j, D> {
-    pub(super) const fn new(journal: &'j Journal<D>, handle: Handle<'j>) -> Self {
-        Self { journal, handle, changed: ChangedBlocks::new(), freed: Vec::new() }
+    pub(super) fn new(journal: &'j Journal<D>, handle: Handle<'j>) -> Self {
+        let (changed, freed, read) = (ChangedBlocks::new(), Vec::new(), BTreeSet::new());
+        Self { journal, handle, changed, freed, read }
     }
 
     /// Lets the changes join the running transaction, whose number comes back: what was freed may be used again when
@@ -58,7 +61,7 @@ impl<'j, D: WriteBlocks> JournalTx<'j, D> {
             };
             shares.iter().map(share_len).collect()
         })?;
-        let id = shared.join(geo, shares);
+        let id = shared.join(geo, shares, &self.read);
         shared.bury(&lent);
         if let Some(image) = superblock {
             shared.superblock = Some(image);
@@ -112,7 +115,7 @@ impl<'j, D: WriteBlocks> JournalTx<'j, D> {
     }
 
     /// The blocks that this handle owns, as one beside others.
-    pub fn owned(&self) -> std::collections::BTreeSet<BlockNr> {
+    pub fn owned(&self) -> BTreeSet<BlockNr> {
         self.handle.owned()
     }
 
@@ -152,7 +155,11 @@ impl<D: WriteBlocks> Staging for JournalTx<'_, D> {
             let shared = self.journal.lock();
             // Refused here, before anything is changed: an operation that could not join its transaction in the end would
             // leave whoever made it with changes that never happened.
-            self.judge_lane(&shared, block)?;
+            let lane = self.judge_lane(&shared, block)?;
+            // The superblock is not logged where there are several.
+            if block.0 > 0 && shared.lanes[lane].cube == 0 && shared.has_further {
+                self.read.insert(lane);
+            }
             if let Some(image) = shared.newest(&self.journal.geometry, block) {
                 return Ok(Arc::clone(image));
             }

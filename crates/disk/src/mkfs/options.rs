@@ -61,6 +61,14 @@ pub struct Options {
     pub(super) extended: Extended,
 }
 
+/// Most journals of a native file system.
+const MOST_JOURNALS: u32 = 16;
+
+/// `-E journals=`.
+fn journals(count: u32) -> Result<u32, String> {
+    if (1..=MOST_JOURNALS).contains(&count) { Ok(count) } else { Err("journals: 1 to 16".into()) }
+}
+
 /// Values of `-E`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Extended {
@@ -82,6 +90,7 @@ pub(super) struct Extended {
     offset_bytes: u64,
     pub(super) lot_bytes: Option<u64>,
     pub(super) region_bytes: Option<u64>,
+    pub(super) journals: Option<u32>,
 }
 
 impl Options {
@@ -109,6 +118,11 @@ impl Options {
     /// Offset of the file system on the device, in bytes (`-E offset=`).
     pub fn offset_bytes(&self) -> u64 {
         self.extended.offset_bytes
+    }
+
+    /// Journals of a native file system (`-E journals=`), whose further ones are made in the file system as it is planned here.
+    pub fn journals(&self) -> u32 {
+        self.extended.journals.unwrap_or(1)
     }
 
     /// Bytes of a block, if given.
@@ -276,6 +290,7 @@ impl Options {
                 "test_fs" => extended.test_fs = true,
                 "lot_size" => extended.lot_bytes = Some(bytes()?),
                 "region_size" => extended.region_bytes = Some(bytes()?),
+                "journals" => extended.journals = Some(journals(number()?)?),
                 "offset" => extended.offset_bytes = bytes()?,
                 // Hints that Floe's writer does not need: it always zeroes, and skips holes.
                 "lazy_journal_init" | "assume_storage_prezeroed" | "no_copy_xattrs" => {}

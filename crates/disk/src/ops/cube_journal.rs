@@ -24,20 +24,38 @@ impl Op<'_> {
         if blocks == 0 {
             return Ok(OwnJournal::default());
         }
+        let lot = self.volume.fs.space.lots_of(cube).first().copied().ok_or(DAMAGED)?;
+        let (own, last) = self.make_log(home, &journal_name(cube), lot, blocks)?;
+        let inode = InodeNr(own.inode);
+        self.volume.fs.space.note_journal(cube, inode, blocks);
+        self.volume.fs.space.record_journal(&mut self.tx, cube, last)?;
+        let mut orphans = self.volume.orphans.copy();
+        self.read_orphans_of_cube(&mut orphans, cube, inode)?;
+        self.volume.orphans.replace(orphans);
+        Ok(own)
+    }
+
+    /// Makes the file of a journal in a lot, with a block for orphans at its end, which comes back.
+    pub(super) fn make_log(
+        &mut self,
+        home: InodeNr,
+        name: &[u8],
+        lot: u32,
+        blocks: u32,
+    ) -> Result<(OwnJournal, BlockNr), OpError> {
         let space = &mut self.volume.fs.space;
-        let first = space.lots_of(cube).first().copied().ok_or(DAMAGED)?;
-        let group = space.first_group(first);
+        let group = space.first_group(lot);
         let number = space.inode_in(&mut self.tx, group)?;
         let reserved = Reserved { inode: number, generation: self.volume.draw() };
         let mut home = self.directory(home)?;
-        let (name, new) = (journal_name(cube), NewInode::regular(0o600));
-        let mut file = self.new_inode(&home, Some(&name), &new, Some(reserved))?;
+        let new = NewInode::regular(0o600);
+        let mut file = self.new_inode(&home, Some(name), &new, Some(reserved))?;
         file.set_flags(InodeFlags::IMMUTABLE, true);
         let places = self.map_journal(&mut file, u64::from(blocks) + 1)?;
         let size = self.volume.geometry().block_size;
         file.set_size_bytes((u64::from(blocks) + 1) * u64::from(size));
         self.put(&mut file)?;
-        self.add_name(&mut home, &name, &file)?;
+        self.add_name(&mut home, name, &file)?;
         let uuid = std::array::from_fn(|_| (self.volume.draw() & 0xff) as u8);
         // At random, so that nothing that lay there before passes for a transaction.
         let sequence = self.volume.draw() & 0x3fff_ffff | 1;
@@ -49,12 +67,7 @@ impl Op<'_> {
         place.get_mut(..1024).ok_or(DAMAGED)?.copy_from_slice(&empty.superblock());
         let seed = self.volume.fs.seed().map(|seed| file.seed(seed));
         encode_clean(self.tx.zeroed(last)?, seed, last);
-        self.volume.fs.space.note_journal(cube, file.number, blocks);
-        self.volume.fs.space.record_journal(&mut self.tx, cube, last)?;
-        let mut orphans = self.volume.orphans.copy();
-        self.read_orphans_of_cube(&mut orphans, cube, file.number)?;
-        self.volume.orphans.replace(orphans);
-        Ok(OwnJournal { inode: file.number.0, blocks, uuid })
+        Ok((OwnJournal { inode: file.number.0, blocks, uuid }, last))
     }
 
     /// Maps blocks of a journal's file; returns the first one and the last one.
@@ -75,9 +88,7 @@ impl Op<'_> {
             let lot_of = |at: u64| geo.group_of(BlockNr(at)).map(|group| group.0 / lot_groups);
             let lots = [run.start.0, run.end().0 - 1].map(lot_of);
             if lots != [Some(group.0 / lot_groups); 2] {
-                return Err(OpError::Invalid(
-                    "the journal of a cube is longer than one lot has room",
-                ));
+                return Err(OpError::Invalid("a journal is longer than its lot has room"));
             }
             self.map_run(file, LogicalBlock(done), run, false)?;
             done += run.len_blocks;

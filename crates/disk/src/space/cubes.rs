@@ -12,6 +12,7 @@ use floe_format::native::lot::{self, LotRecord};
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
 use super::Pool;
+use super::logs::SHARE_OF_JOURNAL;
 
 /// Bytes of a unit of `i_blocks`.
 const SECTOR_BYTES: u64 = 512;
@@ -53,9 +54,6 @@ enum Before {
     /// The journal of a cube.
     Journal(u32, Option<(InodeNr, u32)>),
 }
-
-/// Part of a journal that an operation may change.
-const SHARE_OF_JOURNAL: usize = 5;
 
 impl Cubes {
     pub(super) const fn mark(&self) -> usize {
@@ -179,24 +177,16 @@ impl Pool {
         self.cubes.journals.iter().map(|(cube, (inode, _))| (*cube, *inode)).collect()
     }
 
-    /// Whether changes of these blocks fit into the journals of the cubes that they belong to, with as much room again if
-    /// `twice`.
-    pub(crate) fn fits_journals(&self, blocks: impl Iterator<Item = BlockNr>, twice: bool) -> bool {
-        if self.cubes.journals.is_empty() {
-            return true;
-        }
-        let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-        for group in blocks.filter_map(|block| self.groups.geometry().group_of(block)) {
-            *counts.entry(self.cube_of_group(group)).or_default() += 1;
-        }
-        counts.into_iter().all(|(cube, count)| {
-            let most = self.share_of_journal(cube);
-            count <= if twice { most / 2 } else { most }
-        })
+    /// Whether a cube has a journal of its own.
+    pub(super) fn has_journals(&self) -> bool {
+        !self.cubes.journals.is_empty()
     }
 
-    /// Blocks that a change may take of the journal of a cube.
+    /// Blocks that a change may take of the journal of a cube; of the root cube, the shortest one.
     pub(crate) fn share_of_journal(&self, cube: u32) -> usize {
+        if cube == 0 {
+            return self.regions.logs.least_share();
+        }
         let own = self.cubes.journals.get(&cube);
         own.map_or(usize::MAX, |(_, blocks)| *blocks as usize / SHARE_OF_JOURNAL)
     }
@@ -365,10 +355,7 @@ impl Pool {
     /// Lets a lot belong to a cube. Its records and their backups are written anew when the file system is sealed.
     pub(crate) fn give_lot(&mut self, tx: &mut dyn Tx, lot: u32, cube: u32) -> Result<(), Refusal> {
         let first = self.first_group(lot);
-        match self.region(tx, first)? {
-            Some((_, region)) => drop(self.open_lot(tx, lot, region)?),
-            None => self.open_without_region(lot),
-        }
+        self.open_for_record(tx, lot)?;
         let count = self.groups.geometry().group_count;
         let journal_inode = self.journal_of(cube).map_or(0, |inode| inode.0);
         let orphan_block = self.recorded_orphans(tx, cube)?;

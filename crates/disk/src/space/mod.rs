@@ -5,6 +5,7 @@ mod cubes;
 mod grown;
 mod held;
 mod inodes;
+mod logs;
 mod nodes;
 mod region;
 mod rext3;
@@ -233,16 +234,6 @@ impl Pool {
             Err(refusal) => return Err(refusal),
         }
         Ok(())
-    }
-
-    /// All groups in the order of a search: those behind `home`, then those before it; in a native file system those of
-    /// its lot first. Those of another cube are the caller's to pass over. Most searches end with the first one.
-    fn search_order(&self, home: GroupNr, count: u32) -> impl Iterator<Item = GroupNr> + use<> {
-        let lot = self.regions.groups_of(home, count);
-        let outside = lot.clone();
-        let own = (home.0..lot.end).chain(lot.start..home.0);
-        let others = (home.0..count).chain(0..home.0).filter(move |at| !outside.contains(at));
-        own.chain(others).map(GroupNr)
     }
 
     /// The bitmap of a group, with what is held back marked as used.

@@ -20,6 +20,7 @@ use floe_format::native::lot::LotRecord;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr, LogicalBlock};
 use std::ops::Range;
 
+use super::logs::Logs;
 use super::nodes::{self, Divided};
 use super::{Pool, mark};
 
@@ -48,6 +49,7 @@ pub(super) struct Regions {
     order: Vec<u32>,
     /// Lots whose regions had no free block when one was sought last, since something was freed.
     pub(super) full: BTreeSet<u32>,
+    pub(super) logs: Logs,
 }
 
 impl Regions {
@@ -204,7 +206,7 @@ impl Pool {
         let Some(lot) = self.regions.lot_of(home) else { return Ok(None) };
         let (lots, per_lot, cube) =
             (self.lots(), self.regions.lot_groups, self.cube_of_group(home));
-        for lot in (lot..lots.end).chain(0..lot) {
+        for lot in self.regions.logs.in_order((lot..lots.end).chain(0..lot)) {
             let first = GroupNr(lot * per_lot);
             if self.regions.full.contains(&lot) || self.cube_of_group(first) != cube {
                 continue;

@@ -36,7 +36,10 @@ pub(super) fn use_lots(
         let subs = cubes::sub_superblocks(optional, superblock, &geo, &descs);
         space.use_cubes(owners, Identity::is_coupled(superblock));
         for own in find_cubes(optional, superblock, &geo, &descs).usable {
-            space.note_journal(own.cube, own.inode, own.journal.blocks);
+            match own.cube {
+                0 => space.note_logs(&own.lots, own.inode, own.journal.blocks),
+                cube => space.note_journal(cube, own.inode, own.journal.blocks),
+            }
         }
         for (cube, sub) in subs {
             space.limit_cube(cube, sub.policies.limit_blocks);

@@ -17,6 +17,7 @@ mod journal_writes;
 mod native;
 mod operations;
 mod rext3;
+mod several_journals;
 mod sources;
 mod stock;
 mod traced;

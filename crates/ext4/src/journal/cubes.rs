@@ -16,7 +16,6 @@ use floe_format::ext::jbd2::{
 };
 use floe_format::ext::orphan_file::{MAGIC, OrphanBlock};
 use floe_format::ext::superblock::Superblock;
-use floe_format::native::commit::{self, Dependency};
 use floe_format::native::cube::FEWEST_JOURNAL_BLOCKS;
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::{LotRecord, lot_groups};
@@ -26,6 +25,7 @@ use super::event::JournalPlace;
 use super::locate::Journal;
 use super::log::is_after;
 use super::recover::{Pass, replay_into};
+use super::stable::committed;
 use crate::inode_table::{desc_place, read_inode};
 use crate::map::runs::BlockMap;
 use crate::tx::read_block;
@@ -374,50 +374,6 @@ fn judge_superblock(
     Ok(superblock)
 }
 
-/// A committed transaction in a log.
-struct Committed {
-    sequence: u32,
-    /// Its first block.
-    start: u32,
-    dependencies: Vec<Dependency>,
-}
-
-/// The transactions that a log holds as a whole. Where replay would find damage, the list ends.
-fn committed(device: &dyn ReadBlocks, journal: &Journal) -> io::Result<Vec<Committed>> {
-    let superblock = &journal.superblock;
-    let ring = journal.ring().filter(|ring| ring.contains(superblock.start));
-    let Some(ring) = ring.filter(|_| journal.needs_replay) else { return Ok(Vec::new()) };
-    let format = superblock.format();
-    let (mut all, mut block) = (Vec::new(), vec![0; journal.block_size as usize]);
-    let (mut at, mut start) = (superblock.start, superblock.start);
-    let mut sequence = superblock.sequence;
-    let mut budget = ring.len_blocks();
-    while budget > 0 {
-        let offset = journal.offset_bytes(at).ok_or(io::ErrorKind::UnexpectedEof)?;
-        device.read_at(offset, &mut block)?;
-        let Some(header) = jbd2::header(&block).filter(|header| header.sequence == sequence) else {
-            break;
-        };
-        let mut len = 1;
-        match header.blocktype {
-            jbd2::DESCRIPTOR_BLOCK if format.tail_ok(&block) => {
-                len += u32::try_from(format.tags(&block).count()).unwrap_or(u32::MAX - 1);
-            }
-            jbd2::REVOKE_BLOCK if format.tail_ok(&block) => {}
-            jbd2::COMMIT_BLOCK if format.commit_ok(&block) => {
-                let dependencies = commit::of(&block);
-                all.push(Committed { sequence, start, dependencies });
-                sequence = sequence.wrapping_add(1);
-                start = ring.advance(at, 1);
-            }
-            _ => break,
-        }
-        at = ring.advance(at, len);
-        budget = budget.saturating_sub(len);
-    }
-    Ok(all)
-}
-
 /// Replays the journal of a cube into an overlay, as [`replay_into`]; of a damaged log the transactions before the damage, behind
 /// which the log counts as empty. Says by [`Pass::failed`] that it is damaged.
 pub fn replay_sound<D: ReadBlocks>(
@@ -437,60 +393,4 @@ pub fn replay_sound<D: ReadBlocks>(
     journal.cut = Some(cut.unwrap_or(end));
     let before = replay_into(overlay, geo, journal, None);
     Pass { events: whole.events, failed: true, ..before }
-}
-
-/// Where a log is cut off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// Which of the journals.
-    pub index: usize,
-    /// Byte of the device at which the first transaction that is dropped begins. Once this block is overwritten, nobody
-    /// replays it.
-    pub offset_bytes: u64,
-}
-
-/// Finds what counts in the logs of one file system: sets [`Journal::cut`] where transactions are dropped because others are
-/// missing. A journal that is not among them misses nothing: it is gone, or damaged as a whole.
-///
-/// # Errors
-/// The device's error.
-pub fn cut_off(device: &dyn ReadBlocks, journals: &mut [&mut Journal]) -> io::Result<Vec<Cut>> {
-    let inode = |journal: &Journal| match journal.place {
-        JournalPlace::Inode(inode) | JournalPlace::InodeBackup(inode) => inode.0,
-        JournalPlace::External => 0,
-    };
-    let indexes: BTreeMap<u32, usize> =
-        journals.iter().enumerate().map(|(index, journal)| (inode(journal), index)).collect();
-    let mut logs = Vec::new();
-    for journal in &*journals {
-        logs.push(committed(device, journal)?);
-    }
-    let mut kept: Vec<usize> = logs.iter().map(Vec::len).collect();
-    let is_there = |kept: &[usize], dependency: &Dependency| {
-        let Some(&other) = indexes.get(&dependency.journal_inode) else { return true };
-        // Home already, and its place in the log was given up.
-        is_after(journals[other].superblock.sequence, dependency.sequence)
-            || logs[other][..kept[other]].iter().any(|one| one.sequence == dependency.sequence)
-    };
-    loop {
-        let before = kept.clone();
-        for (index, log) in logs.iter().enumerate() {
-            let whole =
-                |one: &Committed| one.dependencies.iter().all(|other| is_there(&kept, other));
-            let first = log[..kept[index]].iter().position(|one| !whole(one));
-            kept[index] = first.unwrap_or(kept[index]);
-        }
-        if kept == before {
-            break;
-        }
-    }
-    let mut cuts = Vec::new();
-    for (index, journal) in journals.iter_mut().enumerate() {
-        let Some(dropped) = logs[index].get(kept[index]) else { continue };
-        journal.cut = Some(dropped.sequence);
-        let offset_bytes = journal.offset_bytes(dropped.start);
-        let offset_bytes = offset_bytes.ok_or(io::ErrorKind::UnexpectedEof)?;
-        cuts.push(Cut { index, offset_bytes });
-    }
-    Ok(cuts)
 }

@@ -20,10 +20,11 @@ mod log;
 mod orphans;
 mod recover;
 mod seen;
+mod stable;
 
 pub use cubes::{
-    CubeFile, CubeJournal, CubeJournals, Cut, Unusable, cut_off, find_cube, find_cubes,
-    follow_chain, orphans_in, replay_sound,
+    CubeFile, CubeJournal, CubeJournals, Unusable, find_cube, find_cubes, follow_chain, orphans_in,
+    replay_sound,
 };
 pub use event::{
     InodeFault, JournalEvent, JournalPlace, LogBounds, OrphanFault, RecoveryFault, SuperblockFault,
@@ -34,3 +35,4 @@ pub use log::{Ring, is_after};
 pub use orphans::{find_orphans, next_orphan};
 pub use recover::{Pass, Replay, replay, replay_into, replay_onto};
 pub use seen::{Seen, seen};
+pub use stable::{Cut, cut_off};

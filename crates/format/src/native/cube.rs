@@ -248,6 +248,11 @@ pub fn journal_name(cube: u32) -> Vec<u8> {
     format!("journal.{cube}").into_bytes()
 }
 
+/// Name in `/.cubes` of a further journal of the root cube.
+pub fn further_journal_name(number: u32) -> Vec<u8> {
+    format!("journal.0.{number}").into_bytes()
+}
+
 impl SubSuperblock {
     /// The logical blocks of `/.cubes/super` that hold the two copies of a cube's sub-superblock.
     pub const fn places(cube: u32) -> [u64; 2] {

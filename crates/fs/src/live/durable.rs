@@ -7,7 +7,7 @@ use floe_blockdev::WriteBlocks;
 use floe_disk::journal::{Finished, Journal, JournalError};
 use floe_disk::space::Epoch;
 use floe_disk::volume::Volume;
-use floe_format::InodeNr;
+use floe_format::{BlockNr, InodeNr};
 
 use super::{Live, Work};
 use crate::FsError;
@@ -106,9 +106,13 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     fn make_inode_durable(&self, inode: InodeNr, threads: usize) -> Result<(), FsError> {
         self.faults.judge()?;
         let cube = self.work().volume.cube_of(inode);
-        let done = self.wait(|journal| journal.commit_cube_for(cube, threads));
+        let block = self.log_and_block(inode).map(|(_, block)| block);
+        let done = self.wait(|journal| match block {
+            Some(block) => journal.commit_inode_for(cube, block, threads),
+            None => journal.commit_cube_for(cube, threads),
+        });
         if let Disk::Journaled(journal) = self.disk {
-            journal.relieve(cube);
+            journal.relieve(cube, block);
         }
         let ended = self.fail_ended_cubes();
         match done {
@@ -117,6 +121,17 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
             }
             done => done.map_err(|error| self.end(&error)),
         }
+    }
+
+    /// Where the root cube has several journals and the inode is one of it: its journal, and its block in the table, by which that
+    /// is found.
+    pub(super) fn log_and_block(&self, inode: InodeNr) -> Option<(usize, BlockNr)> {
+        let Disk::Journaled(journal) = self.disk else { return None };
+        if !journal.has_several() {
+            return None;
+        }
+        let block = self.image.table_block(inode)?;
+        Some((journal.log_of(self.gates.of_inode(inode), block)?, block))
     }
 
     /// Says, once for each cube, that its journal has ended, and changes with it: all else is durable.

@@ -110,6 +110,10 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
         self.sync_for(inode, threads)
     }
 
+    fn log_of(&self, inode: InodeNr) -> usize {
+        self.log_and_block(inode).map_or(0, |(log, _)| log)
+    }
+
     fn write_ahead(&self, deeds: &[Deed<'_>]) -> Vec<DataWrite> {
         let writes = self.plan_ahead(deeds);
         let write = |(at, bytes): &DataWrite| self.disk.write_at(*at, bytes).is_ok();

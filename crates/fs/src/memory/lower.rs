@@ -88,6 +88,11 @@ pub trait Lower: Store {
         self.sync_inode(inode)
     }
 
+    /// The journal that an inode becomes durable with, where its cube has several: fsyncs of one are made together.
+    fn log_of(&self, _inode: InodeNr) -> usize {
+        0
+    }
+
     /// Writes content of changes to its place before [`Lower::make`] makes them, as far as that can be done while others change
     /// other cubes. No other change of this cube is made before those are.
     fn write_ahead(&self, _deeds: &[Deed<'_>]) -> Vec<DataWrite> {

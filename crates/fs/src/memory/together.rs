@@ -7,7 +7,7 @@
 use std::mem::take;
 
 use floe_format::InodeNr;
-use floe_sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use floe_sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::MemFs;
 use super::lower::Lower;
@@ -16,9 +16,19 @@ use crate::FsError;
 /// Files of which more waits are written by their own threads, so that nobody waits for the content of others.
 const MOST_PAGES: u64 = 16;
 
-/// The fsyncs of a cube.
+/// Further journals of a cube whose fsyncs are told apart; those of more are made together.
+const MOST_FURTHER: usize = 15;
+
+/// The fsyncs of a cube, by the journal that makes them durable. Few have more than one.
 #[derive(Debug, Default)]
-pub(crate) struct Fsyncs(Mutex<Gathering>);
+pub(crate) struct Fsyncs {
+    first: Gatherings,
+    further: OnceLock<Box<[Gatherings; MOST_FURTHER]>>,
+}
+
+/// Those of one journal.
+#[derive(Debug, Default)]
+struct Gatherings(Mutex<Gathering>);
 
 #[derive(Debug, Default)]
 struct Gathering {
@@ -61,6 +71,16 @@ impl Wish {
 }
 
 impl Fsyncs {
+    /// Those that this journal makes durable.
+    fn of(&self, log: usize) -> &Gatherings {
+        match log.checked_sub(1) {
+            None => &self.first,
+            Some(further) => &self.further.get_or_init(Box::default)[further % MOST_FURTHER],
+        }
+    }
+}
+
+impl Gatherings {
     fn lock(&self) -> MutexGuard<'_, Gathering> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,7 +101,7 @@ impl Fsyncs {
 
 /// The one who leads. Dropped before the end, it lets all whom it took along try on their own.
 struct Leading<'f> {
-    fsyncs: &'f Fsyncs,
+    fsyncs: &'f Gatherings,
     takes: bool,
     taken: Vec<Arc<Wish>>,
 }
@@ -122,7 +142,8 @@ impl<L: Lower> MemFs<L> {
         if dirty_pages > MOST_PAGES {
             return self.sync_alone(cube, inode);
         }
-        let mut leading = match self.queues.of(cube).fsyncs.join(inode) {
+        let log = self.lower.log_of(inode);
+        let mut leading = match self.queues.of(cube).fsyncs.of(log).join(inode) {
             Ok(leading) => leading,
             Err(wish) => {
                 floe_sync::before_waiting();
@@ -157,7 +178,7 @@ mod tests {
 
     #[test]
     fn whoever_comes_while_one_leads_is_taken_along_or_tries_alone() {
-        let fsyncs = Fsyncs::default();
+        let fsyncs = Gatherings::default();
         let join = |number| fsyncs.join(InodeNr(number));
         let led = |number| join(number).err().expect("somebody leads");
         let mut first = join(12).expect("the first one leads");

@@ -24,6 +24,7 @@ mod faults;
 mod journals;
 mod modes;
 mod policies;
+mod several;
 mod states;
 mod struck;
 mod waiting;

@@ -25,6 +25,9 @@ use crate::stage::{MODE_PRIVATE, Stage};
 const MOST_ABOVE: usize = MOST_PATH_BYTES / 2;
 
 pub(super) fn apply(stage: &mut Stage<'_>, cube: u32, edit: CubeEdit) -> Result<(), Failure> {
+    if cube == 0 {
+        return mend_journals_of_root(stage);
+    }
     let map = stage.evidence.volume.cubes.clone();
     let map = map.ok_or(Failure::NotNow("nothing is known of cubes"))?;
     match edit {
@@ -47,13 +50,7 @@ fn mend_journal(stage: &mut Stage<'_>, map: &CubeMap, cube: u32) -> Result<(), F
     let (superblock, geometry) = (stage.superblock().clone(), volume.geometry.clone());
     let found = find_cubes(stage.overlay, &superblock, &geometry, &volume.groups);
     if let Some(own) = found.usable.iter().find(|own| own.cube == cube) {
-        let mut bytes = stage.read_block(own.orphan_block)?;
-        if super::orphans::are_orphans_sound(stage, own, &bytes) {
-            return keep_own_orphans(stage, own);
-        }
-        stage.note(format!("the list of orphans of cube {cube} was emptied"));
-        encode_clean(&mut bytes, own.seed, own.orphan_block);
-        return stage.write_block(own.orphan_block, &bytes);
+        return mend_orphans(stage, own);
     }
     let lost = found.unusable.into_iter().filter(|lost| lost.cube == cube && !lost.is_unread);
     let sub = map.current(cube).ok_or(Failure::NotNow("neither copy is good"))?;
@@ -64,9 +61,39 @@ fn mend_journal(stage: &mut Stage<'_>, map: &CubeMap, cube: u32) -> Result<(), F
             put(stage, &SubSuperblock { journal: OwnJournal::default(), ..sub.clone() })?;
             continue;
         };
-        make_empty(stage, &file, &sub)?;
+        make_empty(stage, &file, (InodeNr(sub.journal.inode), sub.journal.uuid))?;
     }
     Ok(())
+}
+
+/// The same for further journals of the root cube; without a file inode 8 logs the lots from now on.
+fn mend_journals_of_root(stage: &mut Stage<'_>) -> Result<(), Failure> {
+    let volume = &stage.evidence.volume;
+    let (superblock, geometry) = (stage.superblock().clone(), volume.geometry.clone());
+    let found = find_cubes(stage.overlay, &superblock, &geometry, &volume.groups);
+    for own in found.usable.iter().filter(|own| own.cube == 0) {
+        mend_orphans(stage, own)?;
+    }
+    for lost in found.unusable.into_iter().filter(|lost| lost.cube == 0 && !lost.is_unread) {
+        let Some(file) = lost.file else {
+            stage.note(format!("lots of journal {} are logged by inode 8 now", lost.inode));
+            forget_journal(stage, &lost.lots);
+            continue;
+        };
+        make_empty(stage, &file, (lost.inode, superblock.uuid))?;
+    }
+    Ok(())
+}
+
+/// Takes entries of other cubes out of the list of a journal's orphans; a damaged list becomes an empty one.
+fn mend_orphans(stage: &mut Stage<'_>, own: &CubeJournal) -> Result<(), Failure> {
+    let mut bytes = stage.read_block(own.orphan_block)?;
+    if super::orphans::are_orphans_sound(stage, own, &bytes) {
+        return keep_own_orphans(stage, own);
+    }
+    stage.note(format!("the list of orphans of cube {} was emptied", own.cube));
+    encode_clean(&mut bytes, own.seed, own.orphan_block);
+    stage.write_block(own.orphan_block, &bytes)
 }
 
 /// Takes the journal out of the records of lots.
@@ -82,8 +109,12 @@ fn forget_journal(stage: &mut Stage<'_>, lots: &[u32]) {
 
 /// Writes an empty journal, and an empty list of orphans behind it. Nothing that lies in the log may pass for a transaction, so
 /// its blocks become zeroes.
-fn make_empty(stage: &Stage<'_>, file: &CubeFile, sub: &SubSuperblock) -> Result<(), Failure> {
-    let image = stage.read_inode(InodeNr(sub.journal.inode))?;
+fn make_empty(
+    stage: &Stage<'_>,
+    file: &CubeFile,
+    (inode, uuid): (InodeNr, [u8; 16]),
+) -> Result<(), Failure> {
+    let image = stage.read_inode(inode)?;
     let map = FileMap::load(stage, &image);
     let mut bytes = vec![0; stage.block_size()];
     for logical in 1..u64::from(file.blocks) {
@@ -94,7 +125,7 @@ fn make_empty(stage: &Stage<'_>, file: &CubeFile, sub: &SubSuperblock) -> Result
         block_size: stage.geometry.block_size,
         size: JournalSize { blocks: file.blocks, fast_commit_blocks: 0 },
         sequence: u32::from_le_bytes([stage.random[0], stage.random[1], stage.random[2], 1]),
-        uuid: Some(sub.journal.uuid),
+        uuid: Some(uuid),
     };
     bytes[..1024].copy_from_slice(&empty.superblock());
     stage.write_block(file.first, &bytes)?;

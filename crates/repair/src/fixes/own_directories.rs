@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use floe_check::Problem;
 use floe_check::checks::group::reservations::{OwnFiles, is_own_directory, reservations_in};
+use floe_ext4::journal::find_cubes;
 use floe_format::ext::dirent::DirCursor;
 use floe_format::ext::inode::{FileType, InodeFlags};
-use floe_format::native::cube::{FENCE_NAME, SUPER_NAME, journal_name};
+use floe_format::native::cube::{FENCE_NAME, SUPER_NAME, further_journal_name, journal_name};
 use floe_format::native::identity::{HOME_NAME, Identity, ROOT_CUBE_NAME};
 use floe_format::{InodeNr, LogicalBlock};
 
@@ -132,6 +133,12 @@ fn name_files(
         let subs = cubes.numbers().into_iter().filter_map(|cube| cubes.current(cube));
         files.extend(subs.map(|sub| (journal_name(sub.cube), InodeNr(sub.journal.inode))));
     }
+    for (name, inode) in further_journals(stage) {
+        if !own.in_home.contains_key(&name) {
+            names::point(stage, home, &name, inode)?;
+            leave_lost_found(stage, inode)?;
+        }
+    }
     for (name, inode) in files {
         if !own.in_home.contains_key(&name) && stage.evidence.volume.is_own_file(inode) {
             names::point(stage, home, &name, inode)?;
@@ -139,6 +146,14 @@ fn name_files(
         }
     }
     Ok(())
+}
+
+/// Further journals of the root cube, whose names count from 1 on.
+fn further_journals(stage: &Stage<'_>) -> Vec<(Vec<u8>, InodeNr)> {
+    let volume = &stage.evidence.volume;
+    let found = find_cubes(stage.overlay, &volume.superblock, &volume.geometry, &volume.groups);
+    let further = found.usable.into_iter().filter(|own| own.cube == 0);
+    (1..).zip(further).map(|(number, own)| (further_journal_name(number), own.inode)).collect()
 }
 
 /// Removes the names that an earlier repair gave an inode in lost+found.

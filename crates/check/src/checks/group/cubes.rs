@@ -17,9 +17,10 @@ use crate::volume::cubes::CubeMap;
 
 /// Checks all cubes, or one.
 pub(super) fn check(volume: &Volume<'_>, only: Option<u32>, found: &mut Findings) {
+    // The root cube may have several journals without there being another cube.
+    journals(volume, only, found);
     let Some(cubes) = &volume.cubes else { return };
     let files = volume.files();
-    journals(volume, only, found);
     let owned = cubes.numbers();
     let Some(all) = cubes.copies() else {
         // Another check reports the damage of the file; without it nothing is known of its cubes.

@@ -16,6 +16,9 @@ impl Options {
         if fs_type != FsType::Native {
             let has_region = fs_type == FsType::Rext3;
             let bad = |what: &'static str| Err(PlanError::Parameter(what));
+            if self.journals() > 1 {
+                return bad("journals needs -t native");
+            }
             return match (lot_bytes, region_bytes) {
                 (Some(_), _) => bad("lot_size needs -t native"),
                 (None, Some(_)) if !has_region => bad("region_size needs -t native or -t rext3"),

@@ -18,7 +18,7 @@ use floe_repair::{RepairOptions, repair};
 use super::edit;
 use super::struck::{BLOCK, Tenants, find, laid_out, load, make, read, used, write};
 
-fn journals(device: &dyn ReadBlocks) -> CubeJournals {
+pub(super) fn journals(device: &dyn ReadBlocks) -> CubeJournals {
     let layout = Layout::open(device).unwrap();
     let descs = layout.space.groups().descs();
     find_cubes(device, &layout.superblock, layout.geometry(), descs)
@@ -28,18 +28,18 @@ fn of_a(device: &dyn ReadBlocks) -> CubeJournal {
     journals(device).usable.into_iter().find(|own| own.cube == 1).unwrap()
 }
 
-fn damage(device: &dyn ReadBlocks) -> Vec<Problem> {
+pub(super) fn damage(device: &dyn ReadBlocks) -> Vec<Problem> {
     let mut all = check(device, &CheckOptions::default()).unwrap().found;
     all.retain(|problem| problem.row().weight > Weight::Remark);
     all
 }
 
-fn ids(found: &[Problem]) -> Vec<&'static str> {
+pub(super) fn ids(found: &[Problem]) -> Vec<&'static str> {
     found.iter().map(|problem| problem.row().id).collect()
 }
 
 /// Repairs all, after which nothing is left.
-fn repaired(device: &MemDevice) {
+pub(super) fn repaired(device: &MemDevice) {
     let seen = Seen::of(device);
     let planned = repair(device, &RepairOptions::default(), &mut Yes).unwrap();
     assert!(planned.left.is_empty(), "{:?}", planned.left);
@@ -90,7 +90,7 @@ fn crashed() -> MemDevice {
 }
 
 /// The blocks of a log with descriptors of transactions, in their order.
-fn descriptors(device: &dyn ReadBlocks, own: &CubeJournal) -> Vec<u64> {
+pub(super) fn descriptors(device: &dyn ReadBlocks, own: &CubeJournal) -> Vec<u64> {
     let mut block = vec![0; BLOCK as usize];
     let mut all: Vec<(u32, u64)> = Vec::new();
     for at in 1..own.journal.blocks {

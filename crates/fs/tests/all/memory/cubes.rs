@@ -25,6 +25,23 @@ pub(crate) fn with_cubes() -> &'static [u8] {
     BASE.get_or_init(|| with_cubes_on(native(20 << 20, "lot_size=4m", "256")))
 }
 
+/// Five lots of 4 MiB, dealt to 2 or 4 journals.
+pub(crate) fn with_journals(count: u32) -> &'static [u8] {
+    static BASES: [OnceLock<Vec<u8>>; 2] = [const { OnceLock::new() }; 2];
+    BASES[usize::from(count > 2)].get_or_init(|| {
+        let device = MemDevice::new(native(20 << 20, "lot_size=4m", "400"));
+        let (disk, volume) = Disk::open(&device).unwrap();
+        {
+            let files = disk.files().unwrap();
+            let live = Live::new(&disk, &files, volume, NOW).unwrap();
+            live.make_journals(&Caller::system(NOW), count).unwrap();
+            live.finish(NOW).unwrap();
+        }
+        disk.close().unwrap();
+        device.to_vec()
+    })
+}
+
 /// A native file system with the cubes `a` and `b`, which have a journal of 64 blocks.
 pub(crate) fn with_cubes_on(native: Vec<u8>) -> Vec<u8> {
     let device = MemDevice::new(native);

@@ -22,6 +22,7 @@ mod passing;
 mod patterns;
 mod read_errors;
 
+pub(crate) use cubes::with_journals;
 use std::collections::BTreeSet;
 
 use floe_blockdev::MemDevice;

@@ -16,14 +16,18 @@ use floe_testkit::tool;
 use super::acts::{Act, find, run, tree_below};
 use super::crash::{Call, Told, Tree, backups_of, cannot_be, tears_any, tree_of};
 use super::cube_queues::within_zone;
-use super::cubes::{judge_cubes, with_cubes};
+use super::cubes::{judge_cubes, with_cubes, with_journals};
 use super::live::mounted;
 use super::{SMALL, patterns, story};
 
 /// Directories of programs: two in each of two cubes with journals, whose commits serve both, and two in the root cube.
-const PLACES: [&str; 6] = ["a/1", "a/2", "b/1", "b/2", "c/1", "c/2"];
+const PLACES: Places = ["a/1", "a/2", "b/1", "b/2", "c/1", "c/2"];
+/// The same where the root cube has several journals, to which directories of the root are dealt.
+const DEALT: Places = ["1", "2", "3", "4", "5", "6"];
 /// Calls of a program have numbers of their own, so that content of one in another is noticed.
 const TURNS: u32 = 40;
+
+type Places = [&'static str; 6];
 
 /// A device with the content of another one, whose requests take so long that those of several threads overlap.
 type Slow = Recorder<Modelled<MemDevice>>;
@@ -41,6 +45,8 @@ fn slow(base: &[u8]) -> Slow {
 
 /// Programs that ran at the same time, each in its place.
 struct Beside {
+    base: &'static [u8],
+    places: Places,
     trace: Trace,
     programs: Vec<Vec<Call>>,
 }
@@ -49,36 +55,37 @@ struct Beside {
 fn record<V: WriteBlocks>(
     device: V,
     recorder: &Slow,
+    (base, places): (&'static [u8], Places),
     stories: &[Vec<Act>],
     limits: Limits,
 ) -> Result<Beside> {
     let programs = mounted(device, limits, |memory| {
-        for directory in ["c"].into_iter().chain(PLACES) {
+        for directory in ["c"].into_iter().chain(places) {
             run(memory, 0, &Act::Mkdir(directory.to_owned()))?;
         }
         memory.sync()?;
-        let start = Barrier::new(PLACES.len());
+        let start = Barrier::new(places.len());
         thread::scope(|scope| {
             let tell = |at: usize| {
                 start.wait();
-                tell(memory, recorder, at, &stories[at])
+                tell(memory, recorder, (places[at], at), &stories[at])
             };
             let programs: Vec<_> =
-                (0..PLACES.len()).map(|at| scope.spawn(move || tell(at))).collect();
+                (0..places.len()).map(|at| scope.spawn(move || tell(at))).collect();
             programs.into_iter().map(|one| one.join().expect("a program panicked")).collect()
         })
     })?;
-    Ok(Beside { trace: recorder.trace(), programs })
+    Ok(Beside { base, places, trace: recorder.trace(), programs })
 }
 
 /// Makes the calls of a program.
 fn tell<D: WriteBlocks>(
     memory: &MemFs<Live<'_, '_, D>>,
     recorder: &Slow,
-    at: usize,
+    (place, at): (&str, usize),
     acts: &[Act],
 ) -> Result<Vec<Call>> {
-    let (place, mut calls) = (PLACES[at], Vec::new());
+    let mut calls = Vec::new();
     let top = find(memory, place)?;
     let mut before = tree_below(memory, format!("/{place}"), top);
     for (turn, act) in (1..).zip(acts) {
@@ -117,7 +124,7 @@ impl Beside {
 
     /// Judges what a crash left in all places.
     fn judge(&self, found: &Tree, crash: &Crash) -> Result<()> {
-        for (place, calls) in PLACES.iter().zip(&self.programs) {
+        for (place, calls) in self.places.iter().zip(&self.programs) {
             let (top, inside) = (format!("/{place}"), format!("/{place}/"));
             let own = found.iter().filter(|(path, _)| **path == top || path.starts_with(&inside));
             let own = own.map(|(path, seen)| (path.clone(), seen.clone())).collect();
@@ -128,8 +135,8 @@ impl Beside {
 
     /// Every state, recovered, judged, mounted again and checked. Returns how many there are.
     fn explore(&self, effort: Effort) -> Result<usize> {
-        let backups = backups_of(with_cubes())?;
-        each_state_beside(&self.trace, with_cubes(), effort, |device, crash| {
+        let backups = backups_of(self.base)?;
+        each_state_beside(&self.trace, self.base, effort, |device, crash| {
             if cannot_be(&self.trace, crash) || tears_any(&self.trace, crash, &backups) {
                 return Ok(());
             }
@@ -176,7 +183,7 @@ fn storm(len: usize, place: &str) -> Vec<Act> {
 }
 
 /// Stories of a seed: patterns of programs by turns, calls by chance, or a storm of fsyncs.
-fn stories(seed: u8, len: usize) -> Vec<Vec<Act>> {
+fn stories(seed: u8, len: usize, places: Places) -> Vec<Vec<Act>> {
     let known: Vec<_> = patterns::patterns().collect();
     let one = |at: usize, place: &str| match seed % 3 {
         0 => {
@@ -186,16 +193,22 @@ fn stories(seed: u8, len: usize) -> Vec<Vec<Act>> {
         1 => often_durable(story(seed.wrapping_mul(3).wrapping_add(at as u8), len), place),
         _ => storm(len.div_ceil(2), place),
     };
-    PLACES.iter().enumerate().map(|(at, place)| one(at, place)).collect()
+    places.iter().enumerate().map(|(at, place)| one(at, place)).collect()
 }
 
 /// States of some seeds; flushes that overlapped others, and those that overlapped writes.
-fn explore(seeds: std::ops::Range<u8>, len: usize, effort: Effort) -> (usize, usize, usize) {
+fn explore(
+    ground: (&'static [u8], Places),
+    seeds: std::ops::Range<u8>,
+    len: usize,
+    effort: Effort,
+) -> (usize, usize, usize) {
     let mut sums = (0, 0, 0);
     for seed in seeds {
         let limits = if seed % 2 == 0 { SMALL } else { Limits::default() };
-        let recorder = slow(with_cubes());
-        let told = record(&recorder, &recorder, &stories(seed, len), limits);
+        let recorder = slow(ground.0);
+        let acts = stories(seed, len, ground.1);
+        let told = record(&recorder, &recorder, ground, &acts, limits);
         let told = told.unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
         let states = told.explore(effort);
         let states = states.unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
@@ -212,7 +225,7 @@ fn cubes_that_flush_beside_each_other_survive_any_crash() {
         return;
     }
     let effort = Effort { random_per_epoch: 1, seed: 21 };
-    let (states, flushes, writes) = explore(2..3, 3, effort);
+    let (states, flushes, writes) = explore((with_cubes(), PLACES), 2..3, 3, effort);
     assert!(states > 200 && flushes > 5 && writes > 5);
 }
 
@@ -221,8 +234,29 @@ fn cubes_that_flush_beside_each_other_survive_any_crash() {
 #[ignore = "minutes; run by cargo xtask crash"]
 fn many_overlaps_in_cubes_survive_any_crash() {
     let effort = Effort { random_per_epoch: 2, seed: 22 };
-    let (states, flushes, writes) = explore(3..15, 8, effort);
+    let (states, flushes, writes) = explore((with_cubes(), PLACES), 3..15, 8, effort);
     assert!(states * one_in() > 3000 && flushes > 100 && writes > 100);
+}
+
+#[test]
+fn journals_of_the_root_cube_that_flush_beside_each_other_survive_any_crash() {
+    if tool::missing() {
+        return;
+    }
+    let effort = Effort { random_per_epoch: 1, seed: 31 };
+    let (states, flushes, writes) = explore((with_journals(2), DEALT), 2..3, 3, effort);
+    assert!(states > 200 && flushes > 5 && writes > 5);
+}
+
+/// Thousands of states: `cargo xtask crash`.
+#[test]
+#[ignore = "minutes; run by cargo xtask crash"]
+fn many_overlaps_of_several_journals_survive_any_crash() {
+    let effort = Effort { random_per_epoch: 2, seed: 32 };
+    for journals in [2, 4] {
+        let (states, flushes, writes) = explore((with_journals(journals), DEALT), 3..12, 8, effort);
+        assert!(states * one_in() > 2000 && flushes > 50 && writes > 50);
+    }
 }
 
 /// A device on which a flush that runs counts for all who ask for one meanwhile, whatever they wrote since it began.
@@ -338,18 +372,20 @@ fn flushes_that_come_too_early_are_found() {
     let is_found = |careless: Careless<'_>| {
         (0..6).any(|_| {
             let recorder = slow(with_cubes());
-            let told = careless(&recorder, &stories(2, 4)).unwrap();
+            let told = careless(&recorder, &stories(2, 4, PLACES)).unwrap();
             let found = told.explore(effort).map_err(|error| format!("{error:#}"));
             found.is_err_and(|why| why.contains("in /") || why.contains("failed"))
         })
     };
     let joins = |recorder: &Slow, acts: &[Vec<Act>]| {
         let (running, ended) = (Mutex::default(), Condvar::new());
-        record(&Joins { device: recorder, running, ended }, recorder, acts, Limits::default())
+        let device = Joins { device: recorder, running, ended };
+        record(&device, recorder, (with_cubes(), PLACES), acts, Limits::default())
     };
     assert!(is_found(&joins), "flushes that began before");
     let late = |recorder: &Slow, acts: &[Vec<Act>]| {
-        record(&Late { device: recorder, held: Mutex::default() }, recorder, acts, SMALL)
+        let device = Late { device: recorder, held: Mutex::default() };
+        record(&device, recorder, (with_cubes(), PLACES), acts, SMALL)
     };
     assert!(is_found(&late), "content that is late");
 }

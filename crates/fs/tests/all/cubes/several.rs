@@ -1,0 +1,146 @@
+//! Several journals of the root cube: damage of one is told, nothing is written over it, and the repair of the whole file system
+//! leaves one that is served.
+
+use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
+use floe_ext4::alloc::Space as _;
+use floe_ext4::files::{Files, Follow};
+use floe_ext4::fs::FileSystem as Layout;
+use floe_ext4::inode_table::inode_place;
+use floe_ext4::journal::CubeJournal;
+use floe_format::InodeNr;
+use floe_format::native::identity::Identity;
+use floe_fs::{Disk, FileSystem, Live, MemFs, NewInode, now};
+
+use super::journals::{damage, descriptors, ids, journals, repaired};
+use super::struck::{BLOCK, find, make, used, write};
+use crate::memory::with_journals;
+
+/// As many as are dealt to both journals, wherever the first one lies.
+const NAMES: [&str; 12] = ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12"];
+
+fn further(device: &dyn ReadBlocks) -> Vec<CubeJournal> {
+    let found = journals(device);
+    assert!(found.unusable.is_empty(), "{:?}", found.unusable);
+    found.usable.into_iter().filter(|own| own.cube == 0).collect()
+}
+
+/// Directories with a file that fsync has made durable, as a crash or an unmount leaves them.
+fn left(locked: bool) -> MemDevice {
+    let device = MemDevice::new(with_journals(2).to_vec());
+    let ((), closed) = used(&device, |fs| {
+        NAMES.iter().for_each(|name| {
+            make(fs, InodeNr::ROOT, name, NewInode::directory(0o755)).unwrap();
+        });
+    });
+    closed.unwrap();
+    if !locked {
+        return device;
+    }
+    let (disk, volume) = Disk::open(&device).unwrap();
+    let files = disk.files().unwrap();
+    let live = Live::new(&disk, &files, volume, now()).unwrap();
+    let fs = FileSystem::new(MemFs::new(live, Default::default()));
+    for (name, round) in NAMES.iter().flat_map(|name| [(name, "first"), (name, "second")]) {
+        let top = find(&fs, InodeNr::ROOT, name).unwrap();
+        let file = make(&fs, top, round, NewInode::regular(0o644)).unwrap();
+        write(&fs, file, 0, round.as_bytes()).unwrap();
+        fs.sync_inode(file, None).unwrap();
+        fs.sync_inode(top, None).unwrap();
+    }
+    MemDevice::new(device.to_vec())
+}
+
+/// All directories are served for writes, and nothing is wrong afterwards.
+fn serves(device: &MemDevice) {
+    let ((), closed) = used(device, |fs| {
+        for name in NAMES {
+            let top = find(fs, InodeNr::ROOT, name).unwrap();
+            for at in 0..4 {
+                let file = make(fs, top, &format!("new{at}"), NewInode::regular(0o644)).unwrap();
+                write(fs, file, 0, &[at; 9000]).unwrap();
+                fs.sync_inode(file, None).unwrap();
+            }
+        }
+    });
+    closed.unwrap();
+    assert!(damage(device).is_empty(), "{:?}", damage(device));
+}
+
+fn refuses(device: &MemDevice) {
+    let before = device.to_vec();
+    assert!(Disk::open(device).is_err(), "it is mounted");
+    assert!(device.to_vec() == before, "something was written");
+}
+
+#[test]
+fn a_damaged_log_of_the_root_cube_is_replayed_up_to_the_damage_by_a_repair() {
+    // Which directories are dealt to which journal is a matter of luck.
+    let (device, transactions) = (0..30)
+        .map(|_| {
+            let device = left(true);
+            let transactions = descriptors(&device, &further(&device)[0]);
+            (device, transactions)
+        })
+        .find(|(_, transactions)| transactions.len() > 2)
+        .unwrap();
+    let last = transactions[transactions.len() - 1];
+    device.write_at(last + BLOCK + 100, b"damage of a logged block").unwrap();
+    assert!(ids(&damage(&device)).contains(&"cube-journal-damaged"));
+    refuses(&device);
+    repaired(&device);
+    assert_eq!(further(&device).len(), 1);
+    serves(&device);
+}
+
+#[test]
+fn a_journal_of_the_root_cube_that_cannot_be_used_is_made_anew() {
+    for locked in [false, true] {
+        let device = left(locked);
+        let own = further(&device).remove(0);
+        device.write_at(own.journal.offset_bytes(0).unwrap(), &[0xa5; 1024]).unwrap();
+        assert!(ids(&damage(&device)).contains(&"cube-journal-damaged"), "{:?}", damage(&device));
+        if locked {
+            refuses(&device);
+        }
+        repaired(&device);
+        let after = further(&device);
+        assert_eq!((after.len(), after[0].inode), (1, own.inode));
+        serves(&device);
+    }
+}
+
+#[test]
+fn lots_of_a_journal_whose_inode_is_lost_are_logged_by_inode_8() {
+    for locked in [false, true] {
+        let device = left(locked);
+        let own = further(&device).remove(0);
+        let layout = Layout::open(&device).unwrap();
+        let descs = layout.space.groups().descs();
+        let (block, at) = inode_place(own.inode, layout.geometry(), descs).unwrap();
+        let offset = layout.geometry().offset_bytes(block) + at as u64;
+        device.write_at(offset, &[0; 256]).unwrap();
+        repaired(&device);
+        assert!(further(&device).is_empty());
+        serves(&device);
+    }
+}
+
+/// The names of the files in `/.cubes` go with it.
+#[test]
+fn journals_of_the_root_cube_outlive_the_directory_that_names_them() {
+    let device = left(false);
+    let own = further(&device).remove(0);
+    let layout = Layout::open(&device).unwrap();
+    let home = InodeNr(Identity::of(&layout.superblock).unwrap().home_inode);
+    let (block, at) = inode_place(home, layout.geometry(), layout.space.groups().descs()).unwrap();
+    device.write_at(layout.geometry().offset_bytes(block) + at as u64, &[0; 256]).unwrap();
+    repaired(&device);
+    assert_eq!(further(&device)[0].inode, own.inode);
+    let layout = Layout::open(&device).unwrap();
+    let descs = layout.space.groups().descs().to_vec();
+    let geometry = layout.geometry().clone();
+    let files = Files::new(&device, layout.superblock, geometry, descs);
+    let named = files.lookup(b"/.cubes/journal.0.1", Follow::Last).unwrap();
+    assert_eq!(named.number, own.inode);
+    serves(&device);
+}
