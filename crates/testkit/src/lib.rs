@@ -14,6 +14,7 @@ pub mod differential;
 pub mod image;
 pub mod kernel;
 pub mod oracle;
+pub mod pairs;
 pub mod picture;
 pub mod problems;
 pub mod profile;

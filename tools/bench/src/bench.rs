@@ -13,6 +13,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use floe_blockdev::{FileDevice, ReadBlocks, WritableFile, WriteBlocks};
+use floe_testkit::pairs::median_interval;
 use floe_testkit::{oracle, tool};
 use floe_workload::fill::aged::Map;
 use floe_workload::fill::{Shape, fill};
@@ -230,25 +231,9 @@ impl Row {
     /// see [`median_interval`].
     fn faster_than(&self, base: &Row) -> Option<(f64, f64)> {
         let pairs = base.costs.iter().zip(&self.costs);
-        median_interval(pairs.map(|(base, own)| base.wall / own.wall).collect())
+        let mut factors: Vec<f64> = pairs.map(|(base, own)| base.wall / own.wall).collect();
+        median_interval(&mut factors)
     }
-}
-
-/// A 95 % confidence interval for the median of sorted independent values, by order statistics (the
-/// number of values below the true median is binomial). `None` for fewer than 6 values, which are
-/// not enough.
-fn median_interval(mut values: Vec<f64>) -> Option<(f64, f64)> {
-    values.sort_by(f64::total_cmp);
-    let count = values.len();
-    // Probability that `below` or fewer of the values lie on one side of the median.
-    let (mut below, mut chance, mut sum) = (0, 0.5f64.powi(count.try_into().ok()?), 0.0);
-    while sum + chance <= 0.025 && below < count {
-        sum += chance;
-        chance *= (count - below) as f64 / (below + 1) as f64;
-        below += 1;
-    }
-    let last = below.checked_sub(1)?;
-    Some((values[last], values[count - below]))
 }
 
 fn median_wall(row: &Row) -> f64 {
@@ -560,22 +545,5 @@ mod tests {
         assert_eq!(of(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(of(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(of(&[]).is_nan());
-    }
-
-    #[test]
-    fn a_median_lies_between_order_statistics() {
-        let of = |count: u32| median_interval((1..=count).rev().map(f64::from).collect());
-        // From tables of the binomial distribution.
-        let known = [
-            (0, None),
-            (5, None),
-            (6, Some((1.0, 6.0))),
-            (9, Some((2.0, 8.0))),
-            (15, Some((4.0, 12.0))),
-            (61, Some((23.0, 39.0))),
-        ];
-        for (count, expected) in known {
-            assert_eq!(of(count), expected, "of {count}");
-        }
     }
 }

@@ -1,5 +1,5 @@
 //! `cargo xtask counts`: what the same calls cost on a native file system with metadata regions, on one without, and on a stock
-//! ext4: requests, bytes, flushes, processor time by pairs, and instructions (with valgrind). The program is an example of `floe-fs`.
+//! ext4: requests, bytes, flushes, times by alternating pairs, and instructions (with valgrind). The program is an example of `floe-fs`.
 
 use std::process::Command;
 
@@ -19,6 +19,9 @@ pub(crate) struct Args {
     /// Runs of each layout, which alternate
     #[arg(long, default_value_t = 30)]
     rounds: usize,
+    /// Compare with a native file system without regions alone
+    #[arg(long)]
+    pairs: bool,
     /// Count instructions instead, by valgrind's callgrind
     #[arg(long)]
     instructions: bool,
@@ -29,8 +32,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.instructions {
         return instructions(args);
     }
-    let rounds = args.rounds.to_string();
-    let done = example("counts").args(["compare", &rounds]).args(&args.loads).status();
+    let (way, rounds) = (if args.pairs { "pairs" } else { "compare" }, args.rounds.to_string());
+    let done = example("counts").args([way, &rounds]).args(&args.loads).status();
     ensure!(done.context("running the example")?.success(), "it failed");
     Ok(())
 }

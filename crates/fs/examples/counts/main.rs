@@ -3,22 +3,26 @@
 //!
 //! ```text
 //! cargo run --release -p floe-fs --example counts -- compare ROUNDS [LOAD...]
+//! cargo run --release -p floe-fs --example counts -- pairs ROUNDS [LOAD...]
 //! cargo run --release -p floe-fs --example counts -- one LAYOUT LOAD
 //! cargo run --release -p floe-fs --example counts -- list
 //! ```
 //!
-//! One thread, in process, over a device in memory; no clock but that of processor time decides anything, so counts are the
-//! same on every run. `one` is for programs that count instructions: what is to be counted happens in `counted_part`.
+//! One thread, in process, over a device in memory; no clock decides anything, so counts are the same on every run, and so is the
+//! time that the requests take on the model of a disk. Ratios of times are medians of those of alternating runs, with an interval in
+//! which the true median lies with a confidence of 95 % (from 6 rounds on). `pairs` leaves stock out. `one` is for programs that count instructions: what is to be counted happens in `counted_part`.
 
 mod loads;
 
 use std::io;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
+use floe_blockdev::{MemDevice, Model, Modelled, ReadBlocks, WriteBlocks};
 use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
 use floe_fs::{Disk, FileSystem, Limits, Live, MemFs, Timestamp};
 use floe_sync::atomic::{AtomicU64, Ordering};
+use floe_testkit::pairs::{median, median_interval};
 
 use loads::{Calls, LOADS, Load};
 
@@ -72,7 +76,7 @@ impl Layout {
 /// A device that counts.
 #[derive(Debug)]
 struct Counting {
-    inner: MemDevice,
+    inner: Modelled<MemDevice>,
     /// Reads, bytes read, writes, bytes written, flushes.
     counts: [AtomicU64; 5],
 }
@@ -107,7 +111,7 @@ impl WriteBlocks for Counting {
 
     fn flush(&self) -> io::Result<()> {
         self.counts[4].fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        self.inner.flush()
     }
 }
 
@@ -115,7 +119,10 @@ impl WriteBlocks for Counting {
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     counts: [u64; 5],
-    microseconds: f64,
+    /// Processor time and passed time.
+    microseconds: [f64; 2],
+    /// Time of all requests on the model of a disk.
+    disk_ms: f64,
 }
 
 /// Processor time of this thread. Not from the clock of rustix, which valgrind cannot run.
@@ -131,9 +138,10 @@ fn mounted(device: &Counting, run: impl FnOnce(&dyn Calls) -> Result<()>) -> Res
     let files = disk.files()?;
     let live = Live::new(&disk, &files, volume, NOW)?;
     let fs = FileSystem::new(MemFs::new(live, Limits::of_memory(MEMORY_BYTES)));
-    let (before, began) = (device.counts(), used_microseconds()?);
+    let (before, on_disk) = (device.counts(), device.inner.elapsed());
+    let (began, used) = (Instant::now(), used_microseconds()?);
     run(&fs)?;
-    let microseconds = used_microseconds()? - began;
+    let microseconds = [used_microseconds()? - used, began.elapsed().as_secs_f64() * 1e6];
     let after = device.counts();
     let (live, lost) = fs.into_store().finish()?;
     lost?;
@@ -141,7 +149,8 @@ fn mounted(device: &Counting, run: impl FnOnce(&dyn Calls) -> Result<()>) -> Res
     drop(files);
     disk.close()?;
     let counts = [0, 1, 2, 3, 4].map(|at: usize| after[at] - before[at]);
-    Ok(Cost { counts, microseconds })
+    let disk_ms = (device.inner.elapsed() - on_disk).as_secs_f64() * 1e3;
+    Ok(Cost { counts, microseconds, disk_ms })
 }
 
 /// The part that is counted.
@@ -154,6 +163,7 @@ fn counted_part(load: &Load, calls: &dyn Calls) -> Result<()> {
 /// Runs a load on a new file system.
 fn cost(layout: Layout, load: &Load) -> Result<Cost> {
     let inner = MemDevice::new(vec![0; usize::try_from(SIZE_BYTES)?]);
+    let inner = Modelled::new(inner, &Model::rotating_of(SIZE_BYTES));
     let device = Counting { inner, counts: Default::default() };
     layout.make(&device)?;
     // Unmounted in between, so that the load finds nothing in memory.
@@ -165,46 +175,46 @@ fn find(name: &str) -> Result<&'static Load> {
     LOADS.iter().find(|load| load.name == name).with_context(|| format!("no load {name}"))
 }
 
-/// The mean of ratios, and how far it may be from the true one (twice the standard error), both as factors.
-fn ratio(all: &[(f64, f64)]) -> (f64, f64) {
-    let logs: Vec<f64> = all.iter().map(|(one, other)| (one / other).ln()).collect();
-    let count = logs.len() as f64;
-    let mean = logs.iter().sum::<f64>() / count;
-    let squares = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>();
-    let error = (squares / (count - 1.0).max(1.0) / count).sqrt();
-    (mean.exp(), (2.0 * error).exp())
+/// The median of ratios, and its interval.
+fn ratio(pairs: impl Iterator<Item = (f64, f64)>) -> String {
+    let mut ratios: Vec<f64> = pairs.map(|(one, other)| one / other).collect();
+    let middle = median(&mut ratios);
+    match median_interval(&mut ratios) {
+        Some((least, most)) => format!("{middle:.3} ({least:.3} to {most:.3})"),
+        None => format!("{middle:.3}"),
+    }
 }
 
-fn compare(rounds: usize, names: &[String]) -> Result<()> {
+fn compare(rounds: usize, layouts: &[Layout], names: &[String]) -> Result<()> {
     println!(
-        "load           layout      reads    KiB read     writes KiB written    flushes  processor time of native over it"
+        "load           layout      reads    KiB read     writes KiB written    flushes   disk ms  native over it: processor time, time"
     );
     for load in
         LOADS.iter().filter(|load| names.is_empty() || names.iter().any(|name| name == load.name))
     {
         let rounds = if load.is_long { rounds.div_ceil(10) } else { rounds };
-        let mut all: Vec<Vec<Cost>> = vec![Vec::new(); LAYOUTS.len()];
+        let mut all: Vec<Vec<Cost>> = vec![Vec::new(); layouts.len()];
         for round in 0..rounds {
             // In turns, so that none is always the first.
-            for at in 0..LAYOUTS.len() {
-                let at = (at + round) % LAYOUTS.len();
-                all[at].push(cost(LAYOUTS[at], load)?);
+            for at in 0..layouts.len() {
+                let at = (at + round) % layouts.len();
+                all[at].push(cost(layouts[at], load)?);
             }
         }
-        for (layout, costs) in LAYOUTS.iter().zip(&all) {
+        for (layout, costs) in layouts.iter().zip(&all) {
             let [reads, read, writes, written, flushes] = costs[0].counts;
-            let pairs: Vec<_> = all[0]
-                .iter()
-                .zip(costs)
-                .map(|(one, other)| (one.microseconds, other.microseconds))
-                .collect();
-            let (mean, error) = ratio(&pairs);
-            let time = match layout {
-                Layout::Native => format!("{:.1} ms", costs[0].microseconds / 1e3),
-                _ => format!("{mean:.3} ({:.3} to {:.3})", mean / error, mean * error),
+            let over = |of: usize| {
+                let pairs = all[0].iter().zip(costs);
+                ratio(pairs.map(|(one, other)| (one.microseconds[of], other.microseconds[of])))
             };
+            let time = match layout {
+                Layout::Native => format!("{:.1} ms", costs[0].microseconds[0] / 1e3),
+                _ => format!("{}, {}", over(0), over(1)),
+            };
+            let mut disk: Vec<f64> = costs.iter().map(|cost| cost.disk_ms).collect();
+            let disk = median(&mut disk);
             println!(
-                "{:14} {:8} {reads:>8} {:>11} {writes:>10} {:>11} {flushes:>10}  {time}",
+                "{:14} {:8} {reads:>8} {:>11} {writes:>10} {:>11} {flushes:>10} {disk:>9.1}  {time}",
                 load.name,
                 layout.name(),
                 read >> 10,
@@ -219,14 +229,19 @@ fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match &words[..] {
         [way] if way == "list" => LOADS.iter().for_each(|load| println!("{}", load.name)),
-        [way, rounds, loads @ ..] if way == "compare" => compare(rounds.parse()?, loads)?,
+        [way, rounds, loads @ ..] if way == "compare" => {
+            compare(rounds.parse()?, &LAYOUTS, loads)?;
+        }
+        [way, rounds, loads @ ..] if way == "pairs" => {
+            compare(rounds.parse()?, &[Layout::Native, Layout::Plain], loads)?;
+        }
         [way, layout, load] if way == "one" => {
             let layout = LAYOUTS.iter().find(|one| one.name() == layout);
             let layout = layout.context("layouts are native, plain and stock")?;
             let cost = cost(*layout, find(load)?)?;
             println!("{:?}", cost.counts);
         }
-        _ => bail!("compare ROUNDS [LOAD...], one LAYOUT LOAD, or list"),
+        _ => bail!("compare or pairs ROUNDS [LOAD...], one LAYOUT LOAD, or list"),
     }
     Ok(())
 }
