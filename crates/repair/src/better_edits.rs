@@ -56,7 +56,8 @@ pub(crate) fn with_better_edits<'a>(
         (better.unwrap_or(edit), cause)
     };
     let wanted = wanted.into_iter().map(better).collect();
-    without_used_values(with_named_files(examination, stage, wanted))
+    let wanted = without_used_values(with_named_files(examination, stage, wanted));
+    with_gathered_blocks(stage, wanted)
 }
 
 /// Gives a link, instead of a deletion time, to inodes that a directory names although they count no links, and keeps their names.
@@ -135,6 +136,46 @@ fn without_used_values(mut wanted: Wanted) -> Wanted {
         .collect();
     for inode in used {
         wanted.remove(&Edit::Orphans(OrphanEdit::Finish(inode)));
+    }
+    wanted
+}
+
+/// Whether a finding says that a map no longer leads to blocks of the file.
+pub(crate) const fn loses_blocks(problem: &Problem) -> bool {
+    matches!(
+        problem,
+        Problem::InodeExtentHeaderCorrupt { .. }
+            | Problem::ExtentTreeWalkFailed { .. }
+            | Problem::ExtentNodeHeaderCorrupt { .. }
+            | Problem::ExtentStartOutOfRange { .. }
+    )
+}
+
+/// Puts blocks back that damaged maps no longer lead to, where some are found that say whose they are, instead of giving up the file,
+/// or besides removing the entry that led there.
+fn with_gathered_blocks<'a>(
+    stage: &LazyCell<Stage<'a>, impl FnOnce() -> Stage<'a>>,
+    mut wanted: Wanted,
+) -> Wanted {
+    let loses_blocks = |edit: &Edit, cause: &Option<Problem>| match edit {
+        Edit::Inode { edit: InodeEdit::Clear, .. } => cause.as_ref().is_some_and(loses_blocks),
+        Edit::Map { edit, .. } => matches!(edit, MapEdit::RemoveExtent { .. }),
+        _ => false,
+    };
+    let damaged: Vec<(Edit, Option<Problem>)> = wanted
+        .iter()
+        .filter(|(edit, cause)| loses_blocks(edit, cause))
+        .map(|(edit, cause)| (edit.clone(), cause.clone()))
+        .collect();
+    for (edit, cause) in damaged {
+        let Some(inode) = edit.inode().filter(|inode| fixes::finds_lost_blocks(stage, *inode))
+        else {
+            continue;
+        };
+        if matches!(edit, Edit::Inode { .. }) {
+            wanted.remove(&edit);
+        }
+        wanted.entry(Edit::Map { inode, edit: MapEdit::Gather }).or_insert(cause);
     }
     wanted
 }

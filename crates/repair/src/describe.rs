@@ -369,6 +369,9 @@ fn map(edit: MapEdit, tense: Tense) -> String {
         }
         MapEdit::MarkWritten => format!("unwritten extents of the directory {were} marked written"),
         MapEdit::ToExtents => format!("the block map {was} converted to extents"),
+        MapEdit::Gather => {
+            format!("blocks that say by their checksums whose they are {were} put back")
+        }
     }
 }
 

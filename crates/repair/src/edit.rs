@@ -492,6 +492,8 @@ pub enum MapEdit {
     MarkWritten,
     /// Converts a block map to extents.
     ToExtents,
+    /// Puts blocks back that say by their checksums that they are the file's.
+    Gather,
 }
 
 impl MapEdit {

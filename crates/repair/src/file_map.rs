@@ -200,8 +200,12 @@ impl FileMap {
 
     /// Mapped blocks, including those of the map itself.
     pub fn blocks(&self) -> u64 {
-        let data: u64 = self.runs.iter().map(|extent| extent.run.len_blocks).sum();
-        data + self.nodes.len() as u64
+        self.data_blocks() + self.nodes.len() as u64
+    }
+
+    /// Mapped blocks.
+    pub(crate) fn data_blocks(&self) -> u64 {
+        self.runs.iter().map(|extent| extent.run.len_blocks).sum()
     }
 
     /// The runs in the form that block maps use.

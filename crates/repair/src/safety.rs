@@ -33,7 +33,8 @@ pub(crate) fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
             MapEdit::RemoveExtent { .. }
             | MapEdit::ZeroPointer { .. }
             | MapEdit::CloseGap { .. }
-            | MapEdit::MarkWritten => false,
+            | MapEdit::MarkWritten
+            | MapEdit::Gather => false,
         },
         // One of the files holds another's data, and afterwards only the report tells which.
         Edit::CloneShared { .. } => false,

@@ -747,7 +747,8 @@ problems! {
         "{inode} is marked as mapped by extents, but extents are off and it has no valid extent \
              header"
         means "Nothing says where the file is."
-        repair "Clear the inode.";
+        repair "Put back the blocks whose checksums say that they are the file's; without any, clear \
+                the inode.";
     0x01005B "extents-feature-missing" ExtentsFeatureMissing { inode: InodeNr }
         Metadata Damage ask Superblock
         "{inode} is mapped by extents, but the feature is off in the superblock"

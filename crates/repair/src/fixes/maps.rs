@@ -16,6 +16,7 @@ use crate::stage::{InodeImage, Stage};
 use floe_ext4::map::walk::Entry;
 
 use super::extent_order::Leaf;
+use super::gathered::gather;
 
 /// Makes all edits of one file.
 pub(super) fn apply_all(
@@ -66,8 +67,12 @@ pub(super) fn apply_all(
             | MapEdit::Depth { .. }
             | MapEdit::Header { .. }
             | MapEdit::IndexStarts
-            | MapEdit::ToExtents => {}
+            | MapEdit::ToExtents
+            | MapEdit::Gather => {}
         }
+    }
+    if edits.contains(&MapEdit::Gather) {
+        gather(stage, &image, &mut map);
     }
     map.store(stage, &mut image)?;
     stage.write_inode(&image)

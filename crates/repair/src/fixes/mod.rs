@@ -16,6 +16,7 @@ mod cube_top;
 mod cubes;
 mod dirents;
 mod extent_order;
+mod gathered;
 mod group_desc;
 mod htree;
 mod inline_data;
@@ -37,6 +38,7 @@ mod superblock;
 mod xattr_values;
 mod xattrs;
 
+pub(crate) use gathered::finds_lost_blocks;
 pub(crate) use group_desc::misplaced_tables;
 pub(crate) use mmp::clean as clean_mmp;
 pub(crate) use superblock::{first_meta_bg, time};

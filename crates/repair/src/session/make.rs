@@ -7,6 +7,7 @@ use floe_format::{BlockNr, InodeNr};
 
 use super::settle::edit_superblock;
 use super::{RepairError, Session};
+use crate::better_edits::loses_blocks;
 use crate::deed::Deed;
 use crate::edit::{Edit, InodeEdit, JournalEdit, Phase, SuperblockEdit, TreeEdit};
 use crate::failure::Failure;
@@ -25,7 +26,12 @@ impl Session<'_> {
         let now = self.options.check.now_seconds;
         let mut stage = Stage::new(self.staged, examination, now, self.options.random)
             .of_cube(self.options.cube);
-        if self.hidden.hides_owners() {
+        // Files have blocks to which their maps no longer lead: nothing may be allocated there.
+        let finds_lost = |problem: &Problem| {
+            loses_blocks(problem)
+                && problem.inode().is_some_and(|inode| fixes::finds_lost_blocks(&stage, inode))
+        };
+        if self.hidden.hides_owners() || examination.report.found.iter().any(finds_lost) {
             stage.keep_marked();
         }
         if self.attempts.root_is_lost_found {

@@ -18,6 +18,7 @@ use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 use crate::failure::Failure;
 
 mod alloc;
+mod gathered;
 mod inodes;
 mod private;
 mod shared_ledger;
@@ -61,6 +62,8 @@ pub struct Stage<'a> {
 #[derive(Default)]
 struct Kept {
     ledger: Option<SharedLedger>,
+    /// Blocks that no map leads to, and that say whose they are.
+    gathered: gathered::Sought,
     /// The lost+found of a directory, where this round created it.
     lost_found: BTreeMap<InodeNr, InodeNr>,
     /// Notes for the report since the last call of [`Stage::take_notes`].
@@ -162,6 +165,10 @@ impl<'a> Stage<'a> {
     /// Puts the ledger back for the next inode.
     pub(crate) fn put_ledger(&mut self, ledger: SharedLedger) {
         self.kept.ledger = Some(ledger);
+    }
+
+    const fn sought(&self) -> &gathered::Sought {
+        &self.kept.gathered
     }
 
     /// Adds a note for the report, beyond the description of the edit.

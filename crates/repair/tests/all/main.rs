@@ -13,6 +13,7 @@ mod extent_depth;
 mod extras;
 mod floods;
 mod fuzz_inputs;
+mod gathered;
 mod judged;
 mod kernel;
 mod linux_refuses;
