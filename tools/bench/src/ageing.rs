@@ -6,16 +6,20 @@ mod workload;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use floe_blockdev::{Model, Modelled, ReadBlocks, Request, WritableFile};
+use floe_blockdev::{FileDevice, Model, Modelled, ReadBlocks, Request, WritableFile, WriteBlocks};
 use floe_check::scan::forecast::Forecast;
 use floe_check::{CheckOptions, check};
 use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
 use floe_disk::volume::{Volume, seal};
 use floe_ext4::tx::DirectTx;
 
+use floe_testkit::oracle;
+use floe_testkit::pairs::median;
+
+use crate::bench::forget;
 use trace::Traced;
 use workload::{Dropped, Load, NOW};
 
@@ -57,6 +61,9 @@ pub(crate) struct Args {
     /// Bytes of a lot of native file systems, as `lot_size=` of mkfs has it
     #[arg(long)]
     lot_size: Option<String>,
+    /// Checks on the disk of this machine with nothing of the image in memory, too: so many, of which medians are printed
+    #[arg(long, default_value_t = 0)]
+    cold: usize,
     /// Leave e2fsck out
     #[arg(long)]
     no_e2fsck: bool,
@@ -157,6 +164,11 @@ fn empty(args: &Args, layout: &str, path: &Path) -> Result<WritableFile> {
     let bytes = args.size_mib << 20;
     let _ = fs::remove_file(path);
     let device = WritableFile::create(path, bytes)?;
+    if args.cold > 0 {
+        // So that distances are those of the image.
+        let file = fs::OpenOptions::new().write(true).open(path)?;
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)?;
+    }
     let mut options = Options::of_type(kind);
     let ratio = args.inode_ratio.to_string();
     for (letter, value) in [('i', ratio.as_str()), ('m', "0"), ('b', "4096")] {
@@ -188,6 +200,7 @@ fn measure(
     ensure!(report.found.is_empty(), "{layout}, age {age}: {:?}", report.found);
     let requests = traced.requests();
     print(args, &about, "floe", &requests);
+    let bytes = requests.iter().map(|request| request.len_bytes).sum();
     if let Some(forecast) = Forecast::of(device) {
         let took = args.disk().replay(requests);
         let told = args.disk().replay(forecast.requests());
@@ -205,6 +218,45 @@ fn measure(
             None => println!("{about}  e2fsck  left out: strace or e2fsck is missing"),
         }
     }
+    if args.cold > 0 {
+        device.flush()?;
+        cold(args, &about, layout, path, bytes)?;
+    }
+    Ok(())
+}
+
+/// Times checks on the disk of this machine of an image of which nothing is in memory, by turns with a sequential read of as many
+/// bytes.
+fn cold(args: &Args, about: &str, layout: &str, path: &Path, bytes: u64) -> Result<()> {
+    let same = path.with_extension("same");
+    let content = vec![7; usize::try_from(bytes)?];
+    fs::write(&same, &content)?;
+    let (mut checks, mut reads, mut others) = (Vec::new(), Vec::new(), Vec::new());
+    let has_other = !args.no_e2fsck && layout != "rext3";
+    for _ in 0..args.cold {
+        forget(path)?;
+        let begin = Instant::now();
+        check(&FileDevice::open(path)?, &CheckOptions { threads: 2, ..CheckOptions::default() })?;
+        checks.push(begin.elapsed().as_secs_f64() * 1e3);
+        forget(&same)?;
+        let begin = Instant::now();
+        ensure!(fs::read(&same)?.len() == content.len(), "a file became shorter");
+        reads.push(begin.elapsed().as_secs_f64() * 1e3);
+        if has_other {
+            forget(path)?;
+            let begin = Instant::now();
+            oracle::run(path, &["-fn"])?;
+            others.push(begin.elapsed().as_secs_f64() * 1e3);
+        }
+    }
+    fs::remove_file(&same)?;
+    let (check, read) = (median(&mut checks), median(&mut reads));
+    let megabytes = bytes as f64 / 1e6;
+    println!(
+        "{about}  cold, this disk: {check:.1} ms, {:.2} ms/MB; the same bytes in sequence {read:.1} ms; e2fsck {:.1} ms",
+        check / megabytes,
+        median(&mut others)
+    );
     Ok(())
 }
 

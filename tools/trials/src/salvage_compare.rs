@@ -80,6 +80,26 @@ impl Damage {
     }
 }
 
+impl Damage {
+    /// How many files with extent blocks keep all their blocks.
+    fn untouched(self, image: &Path, files: &BTreeMap<PathBuf, String>) -> Result<usize> {
+        let image = Image::open(image)?;
+        let volume = Volume::open(&image)?;
+        let first = match self {
+            Self::Tenth => IMAGE_BYTES / 10 / BLOCK + 1,
+            Self::Tables | Self::Directories => 0,
+        };
+        let mut left = 0;
+        for path in files.keys().filter(|path| has_extents(path)) {
+            let map = volume.map(volume.lookup(&format!("/{}", path.display()))?)?;
+            let mut blocks =
+                map.data.values().copied().chain(map.nodes.iter().map(|node| node.block));
+            left += usize::from(blocks.all(|block| block.0 >= first));
+        }
+        Ok(left)
+    }
+}
+
 fn directory_blocks(volume: &Volume<'_>) -> Result<Vec<(InodeNr, Vec<u64>)>> {
     const DIRECTORY: u8 = 2;
     let (mut queue, mut found) = (vec![InodeNr::ROOT], Vec::new());
@@ -223,9 +243,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fill(&tree, args.folders)?;
     let original = digests(&tree)?;
     println!("{} files, {} of them with extent blocks", original.len(), count(&original, true));
-    for (maker, image) in images(&folder, &tree)? {
+    for (maker, image) in images(&folder, &tree, &floe)? {
         for (damage, name) in Damage::ALL {
             println!("\n## {maker}; {name}\n");
+            let left = damage.untouched(&image, &original)?;
+            println!("{left} of the files with extent blocks have all their blocks.\n");
             println!(
                 "| Program | contents | with extent blocks | and names | and paths | others |"
             );
@@ -246,8 +268,8 @@ fn renewed(folder: &Path) -> Result<()> {
     Ok(fs::create_dir_all(folder)?)
 }
 
-/// The image that mke2fs fills and, where mounts are possible, one that Linux fills.
-fn images(folder: &Path, tree: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
+/// The image that mke2fs fills, where mounts are possible one that Linux fills, and a native one.
+fn images(folder: &Path, tree: &Path, floe: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
     let make = |name: &str, options: &[&str]| -> Result<PathBuf> {
         let path = folder.join(name);
         File::create(&path)?.set_len(IMAGE_BYTES)?;
@@ -255,6 +277,10 @@ fn images(folder: &Path, tree: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
         Ok(path)
     };
     let tree = tree.to_str().context("the folder has an odd name")?;
+    let native = folder.join("native.img");
+    let mut made = Command::new(floe);
+    made.args(["mkfs", "-q", "-t", "native", "--from", &format!("dir:{tree}")]).arg(&native);
+    ensure!(made.arg(IMAGE_BYTES.to_string()).status()?.success(), "floe mkfs failed");
     let mut images = vec![("made by mke2fs -d", make("mke2fs.img", &["-d", tree])?)];
     if kernel::mount_available().is_ok() {
         let path = make("linux.img", &[])?;
@@ -265,6 +291,7 @@ fn images(folder: &Path, tree: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
         mount.unmount()?;
         images.push(("filled by Linux", path));
     }
+    images.push(("native", native));
     Ok(images)
 }
 
