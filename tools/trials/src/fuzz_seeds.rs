@@ -4,8 +4,9 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use floe_archive::{Entry, Kind, Part, Writer};
+use floe_testkit::damage::script::Maker;
 use floe_testkit::volume::{Volume, survey};
 use floe_testkit::{Profile, build, tool};
 
@@ -24,7 +25,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fs::create_dir_all(&args.folder)?;
     let seeds = match &*args.target {
         "decode" => structures()?,
-        "check_image" | "repair_image" | "mount_image" => scripts()?,
+        "check_image" => scripts(&[])?,
+        "repair_image" => scripts(&[Maker::Native, Maker::Rext3])?,
+        "mount_image" => scripts(&[Maker::Native])?,
         "archive" => vec![("pax".to_owned(), archive()?)],
         other => bail!("no seeds for a fuzz target {other}"),
     };
@@ -69,17 +72,23 @@ fn structures() -> Result<Vec<(String, Vec<u8>)>> {
     Ok(seeds)
 }
 
-/// For every profile, a script without damage and one for each action.
-fn scripts() -> Result<Vec<(String, Vec<u8>)>> {
+/// For every profile and each other maker, a script without damage and one for each action.
+fn scripts(others: &[Maker]) -> Result<Vec<(String, Vec<u8>)>> {
     let mut seeds = Vec::new();
-    for (number, profile) in Profile::ALL.iter().enumerate() {
-        let number = u8::try_from(number).context("few profiles")?;
-        seeds.push((format!("seed-{profile}"), vec![number, 0, 0]));
+    let profiles = Profile::ALL.iter().map(|profile| Maker::Mke2fs(*profile));
+    for maker in profiles.chain(others.iter().copied()) {
+        let head = maker.head();
+        let name = match maker {
+            Maker::Mke2fs(profile) => profile.name(),
+            Maker::Native => "native",
+            Maker::Rext3 => "rext3",
+        };
+        seeds.push((format!("seed-{name}"), head.to_vec()));
         for action in 0..8 {
             let place = 5 * action;
             let edit = [0x80 | action, place, 0, 3, 0, 1, 0, 0, 0, 0, 0, 0, 0];
-            let script = [&[number, 0, 0][..], &edit, &edit].concat();
-            seeds.push((format!("seed-{profile}-{action}"), script));
+            let script = [&head[..], &edit, &edit].concat();
+            seeds.push((format!("seed-{name}-{action}"), script));
         }
     }
     Ok(seeds)

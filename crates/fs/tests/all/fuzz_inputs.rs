@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use floe_testkit::damage::script;
+use floe_testkit::damage::script::{self, Maker};
 use floe_testkit::{Profile, Rng, tool};
 
 use crate::mounted_image::Stages;
@@ -36,6 +36,23 @@ fn random_scripts_do_not_hurt_a_mount() {
         let mut script = script::random(&mut rng, profiles[round as usize % profiles.len()]);
         if round % 10 == 0 {
             // Nothing is damaged: the mount must keep it so.
+            script.truncate(3);
+        }
+        eprintln!("round {round}: {script:02x?}");
+        stages.mount(&script);
+    }
+}
+
+/// The same for native file systems.
+#[test]
+fn random_scripts_do_not_hurt_a_mount_of_a_native_image() {
+    if tool::missing() {
+        return;
+    }
+    let (mut stages, mut rng) = (Stages::default(), Rng::new(0x0f10f));
+    for round in 0..80u32 {
+        let mut script = script::random_for(&mut rng, Maker::Native);
+        if round % 10 == 0 {
             script.truncate(3);
         }
         eprintln!("round {round}: {script:02x?}");

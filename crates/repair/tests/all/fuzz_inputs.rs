@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use floe_testkit::damage::script;
+use floe_testkit::damage::script::{self, Maker};
 use floe_testkit::{Profile, Rng, tool};
 
 use crate::repaired_image::Stages;
@@ -34,6 +34,21 @@ fn random_scripts_are_repaired_once_and_undone() {
         // Few profiles, because building an image takes longer than checking it.
         let profiles = [Profile::Ext4K1, Profile::Ext3, Profile::Bigalloc, Profile::InlineEaInode];
         let script = script::random(&mut rng, profiles[round as usize % profiles.len()]);
+        eprintln!("round {round}: {script:02x?}");
+        stages.repair(&script);
+    }
+}
+
+/// The same for file systems that only Floe makes.
+#[test]
+fn random_scripts_for_images_of_floe_are_repaired_once_and_undone() {
+    if tool::missing() {
+        return;
+    }
+    let (mut stages, mut rng) = (Stages::default(), Rng::new(0xf10f));
+    for round in 0..80u32 {
+        let maker = if round % 2 == 0 { Maker::Native } else { Maker::Rext3 };
+        let script = script::random_for(&mut rng, maker);
         eprintln!("round {round}: {script:02x?}");
         stages.repair(&script);
     }

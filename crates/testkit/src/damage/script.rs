@@ -5,6 +5,7 @@
 //! byte 0       profile, modulo their number
 //! byte 1       bit 0: the raw disk is judged, without replay of the journal
 //!              bits 1 to 2: number of unreadable blocks      bit 3: the image is truncated
+//!              bits 4 to 5: who made it (`Maker`), where the target knows others than mke2fs
 //! byte 2       seed of the unreadable blocks, and where the image is cut: 256ths of it
 //! then         edits of 13 bytes: action, place (2), position (2), value (8), little-endian
 //! ```
@@ -46,6 +47,39 @@ pub struct Conditions {
     pub size_bytes: u64,
 }
 
+/// The program that makes the base image which a script selects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Maker {
+    /// mke2fs, by profile.
+    Mke2fs(Profile),
+    /// Floe: a native file system.
+    Native,
+    /// Floe: rext3.
+    Rext3,
+}
+
+impl Maker {
+    /// The first bytes of a script that selects it.
+    pub fn head(self) -> [u8; HEAD_BYTES] {
+        let number = |profile| Profile::ALL.iter().position(|&one| one == profile).unwrap_or(0);
+        match self {
+            // There are fewer than 256.
+            Self::Mke2fs(profile) => [number(profile) as u8, 0, 0],
+            Self::Native => [0, 1 << 4, 0],
+            Self::Rext3 => [0, 2 << 4, 0],
+        }
+    }
+}
+
+/// The maker that a script selects.
+pub fn maker_of(script: &[u8]) -> Maker {
+    match script.get(1).copied().unwrap_or(0) >> 4 & 3 {
+        1 => Maker::Native,
+        2 => Maker::Rext3,
+        _ => Maker::Mke2fs(profile_of(script)),
+    }
+}
+
 /// The profile that a script selects.
 pub fn profile_of(script: &[u8]) -> Profile {
     let number = usize::from(script.first().copied().unwrap_or(0));
@@ -55,11 +89,16 @@ pub fn profile_of(script: &[u8]) -> Profile {
 /// A random script for a profile, of one to four edits. Mostly for complete images that are fully
 /// readable.
 pub fn random(rng: &mut Rng, profile: Profile) -> Vec<u8> {
+    random_for(rng, Maker::Mke2fs(profile))
+}
+
+/// The same for another maker.
+pub fn random_for(rng: &mut Rng, maker: Maker) -> Vec<u8> {
     let mut script = vec![0; HEAD_BYTES + EDIT_BYTES * (1 + rng.index(4))];
     rng.fill(&mut script);
-    let number = Profile::ALL.iter().position(|&one| one == profile).unwrap_or(0);
-    script[0] = u8::try_from(number).unwrap_or(0);
-    script[1] &= if rng.chance(8) { 0xff } else { 1 };
+    let head = maker.head();
+    script[0] = head[0];
+    script[1] = script[1] & if rng.chance(8) { 0xcf } else { 1 } | head[1];
     script
 }
 
@@ -69,7 +108,14 @@ impl Stage {
     /// # Errors
     /// As [`crate::build::base`].
     pub fn new(profile: Profile) -> Result<Self> {
-        let contents = crate::build::base_contents(profile)?;
+        Self::of(crate::build::base_contents(profile)?)
+    }
+
+    /// The stage of another base image.
+    ///
+    /// # Errors
+    /// The image cannot be written, or is none that [`Volume`] opens.
+    pub fn of(contents: Contents) -> Result<Self> {
         let image = contents.to_image()?;
         let places = survey(&Volume::open(&image)?)?;
         Ok(Self { contents, image, places })

@@ -14,14 +14,15 @@ use floe_repair::commit::{CommitError, CommitOptions, Committed, Seen, UndoTarge
 use floe_repair::policy::Yes;
 use floe_repair::undo::{Standing, standing, undo};
 use floe_repair::{Repair, RepairError, RepairOptions, repair};
-use floe_testkit::Profile;
-use floe_testkit::damage::script::{Conditions, Stage, profile_of};
+use floe_testkit::damage::script::{Conditions, Maker, Stage, maker_of};
 use floe_testkit::tool::{self, NOW};
+
+mod made;
 
 /// The stages used so far, one per profile because building one is slow; and a folder for undo
 /// files.
 pub(crate) struct Stages {
-    of_profile: BTreeMap<&'static str, Stage>,
+    of_maker: BTreeMap<Maker, Stage>,
     folder: tempfile::TempDir,
 }
 
@@ -29,7 +30,7 @@ impl Default for Stages {
     #[allow(clippy::expect_used, reason = "a test needs a folder for its files")]
     fn default() -> Self {
         let folder = tool::scratch("floe-repaired-").expect("a scratch folder");
-        Self { of_profile: BTreeMap::new(), folder }
+        Self { of_maker: BTreeMap::new(), folder }
     }
 }
 
@@ -39,11 +40,8 @@ impl Stages {
     /// Panics if an invariant is violated, or if the base image cannot be built.
     #[allow(clippy::expect_used, reason = "a test needs its base image")]
     pub(crate) fn repair(&mut self, script: &[u8]) {
-        let profile: Profile = profile_of(script);
-        let stage = self
-            .of_profile
-            .entry(profile.name())
-            .or_insert_with(|| Stage::new(profile).expect("the base image is built"));
+        let maker = maker_of(script);
+        let stage = self.of_maker.entry(maker).or_insert_with(|| made::stage(maker));
         let undo_path = self.folder.path().join("undo");
         stage
             .perform(script, |device, conditions| {
