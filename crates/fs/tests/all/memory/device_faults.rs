@@ -123,6 +123,16 @@ impl Fault {
         is_half && (1025..2048).contains(&end)
     }
 
+    /// Whether a failed write ended the journals. Rules R3 and R10: none that is mounted writes after it failed. In a cube, others go on.
+    /// Content and the backups of descriptors, which are written last, are in no log: the file alone loses something, or the unmount says
+    /// that a backup is old, and all else is made durable. A device that is gone may refuse such a write first and the log later; whatever
+    /// is asked of it then does not arrive.
+    fn ends_journals(&self, told: &Result<()>) -> bool {
+        let Err(error) = told else { return false };
+        let of_data = format!("{error:#}").contains("writing data");
+        self.on != On::Cubes && self.strike != Strike::ForGood && !of_data
+    }
+
     /// Mounts, tells the story and unmounts, as the command does. Notes calls as they are made.
     fn tell(
         &self,
@@ -203,12 +213,8 @@ impl Fault {
                 ["Input/output error", "Unreadable"].iter().any(|cause| why.contains(cause));
             ensure!(named, "the cause is not named: {why}");
         }
-        // Rules R3 and R10: no journal that is mounted writes after it failed. In a cube, others go on.
-        let ends_all = match struck.kind {
-            RequestKind::Flush => true,
-            RequestKind::Write => told.is_err() && self.on != On::Cubes,
-            RequestKind::Read => false,
-        };
+        let ends_all = struck.kind == RequestKind::Flush
+            || struck.kind == RequestKind::Write && self.ends_journals(&told);
         let later = device.later_changes();
         ensure!(!ends_all || later.is_empty(), "after {struck:?} it wrote {later:?}");
         let unmounted = told.is_ok();
