@@ -7,12 +7,13 @@ use std::io;
 use anyhow::{Context, Result, ensure};
 use floe_blockdev::{Crash, Event, MemDevice, ReadBlocks, Recorder, Trace, WriteBlocks};
 use floe_check::{CheckOptions, check};
-use floe_disk::journal::{JournalError, take_over};
+use floe_disk::journal::{Journal, JournalError, take_over};
 use floe_disk::ops::{NewInode, RenameMode};
 use floe_disk::recovery::recover;
 use floe_ext4::fs::FileSystem;
 use floe_ext4::inode_table::inode_place;
 use floe_ext4::journal::{self, CubeJournal};
+use floe_ext4::tx::Tx;
 use floe_format::ext::jbd2::{self, COMMIT_BLOCK, DESCRIPTOR_BLOCK, JournalFormat};
 use floe_format::native::{commit, is_locked};
 use floe_format::{BlockNr, GroupNr, InodeNr};
@@ -20,7 +21,7 @@ use floe_testkit::crash::{Effort, each_state, tears};
 use floe_testkit::kernel::Mounted as LinuxMount;
 use floe_testkit::{Image, kernel, oracle, tool};
 
-use crate::cube_journals::{LOT_GROUPS, create};
+use crate::cube_journals::{LOT_GROUPS, create, make_cube};
 use crate::journal_ops::{Mounted, Tree, native, tree, unmount};
 use crate::traced::{BaseBytes, located};
 
@@ -669,6 +670,121 @@ fn linux_mounts_what_was_unmounted_and_e2fsck_finds_nothing() {
         e2fsck_finds_nothing(&device).unwrap();
         assert_eq!(further(&device).len() + 1, journals as usize);
     }
+}
+
+/// Cubes get lots of inode 8 and of a further journal, and give them back to inode 8. After any crash the records of lots tell whose
+/// each is, and nothing is wrong.
+#[test]
+fn lots_of_further_journals_become_those_of_cubes_and_back() {
+    let image = empty(2);
+    let device = Recorder::new(MemDevice::new(image.clone()));
+    let mut mounted = Mounted::new(&device).unwrap();
+    let owners = |device: &dyn ReadBlocks| {
+        let fs = FileSystem::open(device).unwrap();
+        floe_disk::volume::cubes::owners(device, &fs.superblock, fs.geometry())
+    };
+    let mut states = vec![owners(&mounted.journal)];
+    let logs_before = further(&device)[0].lots.clone();
+    for path in ["/a", "/b"] {
+        make_cube(&mut mounted, path);
+        states.push(owners(&mounted.journal));
+        mounted.sync();
+        create(&mut mounted, &format!("{}/new", &path[1..]));
+        create(&mut mounted, &format!("beside-{}", &path[1..]));
+        mounted.sync();
+    }
+    let taken: Vec<u32> =
+        states[2].keys().copied().filter(|lot| logs_before.contains(lot)).collect();
+    assert!(!taken.is_empty(), "{states:?} of {logs_before:?}");
+    for (cube, path) in [(2, "b"), (1, "a")] {
+        let top = mounted.find(path).unwrap();
+        mounted.run(|volume, tx, _, caller| volume.unlink(tx, caller, top, b"new")).unwrap();
+        for orphan in mounted.volume.orphans() {
+            mounted.finish_orphan(orphan).unwrap();
+        }
+        let place = Some((InodeNr::ROOT, path.as_bytes()));
+        mounted.run(|volume, tx, _, caller| volume.remove_cube(tx, caller, cube, place)).unwrap();
+        states.push(owners(&mounted.journal));
+        mounted.sync();
+        for orphan in mounted.volume.orphans() {
+            mounted.finish_orphan(orphan).unwrap();
+        }
+    }
+    unmount(mounted).unwrap();
+    let left = further(&device)[0].lots.clone();
+    assert!(left.iter().all(|lot| !taken.contains(lot)), "{left:?}: inode 8 logs them now");
+    let trace = device.trace();
+    let mut at = 0;
+    let explored = each_state(&trace, &image, EFFORT, |device, crash| {
+        at += 1;
+        if at % 7 != 0 || crate::journal_ops::cannot_be(&trace, crash) {
+            return Ok(());
+        }
+        if crash.torn_bytes.is_some() || !crash.lost_sectors.is_empty() {
+            // Backups of the superblock may be torn.
+            return Ok(());
+        }
+        recover(&device)?;
+        let found = owners(&device);
+        ensure!(states.contains(&found), "{found:?} is none of {states:?}");
+        sound(&device)?;
+        let device = unmount(Mounted::new(device)?)?;
+        let report = check(&device, &options())?;
+        ensure!(report.is_clean(), "{:?}", report.found);
+        Ok(())
+    });
+    assert!(explored.unwrap() > 200);
+}
+
+/// A change that is longer than a further log allows is inode 8's, which has the lots until the next change.
+#[test]
+fn r11_a_change_that_is_too_long_for_a_further_log_is_logged_by_inode_8() {
+    let device = Recorder::new(MemDevice::new(empty(2)));
+    let journal = Journal::open(&device).unwrap();
+    // At the end of lot 3, where nothing is.
+    let blocks: Vec<BlockNr> = (4020..4090).map(BlockNr).collect();
+    let change = |count: usize, to: u8| {
+        let mut tx = journal.begin(8).unwrap();
+        blocks[..count].iter().for_each(|block| tx.zeroed(*block).unwrap().fill(to));
+        let from = device.trace().events.len();
+        let id = tx.finish().unwrap();
+        journal.commit(id).unwrap();
+        logs_written(&device, from)
+    };
+    let holds = |to: u8| {
+        let crashed = MemDevice::new(device.base_bytes());
+        recover(&crashed).unwrap();
+        let mut byte = [0];
+        crashed.read_at(blocks[0].0 * 4096 + 7, &mut byte).unwrap();
+        assert_eq!(byte, [to]);
+    };
+    assert_eq!((change(3, 1), journal.loans()), (vec![1], 0));
+    holds(1);
+    assert_eq!((change(70, 2), journal.loans()), (vec![0], 1));
+    holds(2);
+    assert_eq!((change(3, 3), journal.loans()), (vec![1], 1));
+    holds(3);
+    assert_eq!(journal.log_of(0, blocks[0]), Some(1));
+    journal.close().unwrap();
+}
+
+/// A change that found an inode in one lot and changed others alone, as of a block of its map, is durable with the inode.
+#[test]
+fn an_fsync_waits_for_changes_that_only_read_the_inode() {
+    let device = Recorder::new(MemDevice::new(empty(2)));
+    let journal = Journal::open(&device).unwrap();
+    // In lots 2 and 3.
+    let (changed, read) = (BlockNr(3000), BlockNr(4020));
+    let mut tx = journal.begin(8).unwrap();
+    tx.block(read).unwrap();
+    tx.zeroed(changed).unwrap().fill(7);
+    let id = tx.finish().unwrap();
+    assert!(!journal.is_durable(id));
+    let from = device.trace().events.len();
+    journal.commit_inode_for(0, read, 1).unwrap();
+    assert!(journal.is_durable(id));
+    assert_eq!(logs_written(&device, from), [0]);
+    journal.close().unwrap();
 }
 
 /// Thousands of states, by hand: `cargo xtask crash`.
