@@ -128,7 +128,7 @@ pub enum FsError {
         what: String,
     },
     /// The device failed for data of a file.
-    #[error("{inode} cannot be read: {source}")]
+    #[error("content of {inode}: {source}")]
     Io {
         /// The object.
         inode: InodeNr,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -58,7 +58,12 @@ impl Args {
                 }
             };
             let archive = Writer::new(BufWriter::with_capacity(PIECE_BYTES, self.target()?));
-            archive_tree(files, complaints, path, node, archive).with_context(|| self.place())
+            let written = archive_tree(files, complaints, path, node, archive);
+            if let (Err(_), Some(path)) = (&written, self.file()) {
+                // Half an archive is none, and would be in the way of the next one.
+                let _ = fs::remove_file(path);
+            }
+            written.with_context(|| self.place())
         });
         match result {
             // The reader of the pipe closed it. Like tar, fail without a message.

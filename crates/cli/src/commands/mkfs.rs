@@ -160,6 +160,11 @@ impl Args {
             message!("floe mkfs: -E journals= cannot be combined with --from");
             return Ok(Outcome::USAGE);
         }
+        if let Some(folder) = self.from.folder_around(&self.device) {
+            let (device, folder) = (self.device.display(), folder.display());
+            message!("floe mkfs: {device} lies in {folder}, and would become a part of itself");
+            return Ok(Outcome::USAGE);
+        }
         if self.from.is_given() {
             return self.filled(options, size_blocks, out);
         }

@@ -10,7 +10,7 @@ use floe_exec::Interrupt;
 use floe_exec::interrupt::Answer;
 use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::{Arc, thread};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use crate::exit::Outcome;
@@ -150,6 +150,12 @@ pub(crate) fn on_each_signal(mut then: impl FnMut(usize) + Send + 'static) -> an
 /// Ends the program with the exit code for cancellation.
 pub(crate) fn cancelled() -> ! {
     std::process::exit(i32::from(CANCELLED))
+}
+
+/// Lets writes beyond the limit of a file's size (`ulimit -f`) fail, instead of ending the program without a word.
+pub(crate) fn outlive_size_limit() {
+    // Without it the program is as others are.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
 }
 
 /// For work that must end by itself: ignores signals.

@@ -1,10 +1,12 @@
-//! The sizes in docs/limits.md.
+//! The sizes in docs/limits.md, and limits of the system.
 
+use std::ffi::OsStr;
 use std::fs::File;
+use std::process::Command;
 
 use floe_testkit::{oracle, tool};
 
-use super::floe_on;
+use super::{floe_on, image, ran};
 
 /// Blocks of 64 KiB, slightly more than 2^32.
 const BLOCKS: u64 = (1 << 32) + (1 << 20);
@@ -43,4 +45,27 @@ fn blocks_beyond_32_bits() {
     let ran = floe_on(&["repair", "--yes"], &path);
     assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
     assert!(oracle::run(&path, &["-fn"]).unwrap().clean());
+}
+
+/// A limit of the size of files is an error that is told, not a signal that ends the program without a word.
+#[test]
+fn a_limit_of_file_sizes_is_told_and_leaves_no_half_archive() {
+    let Some(image) = image("ext4-1k") else { return };
+    let folder = tool::scratch("floe-fsize-").unwrap();
+    let archive = folder.path().join("archive");
+    let script = "ulimit -f 1; exec \"$0\" \"$@\"";
+    let limited = |arguments: &[&OsStr]| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, env!("CARGO_BIN_EXE_floe")]).args(arguments);
+        ran(&shell.output().unwrap())
+    };
+    let path = image.path().as_os_str();
+    let exported = limited(&["export".as_ref(), path, "-o".as_ref(), archive.as_os_str()]);
+    assert_eq!(exported.code, 8, "{}", exported.err);
+    assert!(exported.err.contains("File too large"), "{}", exported.err);
+    assert!(!archive.exists());
+    let made = folder.path().join("made");
+    let made = limited(&["mkfs".as_ref(), made.as_os_str(), "8m".as_ref()]);
+    assert_eq!(made.code, 8, "{}", made.err);
+    assert!(made.err.contains("File too large"), "{}", made.err);
 }

@@ -418,3 +418,26 @@ fn an_archive_that_is_no_whole_one_is_told() {
         assert!(nameless.err.contains("only a directory can be the root"), "{}", nameless.err);
     }
 }
+
+/// The image would be read while it is written.
+#[test]
+fn an_image_inside_of_its_source_is_refused() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-inside-").unwrap();
+    let (source, old) = (folder.path().join("source"), folder.path().join("source/old"));
+    fs::create_dir(&source).unwrap();
+    File::create(&old).unwrap().set_len(8 << 20).unwrap();
+    let from = format!("dir:{}", source.display());
+    for target in [old, source.join("new")] {
+        let before = target.exists();
+        let target = target.to_str().unwrap();
+        let refused = floe(&["mkfs", "-F", "--from", &from, target, "8m"]);
+        assert_eq!(refused.code, 16, "{}", refused.err);
+        assert!(refused.err.contains("a part of itself"), "{}", refused.err);
+        assert_eq!(Path::new(target).exists(), before);
+    }
+    let beside = folder.path().join("source.img");
+    assert_eq!(floe(&["mkfs", "--from", &from, beside.to_str().unwrap(), "8m"]).code, 0);
+}
