@@ -147,24 +147,14 @@ impl Args {
                 return Ok(Outcome::USAGE);
             }
         };
-        if self.bmap.is_some() && options.offset_bytes() > 0 {
-            // A block map describes the whole image, which may hold other data before the offset.
-            message!("floe mkfs: --bmap cannot be combined with -E offset=");
+        if let Some(why) = self.cannot_combine(&options) {
+            message!("floe mkfs: {why}");
             return Ok(Outcome::USAGE);
         }
         let size_blocks = match &self.size {
             Some(text) => Some(wanted(text, options.block_size()).context("SIZE is not a size")?),
             None => None,
         };
-        if self.from.is_given() && options.journals() > 1 {
-            message!("floe mkfs: -E journals= cannot be combined with --from");
-            return Ok(Outcome::USAGE);
-        }
-        if let Some(folder) = self.from.folder_around(&self.device) {
-            let (device, folder) = (self.device.display(), folder.display());
-            message!("floe mkfs: {device} lies in {folder}, and would become a part of itself");
-            return Ok(Outcome::USAGE);
-        }
         if self.from.is_given() {
             return self.filled(options, size_blocks, out);
         }
@@ -224,6 +214,20 @@ impl Args {
             cubes::make(device, &self.cubes)?;
         }
         Ok(())
+    }
+
+    /// Why options exclude one another.
+    fn cannot_combine(&self, options: &Options) -> Option<String> {
+        if self.bmap.is_some() && options.offset_bytes() > 0 {
+            // A block map describes the whole image, which may hold other data before the offset.
+            return Some("--bmap cannot be combined with -E offset=".to_owned());
+        }
+        if self.from.is_given() && options.journals() > 1 {
+            return Some("-E journals= cannot be combined with --from".to_owned());
+        }
+        let folder = self.from.folder_around(&self.device)?;
+        let (device, folder) = (self.device.display(), folder.display());
+        Some(format!("{device} lies in {folder}, and would become a part of itself"))
     }
 
     fn options(&self) -> anyhow::Result<Options> {
