@@ -32,6 +32,7 @@ server=$("$floe" status mnt | sed -n 's/^process: //p')
 show "kill -9 $server"
 kill -9 "$server"
 run "$floe" umount mnt
+expect 8
 run "$floe" check files.img
 expect 0
 

@@ -291,7 +291,7 @@ fn a_repair_recovers_the_journals_of_cubes() {
     let process = status.lines().find_map(|line| line.strip_prefix("process: ")).unwrap();
     assert!(Command::new("kill").args(["-9", process]).status().unwrap().success());
     drop(held);
-    ours.unmount();
+    ours.unmount_dead();
     let path = image.path().to_str().unwrap();
     let before = fs::read(path).unwrap();
     let undo = image.path().with_extension("undo");

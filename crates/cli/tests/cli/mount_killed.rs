@@ -86,7 +86,7 @@ fn use_and_kill(ours: &Ours) -> bool {
     }
     drop((first, second, third, data));
     // The mount of a dead server is taken away, too.
-    ours.unmount();
+    ours.unmount_dead();
     has_mapped
 }
 
@@ -138,7 +138,7 @@ fn a_file_that_was_replaced_is_whole_whoever_has_the_new_one_open() {
         File::create(folder.join("other")).unwrap().sync_all().unwrap();
         kill(&ours);
         drop(open);
-        ours.unmount();
+        ours.unmount_dead();
         let seen = recovered(&image, false);
         for name in ["durable", "not"] {
             let whole = seen.get(name).is_some_and(|bytes| *bytes == old || *bytes == new);
@@ -198,7 +198,7 @@ fn changes_of_synchronous_mounts_survive_the_server() {
         fs::remove_file(folder.join("gone")).unwrap();
         kill(&ours);
         drop(file);
-        ours.unmount();
+        ours.unmount_dead();
         let again = Ours::new(image.path(), &[]);
         let seen = fs::read_dir(again.path().join("kept")).map(|all| all.count());
         assert_eq!(seen.ok(), names.then_some(1), "{options}");

@@ -227,7 +227,7 @@ fn thousands_of_open_files_are_removed_from_a_cube_for_good() {
     holder.kill().unwrap();
     holder.wait().unwrap();
     // The mount of a dead server is taken away, too.
-    ours.unmount();
+    ours.unmount_dead();
     assert!(removed, "it can open too few files, or not remove them");
     synced.unwrap();
     let found = floe(&["check", path]);

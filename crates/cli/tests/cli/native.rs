@@ -114,7 +114,7 @@ fn a_killed_server_leaves_what_linux_recovers() {
     let process = status.lines().find_map(|line| line.strip_prefix("process: ")).unwrap();
     drop(file);
     assert!(Command::new("kill").args(["-9", process]).status().unwrap().success());
-    ours.unmount();
+    ours.unmount_dead();
     assert!(seal(image.path()).contains("broken"));
     let theirs = kernel::Mounted::new(image.path(), "").unwrap();
     assert_eq!(fs::read(theirs.path().join("kept")).unwrap(), b"acknowledged");
