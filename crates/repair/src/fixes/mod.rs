@@ -28,6 +28,7 @@ mod maps;
 mod mmp;
 mod names;
 mod orphan_file;
+mod orphan_values;
 mod orphans;
 mod own_directories;
 mod quota;

@@ -15,13 +15,16 @@ use floe_ext4::journal::{CubeJournal, find_cubes, orphans_in};
 use floe_ext4::map::walk::has_map;
 
 use super::Made;
+use super::orphan_values::OrphanValues;
 
 /// Makes edits of orphans in order. The blocks that name orphans are read once for all of them.
 pub(super) fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
-    let mut slots = None;
+    let (mut slots, mut values) = (None, OrphanValues::default());
     let made = edits.iter().map(|edit| {
         let result = match edit {
-            Edit::Orphans(OrphanEdit::Finish(inode)) => finish(stage, *inode, &mut slots),
+            Edit::Orphans(OrphanEdit::Finish(inode)) => {
+                finish(stage, *inode, &mut slots, &mut values)
+            }
             _ => {
                 stage.superblock_mut().last_orphan = 0;
                 Ok(())
@@ -37,9 +40,11 @@ fn finish(
     stage: &mut Stage<'_>,
     inode: InodeNr,
     slots: &mut Option<OrphanSlots>,
+    values: &mut OrphanValues,
 ) -> Result<(), Failure> {
     let mut image = stage.read_inode(inode)?;
     if image.base.links_count == 0 {
+        values.release(stage, &image)?;
         image.base.dtime = stage.now32();
         image.base.flags = 0;
         image.base.mode = 0;

@@ -3,6 +3,8 @@
 //! second repair finds nothing.
 
 use std::fmt;
+use std::fs::{self, File};
+use std::process::Command;
 
 use floe_blockdev::ReadBlocks;
 use floe_check::CheckOptions;
@@ -514,4 +516,41 @@ fn an_overlap_with_inline_data_costs_no_directory() {
             assert!(same, "{path}: {} is gone", String::from_utf8_lossy(name));
         }
     }
+}
+
+/// Files that are deleted while open, at a crash of Linux: their values go with them, as at Linux's own recovery, unless another file
+/// has the same value. (e2fsck -p leaves them unattached.)
+#[test]
+fn values_of_orphans_go_with_them() {
+    if tool::missing() {
+        return;
+    }
+    if mount_available().is_err() || Command::new("setfattr").arg("--version").output().is_err() {
+        eprintln!("skipped: it takes a mount by Linux, and setfattr");
+        return;
+    }
+    let image = Image::empty(32 << 20).unwrap();
+    build::mke2fs(image.path(), &["-q", "-t", "ext4", "-O", "ea_inode"]).unwrap();
+    let mount = Mounted::new(image.path(), "").unwrap();
+    let set = |name: &str, value: &str| {
+        let path = mount.path().join(name);
+        fs::write(&path, name).unwrap();
+        for (attribute, value) in [("user.big", value.repeat(20_000)), ("user.small", "1".into())] {
+            let mut set = Command::new("setfattr");
+            set.args(["-n", attribute, "-v", &value]).arg(&path);
+            assert!(set.status().unwrap().success());
+        }
+        path
+    };
+    let kept = set("kept", "s");
+    let gone = [set("alone", "a"), set("sharing", "s"), set("other", "o")];
+    let held: Vec<File> = gone.iter().map(|path| File::open(path).unwrap()).collect();
+    gone.iter().for_each(|path| fs::remove_file(path).unwrap());
+    rustix::fs::syncfs(&held[0]).unwrap();
+    let crashed = image.copy().unwrap();
+    drop(held);
+    assert!(kept.exists());
+    mount.unmount().unwrap();
+    let expected = stored(&image).unwrap();
+    assert_eq!(fault(&crashed, Some(&expected)), None);
 }
