@@ -44,7 +44,6 @@ struct Cli {
 
 fn main() -> ExitCode {
     panics::end_the_program();
-    signals::outlive_size_limit();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let mut out = Patient::new(io::stdout().lock());
     let mut device = String::new();

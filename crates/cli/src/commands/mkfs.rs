@@ -225,7 +225,7 @@ impl Args {
         if self.from.is_given() && options.journals() > 1 {
             return Some("-E journals= cannot be combined with --from".to_owned());
         }
-        let folder = self.from.folder_around(&self.device)?;
+        let folder = self.from.folder_around(&self.device).filter(|_| !self.dry_run)?;
         let (device, folder) = (self.device.display(), folder.display());
         Some(format!("{device} lies in {folder}, and would become a part of itself"))
     }

@@ -49,10 +49,16 @@ pub(crate) struct Args {
     )]
     policy: Vec<Named>,
     /// Make no repair that loses more than this many files, names or parts of the file system
-    #[arg(long, value_name = "N", requires = "policy")]
+    #[arg(long, value_name = "N", requires = "policy", conflicts_with_all = ["yes", "preen"])]
     max_loss: Option<u64>,
     /// Make no repair that loses more than this many bytes of file data (units K, M, G and T)
-    #[arg(long, value_name = "BYTES", requires = "policy", value_parser = bytes)]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        requires = "policy",
+        conflicts_with_all = ["yes", "preen"],
+        value_parser = bytes
+    )]
     max_loss_bytes: Option<u64>,
     /// Show the repairs that --yes (or --preen) would make, and write nothing
     #[arg(long, short = 'n')]

@@ -117,3 +117,14 @@ fn the_unit_of_the_document_works() {
         assert_eq!(is_clean(&image), wanted == 1);
     }
 }
+
+/// A limit of losses goes with a policy: beside `--yes` it would promise what nobody keeps.
+#[test]
+fn limits_of_losses_are_refused_without_a_policy() {
+    for limit in ["--max-loss", "--max-loss-bytes"] {
+        for other in ["--yes", "--preen", "--dry-run"] {
+            let refused = floe(&["repair", other, limit, "0", "image"]);
+            assert_eq!(refused.code, 16, "{other} {limit}: {}", refused.err);
+        }
+    }
+}

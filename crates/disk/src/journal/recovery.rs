@@ -80,7 +80,8 @@ pub fn recover<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> {
     recover_despite(device, false)
 }
 
-/// The same; with `damage`, a further journal of the root cube that is damaged is told as that of a cube, and left alone.
+/// The same; with `damage`, a further journal of the root cube that is damaged is told as that of a cube, and left alone, and so is
+/// what comes behind damage in inode 8.
 pub(super) fn recover_despite<D: WriteBlocks>(
     device: &D,
     damage: bool,
@@ -88,6 +89,7 @@ pub(super) fn recover_despite<D: WriteBlocks>(
     let (superblock, geometry) = read_superblock(device).map_err(JournalError::FileSystem)?;
     let geometry = &geometry;
     let mut journal = find(device, &superblock, geometry)?;
+    let journal_inode = superblock.journal_inum;
     let mut recovered = Recovered::default();
     if is_locked(&superblock) {
         let fs = FileSystem::of(device, superblock, geometry.clone());
@@ -101,7 +103,13 @@ pub(super) fn recover_despite<D: WriteBlocks>(
     };
     noting.judge().map_err(JournalError::io("reading the log"))?;
     if replay.events.iter().any(failed) {
-        return Err(JournalError::Damaged(replay.events));
+        if !damage {
+            return Err(JournalError::Damaged(replay.events));
+        }
+        // A repair goes on with what comes before the damage, as with the log of a file system without cubes.
+        let failed = Some(format!("it cannot be recovered as a whole: {:?}", replay.events));
+        let inode = InodeNr(journal_inode);
+        recovered.cubes.push(RecoveredCube { cube: 0, inode, seen: None, failed });
     }
     recovered.transactions += replay.transactions;
     recovered.blocks += replay.blocks;

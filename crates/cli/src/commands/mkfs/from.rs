@@ -131,24 +131,17 @@ impl FromArgs {
         source.into_iter().chain(metadata)
     }
 
-    /// The folder to read, if `device` is a file below it, which would become a part of itself.
+    /// The folder to read, if `device` is a file in it, which would become a part of itself. A new file is made when all is read.
     pub(super) fn folder_around(&self, device: &Path) -> Option<&Path> {
         let folder = match self.from.as_ref()? {
             Origin::Folder(path) => path,
             Origin::Any(path) if path.is_dir() => path,
             _ => return None,
         };
-        let parent = match device.parent()? {
-            here if here.as_os_str().is_empty() => Path::new("."),
-            parent => parent,
-        };
-        // A new file, too; its folder is there. The node of a device has no content.
-        let is_file = std::fs::metadata(device).map_or(true, |found| found.is_file());
-        let place = std::fs::canonicalize(device).or_else(|_| {
-            let parent = std::fs::canonicalize(parent)?;
-            Ok::<_, io::Error>(parent.join(device.file_name().unwrap_or_default()))
-        });
-        let is_inside = place.ok()?.starts_with(std::fs::canonicalize(folder).ok()?);
+        // The node of a device has no content.
+        let is_file = std::fs::metadata(device).is_ok_and(|found| found.is_file());
+        let place = std::fs::canonicalize(device).ok()?;
+        let is_inside = place.starts_with(std::fs::canonicalize(folder).ok()?);
         (is_file && is_inside).then_some(folder)
     }
 

@@ -92,6 +92,33 @@ fn a_damaged_log_of_the_root_cube_is_replayed_up_to_the_damage_by_a_repair() {
     serves(&device);
 }
 
+/// The log of inode 8, which repairs of file systems without cubes replay up to the damage.
+#[test]
+fn damage_in_the_log_of_inode_8_is_no_dead_end() {
+    let (device, transactions) = (0..30)
+        .map(|_| {
+            let device = left(true);
+            let layout = Layout::open(&device).unwrap();
+            let (superblock, geometry) = (&layout.superblock, layout.geometry());
+            let groups = layout.space.groups().descs();
+            let (journal, _) =
+                floe_ext4::journal::find(&device, superblock, geometry, groups, None);
+            let mut root = further(&device).remove(0);
+            root.journal = journal.unwrap();
+            let transactions = descriptors(&device, &root);
+            (device, transactions)
+        })
+        .find(|(_, transactions)| transactions.len() > 2)
+        .unwrap();
+    let last = transactions[transactions.len() - 1];
+    device.write_at(last + BLOCK + 100, b"damage of a logged block").unwrap();
+    assert!(!damage(&device).is_empty());
+    refuses(&device);
+    repaired(&device);
+    assert_eq!(further(&device).len(), 1);
+    serves(&device);
+}
+
 #[test]
 fn a_journal_of_the_root_cube_that_cannot_be_used_is_made_anew() {
     for locked in [false, true] {
