@@ -244,8 +244,12 @@ fn journals_of_the_root_cube_that_flush_beside_each_other_survive_any_crash() {
         return;
     }
     let effort = Effort { random_per_epoch: 1, seed: 31 };
-    let (states, flushes, writes) = explore((with_journals(2), DEALT), 2..3, 3, effort);
-    assert!(states > 200 && flushes > 5 && writes > 5);
+    // Which directories are dealt to which journal is a matter of luck: all to one, now and then.
+    let overlaps = (0..12).any(|_| {
+        let (states, flushes, writes) = explore((with_journals(2), DEALT), 2..3, 3, effort);
+        states > 200 && flushes > 5 && writes > 5
+    });
+    assert!(overlaps);
 }
 
 /// Thousands of states: `cargo xtask crash`.
