@@ -358,24 +358,26 @@ impl<S: Store> Adapter<'_, S> {
     /// Takes set-user-ID and set-group-ID from a file that is written.
     fn lose_ids(&self, inode: InodeNr, by: (u32, u32)) -> Result<(), FsError> {
         let permissions = self.without_ids(inode, by, None)?;
-        if permissions.is_none() {
-            return Ok(());
-        }
-        let change = Fields { permissions, ..Fields::default() };
-        let kind = OpKind::Change { inode, size_bytes: None, change };
-        let (uid, gid) = by;
-        self.fs.apply(&Op { uid, gid, time: now(), kind }).map(|_| ())
+        permissions.map_or(Ok(()), |left| self.set_permissions(inode, by, left))
     }
 
     /// Takes set-group-ID from an inode whose owner is not of its group, and gave it an access list (Linux:
     /// `posix_acl_update_mode`).
-    fn lose_set_gid(&self, inode: InodeNr, (uid, gid): (u32, u32)) -> Result<(), FsError> {
+    fn lose_set_gid(&self, inode: InodeNr, by: (u32, u32)) -> Result<(), FsError> {
         let before = self.fs.attributes(inode)?.permissions;
         if before & SET_GROUP_ID == 0 {
             return Ok(());
         }
-        let permissions = Some(before & !SET_GROUP_ID);
-        let change = Fields { permissions, ..Fields::default() };
+        self.set_permissions(inode, by, before & !SET_GROUP_ID)
+    }
+
+    fn set_permissions(
+        &self,
+        inode: InodeNr,
+        (uid, gid): (u32, u32),
+        permissions: u16,
+    ) -> Result<(), FsError> {
+        let change = Fields { permissions: Some(permissions), ..Fields::default() };
         let kind = OpKind::Change { inode, size_bytes: None, change };
         self.fs.apply(&Op { uid, gid, time: now(), kind }).map(|_| ())
     }

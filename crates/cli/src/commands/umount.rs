@@ -5,6 +5,7 @@ use std::fs::File;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use floe_blockdev::{Use, mounted_at};
 use floe_fuse::mount::unmount;
 use floe_fuse::{STATUS, WRITTEN};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -100,14 +101,8 @@ impl Args {
 /// Whether the system has a mount there that is not read-only.
 fn takes_writes(directory: &Path) -> bool {
     // The mount itself answers nothing, so that only the name can be looked for.
-    let Ok(directory) = std::path::absolute(directory) else { return true };
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let options = mounts.lines().rev().find_map(|line| {
-        let mut fields = line.split(' ').skip(4);
-        let (point, options) = (fields.next()?, fields.next()?);
-        (Path::new(point) == directory).then_some(options)
-    });
-    options.is_none_or(|options| !options.split(',').any(|option| option == "ro"))
+    let mounted = std::path::absolute(directory).ok().and_then(|place| mounted_at(&place));
+    !matches!(mounted, Some(Use::Mounted { read_only: true, .. }))
 }
 
 /// Has the server write everything while its errors can still be told: nobody learns of those of an unmount.

@@ -1,5 +1,7 @@
 //! Puts blocks back into a damaged map: those that nobody claims, and that say by their checksums that they are the file's.
 
+use std::collections::BTreeSet;
+
 use floe_format::ext::extent::{Extent, ExtentNode};
 use floe_format::ext::inode::FileType;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
@@ -19,9 +21,7 @@ pub(crate) fn finds_lost_blocks(stage: &Stage<'_>, inode: InodeNr) -> bool {
 pub(super) fn gather(stage: &Stage<'_>, image: &InodeImage, map: &mut FileMap) -> u64 {
     let Some(parts) = stage.lost_parts(image) else { return 0 };
     let before = map.data_blocks();
-    for leaf in &parts.leaves {
-        add_leaf(stage, *leaf, &parts.leaves, map);
-    }
+    add_leaves(stage, &parts.leaves, map);
     // They are written anew, so that no other block is needed.
     let spare = parts.above.iter().filter(|node| !map.nodes.contains(node));
     let spare: Vec<BlockNr> = spare.copied().collect();
@@ -33,23 +33,39 @@ pub(super) fn gather(stage: &Stage<'_>, image: &InodeImage, map: &mut FileMap) -
     map.data_blocks() - before
 }
 
-/// Adds the extents of a leaf, if they fit, and none of another leaf that was found takes their place.
-fn add_leaf(stage: &Stage<'_>, leaf: BlockNr, all: &[BlockNr], map: &mut FileMap) {
-    let extents = extents_of(stage, leaf);
-    let meets = |one: &Extent, other: &Extent| {
-        let ends_before =
-            |left: &Extent, right: &Extent| left.logical.0 + left.run.len_blocks <= right.logical.0;
-        !ends_before(one, other) && !ends_before(other, one)
-    };
-    let others = all.iter().filter(|other| **other != leaf);
-    let others: Vec<Extent> = others.flat_map(|other| extents_of(stage, *other)).collect();
-    let taken = |one: &Extent| map.runs.iter().chain(&others).any(|other| meets(one, other));
-    if extents.iter().any(taken) || map.nodes.contains(&leaf) {
-        return;
+/// Adds the extents of leaves, but for those leaves that want a place of the file which the map has, or which another one of them wants.
+fn add_leaves(stage: &Stage<'_>, leaves: &[BlockNr], map: &mut FileMap) {
+    let found: Vec<(BlockNr, Vec<Extent>)> =
+        leaves.iter().map(|leaf| (*leaf, extents_of(stage, *leaf))).collect();
+    let of_leaves = found.iter().flat_map(|(leaf, all)| all.iter().map(|one| (one, Some(*leaf))));
+    let of_map = map.runs.iter().map(|one| (one, None));
+    let contested = contested(of_leaves.chain(of_map).collect());
+    for (leaf, extents) in found {
+        if contested.contains(&leaf) || map.nodes.contains(&leaf) {
+            continue;
+        }
+        map.runs.extend(extents);
+        map.nodes.push(leaf);
     }
-    map.runs.extend(extents);
     map.sort();
-    map.nodes.push(leaf);
+}
+
+/// The leaves with an extent that meets one of another leaf, or of the map (`None`).
+fn contested(mut all: Vec<(&Extent, Option<BlockNr>)>) -> BTreeSet<BlockNr> {
+    all.sort_by_key(|(extent, _)| extent.logical);
+    let mut contested = BTreeSet::new();
+    // The extent that reaches furthest so far: where one before it meets one behind it, both meet it, too.
+    let (mut end, mut furthest) = (0, None);
+    for (extent, of) in all {
+        if extent.logical.0 < end && of != furthest {
+            contested.extend([of, furthest].into_iter().flatten());
+        }
+        let own_end = extent.logical.0 + extent.run.len_blocks;
+        if own_end > end {
+            (end, furthest) = (own_end, of);
+        }
+    }
+    contested
 }
 
 /// The extents of a leaf, if all of them are in order, and lead to blocks in use that nobody claims.
@@ -73,5 +89,43 @@ fn add_names(own: InodeNr, names: &[(BlockNr, Option<InodeNr>)], map: &mut FileM
     let others = names.iter().filter(|(_, dot)| dot.is_none()).map(|(block, _)| *block);
     for (logical, block) in (0..).map(LogicalBlock).zip([first].into_iter().chain(others)) {
         map.runs.push(Extent { logical, run: BlockRun::new(block, 1), unwritten: false });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn those_that_meet_are_those_of_all_pairs(
+            places in proptest::collection::vec((0u64..40, 1u64..6, proptest::option::of(0u64..4)), 0..12),
+        ) {
+            let all: Vec<(Extent, Option<BlockNr>)> = places
+                .into_iter()
+                .map(|(logical, len, of)| {
+                    let run = BlockRun::new(BlockNr(logical), len);
+                    (Extent { logical: LogicalBlock(logical), run, unwritten: false }, of.map(BlockNr))
+                })
+                .collect();
+            let end = |extent: &Extent| extent.logical.0 + extent.run.len_blocks;
+            let meets = |one: &Extent, other: &Extent| {
+                one.logical.0 < end(other) && other.logical.0 < end(one)
+            };
+            // Extents of one leaf do not meet each other.
+            let alone = |one: &(Extent, Option<BlockNr>)| {
+                all.iter().filter(|other| other.1 == one.1 && meets(&one.0, &other.0)).count() == 1
+            };
+            prop_assume!(all.iter().filter(|one| one.1.is_some()).all(alone));
+            let expected: BTreeSet<BlockNr> = all
+                .iter()
+                .filter(|one| all.iter().any(|other| other.1 != one.1 && meets(&one.0, &other.0)))
+                .filter_map(|(_, of)| *of)
+                .collect();
+            let all = all.iter().map(|(extent, of)| (extent, *of)).collect();
+            prop_assert_eq!(contested(all), expected);
+        }
     }
 }

@@ -43,9 +43,7 @@ impl OrphanValues {
 
     /// The attribute block of an inode, if it was the last one that used it.
     fn block_given_up(&self, stage: &Stage<'_>, orphan: &InodeImage) -> Option<BlockNr> {
-        let wide = stage.geometry.features.incompat.contains(Incompat::BIT64);
-        let high = if wide { orphan.base.file_acl_high } else { 0 };
-        let block = BlockNr(u64::from(orphan.base.file_acl_lo) | u64::from(high) << 32);
+        let block = stage.attribute_block(orphan);
         // In order of blocks; one that is not sound is not among them.
         let uses = &stage.evidence.attributes.block_uses;
         let behind = uses.get(uses.partition_point(|one| one.block < block)..)?;

@@ -309,12 +309,7 @@ fn clone_attributes(
     image: &mut InodeImage,
     ledger: &mut SharedLedger,
 ) -> Result<u64, Failure> {
-    let high = if stage.geometry.features.incompat.contains(Incompat::BIT64) {
-        image.base.file_acl_high
-    } else {
-        0
-    };
-    let block = BlockNr(u64::from(image.base.file_acl_lo) | u64::from(high) << 32);
+    let block = stage.attribute_block(image);
     if block.0 == 0 || !stage.geometry.contains(block) {
         return Ok(0);
     }

@@ -3,7 +3,8 @@
 use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_format::ext::group_desc;
 use floe_format::ext::inode::{self, FileType, InodeBase, InodeExtra, InodeFlags};
-use floe_format::{BlockRun, InodeNr};
+use floe_format::features::Incompat;
+use floe_format::{BlockNr, BlockRun, InodeNr};
 
 use super::Stage;
 use crate::failure::Failure;
@@ -60,6 +61,13 @@ impl InodeImage {
 }
 
 impl Stage<'_> {
+    /// The attribute block that an inode names; block 0 for none.
+    pub fn attribute_block(&self, image: &InodeImage) -> BlockNr {
+        let wide = self.geometry.features.incompat.contains(Incompat::BIT64);
+        let high = if wide { image.base.file_acl_high } else { 0 };
+        BlockNr(u64::from(image.base.file_acl_lo) | u64::from(high) << 32)
+    }
+
     /// Byte offset of an inode on the device.
     fn inode_offset(&self, inode: InodeNr) -> Result<u64, Failure> {
         let place = self.geometry.place_of(inode);

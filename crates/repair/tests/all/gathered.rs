@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use floe_blockdev::MemDevice;
 use floe_check::{CheckOptions, check};
-use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
+use floe_disk::mkfs::FsType;
 use floe_disk::ops::{Caller, NewInode};
 use floe_disk::volume::Volume as DiskVolume;
 use floe_ext4::tx::DirectTx;
@@ -15,7 +14,7 @@ use floe_testkit::tree::{self, Tree};
 use floe_testkit::{Image, Volume, oracle, tool};
 
 use crate::judged;
-use crate::paper::image_with;
+use crate::paper::{image_with, made};
 
 const NOW: Timestamp = Timestamp { seconds: tool::NOW as i64, nanoseconds: 0 };
 const FILE: &str = "/file";
@@ -24,16 +23,7 @@ const DIR: &str = "/directory";
 /// A file system with blocks of 1 KiB, of which a node holds 84 extents: one file of 40 extents, one of 500, whose tree has two levels below
 /// the root, and a directory of 300 files in some blocks.
 fn image(kind: FsType) -> Image {
-    let mut options = Options::of_type(kind);
-    let (block, size_bytes) =
-        if kind == FsType::Native { ("4096", 160 << 20) } else { ("1024", 40 << 20) };
-    for (letter, value) in [('N', "2000"), ('b', block)] {
-        options.set(letter, value).unwrap();
-    }
-    let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: NOW };
-    let params = options.params(size_bytes, None, &fresh).unwrap();
-    let device = MemDevice::new(vec![0; size_bytes as usize]);
-    mkfs::write(&Plan::new(&params).unwrap(), &device).unwrap();
+    let device = made(kind);
     let mut volume = DiskVolume::open(&device).unwrap();
     let mut tx = DirectTx::new(&device, volume.geometry().clone());
     let caller = Caller::system(NOW);

@@ -22,9 +22,8 @@ const OTHER: &str = "/other";
 /// A block outside of the file system.
 const OUTSIDE: u32 = 0x7fff_0000;
 
-/// A file system with two files, each of 30 blocks with holes between them: with a leaf of an extent tree, or an indirect
-/// block.
-fn image(kind: FsType) -> Image {
+/// An empty file system of several groups.
+pub(crate) fn made(kind: FsType) -> MemDevice {
     let mut options = Options::of_type(kind);
     // The usual geometry, so that copies of the superblock are where they are sought: several groups.
     let (block, size_bytes) =
@@ -36,6 +35,13 @@ fn image(kind: FsType) -> Image {
     let params = options.params(size_bytes, None, &fresh).unwrap();
     let device = MemDevice::new(vec![0; size_bytes as usize]);
     mkfs::write(&Plan::new(&params).unwrap(), &device).unwrap();
+    device
+}
+
+/// A file system with two files, each of 30 blocks with holes between them: with a leaf of an extent tree, or an indirect
+/// block.
+fn image(kind: FsType) -> Image {
+    let device = made(kind);
     let mut volume = match kind {
         FsType::Rext3 => DiskVolume::open_rext3(&device).unwrap(),
         _ => DiskVolume::open(&device).unwrap(),

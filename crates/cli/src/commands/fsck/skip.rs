@@ -87,24 +87,19 @@ impl Fsck<'_> {
             !sb.features().compat.contains(Compat::HAS_JOURNAL) || sb.journal_inum != 0
         };
         let named = self.options.journal.as_deref()?;
-        let superblock = self.superblock_in_use();
-        (!superblock.as_ref().is_some_and(has_own)).then_some(named)
+        (!self.opened().is_some_and(|opened| has_own(&opened.superblock))).then_some(named)
     }
 
-    /// The superblock that counts: the primary one, that of -b, or a backup.
-    fn superblock_in_use(&self) -> Option<Superblock> {
+    /// The file system by the superblock that counts: the primary one, that of -b, or a backup.
+    fn opened(&self) -> Option<Opened> {
         let device = self.source.open().ok()?;
-        floe_check::open::open(&device, self.source.which()).ok().map(|opened| opened.superblock)
+        floe_check::open::open(&device, self.source.which()).ok()
     }
 
     /// Whether -b names another superblock than the primary one.
     fn names_a_backup(&self) -> bool {
-        let opens_primary = || {
-            let device = self.source.open().ok()?;
-            let opened = floe_check::open::open(&device, self.source.which()).ok()?;
-            Some(opened.used_backup.is_none())
-        };
-        self.options.superblock.is_some() && opens_primary() != Some(true)
+        let opens_primary = || self.opened().is_some_and(|opened| opened.used_backup.is_none());
+        self.options.superblock.is_some() && !opens_primary()
     }
 
     /// Whether superblock, descriptors and journal have no fault that can be seen without a check.
