@@ -261,7 +261,7 @@ impl Roll {
 }
 
 /// Reads all parts and merges them: the header that they have in common, and the evidence of all shards. `of` is
-/// the header of a check begun now.
+/// the header of a check begun now. Each `asker`, a shard of a refinement or (`None`) the merge, reads other witnesses again.
 ///
 /// # Errors
 /// [`PartRefusal`] unless there is one part of each shard, in each round that was begun, all of this file system as
@@ -270,6 +270,7 @@ pub fn merge_parts(
     parts: &dyn Parts,
     of: &Header,
     volume: &Volume<'_>,
+    asker: Option<Share>,
 ) -> Result<(Header, Merged), PartRefusal> {
     let mut first: Option<(Header, String)> = None;
     let (mut all, mut roll, mut witnesses) = (Merged::default(), Roll::default(), Vec::new());
@@ -296,7 +297,10 @@ pub fn merge_parts(
         let (round, missing) = (Round::Shards, vec![0]);
         return Err(PartRefusal::Missing { round, missing, count: 1 });
     };
-    match Witness::find_changed(&witnesses, volume, &header.key) {
+    let mut key = header.key;
+    let asker = asker.map_or(0, |share| share.index().wrapping_add(1));
+    key.iter_mut().zip(asker.to_le_bytes()).for_each(|(key, by)| *key ^= by);
+    match Witness::find_changed(&witnesses, volume, &key) {
         Some(block) => {
             let (name, why) = ("A part".to_owned(), format!("it is older than what is in {block}"));
             Err(PartRefusal::Changed { name, why })

@@ -178,6 +178,14 @@ impl Start {
         matches!(self, Self::Check(_) | Self::Repair(None))
     }
 
+    /// The shard of a refinement.
+    const fn refining(&self) -> Option<Share> {
+        match self {
+            Self::Refine(_, share) => Some(*share),
+            Self::Check(_) | Self::Shard(..) | Self::Repair(_) => None,
+        }
+    }
+
     /// The passes to run, in order.
     const fn passes(&self) -> &'static [Pass] {
         match self {
@@ -253,7 +261,7 @@ fn passes<'d, 'p>(
     };
     let (mut merged, mut closer) = (None, Closer::default());
     if let (Some(parts), Some(header)) = (options.checkpoints.parts, &mut header) {
-        let (of_parts, all) = merge_parts(parts, header, &volume)?;
+        let (of_parts, all) = merge_parts(parts, header, &volume, start.refining())?;
         (volume.now_seconds, key) = (of_parts.now_seconds, of_parts.key);
         *header = of_parts;
         (merged, closer) = (Some(all.evidence), all.closer);
