@@ -395,7 +395,8 @@ impl Pool {
     }
 
     /// Fills the reservation file of a lot with the free blocks of its region, and says so in the records of its
-    /// groups, as of a seal. A region without free blocks outside its file is left as it is.
+    /// groups, as of a seal. A region without free blocks outside its file is left as it is, unless a crash left that empty when
+    /// the region became full: then the records still count blocks that it held.
     pub(crate) fn reserve_lot(
         &mut self,
         tx: &mut dyn Tx,
@@ -413,7 +414,9 @@ impl Pool {
             return Ok(());
         }
         let is_open = self.regions.open.contains(&lot);
-        if !is_open && self.free_in(tx, region)?.is_empty() || !self.open_lot(tx, lot, region)? {
+        let has_free = is_open || !self.free_in(tx, region)?.is_empty();
+        let is_left = !has_free && self.reservation(tx, region).is_ok_and(|file| file.blocks() > 0);
+        if is_left || !self.open_lot(tx, lot, region)? {
             return Ok(());
         }
         let mut file = self.reservation(tx, region)?;

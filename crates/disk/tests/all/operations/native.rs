@@ -121,6 +121,36 @@ fn freed_metadata_is_reserved_again() {
     }
 }
 
+/// A lot whose region a crash left full, and its reservation file empty: there is nothing to reserve, and its records say so.
+#[test]
+fn a_region_that_a_crash_left_full_is_sealed() {
+    let device = native(40, &[('E', "lot_size=4m,region_size=16k"), ('N', "2000")]);
+    let caller = Caller::system(time(1));
+    for round in 0..3 {
+        let mut volume = Volume::open(&device).unwrap();
+        let mut tx = DirectTx::new(&device, volume.geometry().clone());
+        volume.begin_writing(&mut tx, time(1)).unwrap();
+        if round == 0 {
+            for at in 0..100 {
+                let (name, new) = (format!("d{at}"), NewInode::directory(0o755));
+                volume.create(&mut tx, &caller, InodeNr::ROOT, name.as_bytes(), &new).unwrap();
+            }
+            tx.commit().unwrap();
+            continue;
+        }
+        for lot in volume.lots_to_reserve() {
+            volume.reserve_lot(&mut tx, time(1), lot).unwrap();
+        }
+        volume.end_writing(&mut tx, time(1)).unwrap();
+        tx.commit().unwrap();
+        seal(&device).unwrap();
+        let mut found = check(&device, &CheckOptions::default()).unwrap().found;
+        // No journal says that the first round ended.
+        found.retain(|problem| !matches!(problem, Problem::NotCleanlyUnmounted { .. }));
+        assert!(found.is_empty(), "round {round}: {found:?}");
+    }
+}
+
 /// Free blocks of a region in five runs, one more than an inode holds: none is left out of the reservation file, whose tree needs
 /// a node then; not even where all runs are single blocks.
 #[test]
