@@ -304,6 +304,7 @@ fn judge(
         fast_commit_blocks: 0,
         block_size: geo.block_size,
         cut: None,
+        is_native: true,
         map: Some(map),
     };
     Ok((journal, file))

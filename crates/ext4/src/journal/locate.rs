@@ -8,6 +8,7 @@ use floe_format::ext::jbd2::{
 };
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::features::{Compat, Features, Incompat};
+use floe_format::native::identity::Identity;
 use floe_format::{Geometry, InodeNr};
 
 use super::event::{InodeFault, JournalEvent, JournalPlace, LogBounds, SuperblockFault};
@@ -33,6 +34,9 @@ pub struct Journal {
     pub block_size: u32,
     /// The transaction from which on nothing is replayed, because others on which it depends are missing.
     pub cut: Option<u32>,
+    /// Whether it belongs to a native file system: a commit block is written only when all of its transaction is durable, so one
+    /// whose transaction cannot be followed is a sign of damage, not of a crash.
+    pub is_native: bool,
     /// The map of its inode; `None` for an external journal, whose block numbers are those of its
     /// device.
     pub(crate) map: Option<BlockMap>,
@@ -144,6 +148,7 @@ impl Finder<'_> {
             needs_replay,
             block_size: self.geo.block_size,
             cut: None,
+            is_native: Identity::of(sb).is_some(),
             map: candidate.map,
         })
     }

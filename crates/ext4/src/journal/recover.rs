@@ -195,6 +195,8 @@ struct Recovery<'a, D> {
 /// The scan's state between two control blocks.
 struct Scan {
     at: u32,
+    /// First block of the transaction.
+    start: u32,
     sequence: u32,
     /// Blocks of the log not yet scanned; ends the scan of a log without an end.
     budget: u32,
@@ -250,6 +252,7 @@ impl<D: ReadBlocks> Recovery<'_, D> {
         let superblock = &self.log.journal.superblock;
         let mut scan = Scan {
             at: superblock.start,
+            start: superblock.start,
             sequence: superblock.sequence,
             budget: ring.len_blocks(),
             doubtful: false,
@@ -295,10 +298,36 @@ impl<D: ReadBlocks> Recovery<'_, D> {
                 Next::Abort => return None,
             }
         }
+        if self.hides_commit(&scan, ring, &mut block) {
+            // A repair replays all before it.
+            self.fail(RecoveryFault::ControlChecksum { sequence: scan.sequence });
+        }
         let end = scan.end.unwrap_or(scan.sequence);
         self.report.end = end;
         controls.retain(|control| is_after(end, control.sequence));
         Some(controls)
+    }
+
+    /// Whether the transaction at which the scan of a native journal ended was committed all the same: its commit block lies in
+    /// the log. A transaction that a recovery has dropped begins with zeroes.
+    fn hides_commit(&self, scan: &Scan, ring: Ring, block: &mut [u8]) -> bool {
+        let journal = self.log.journal;
+        let waits = self.format.checksums == Checksums::V3 && !self.is_async();
+        if !journal.is_native || !waits || journal.cut == Some(scan.sequence) {
+            return false;
+        }
+        let mut hides = |at: u32| {
+            self.log.read(at, block).is_ok_and(|()| {
+                let commit = CommitBlock::decode(block.first_chunk().unwrap_or(&[0; 60]));
+                jbd2::header(block).is_some_and(|header| {
+                    (header.blocktype, header.sequence) == (jbd2::COMMIT_BLOCK, scan.sequence)
+                }) && self.format.commit_ok(block)
+                    && commit.commit_sec >= scan.last_commit_seconds
+            })
+        };
+        let committed = (1..ring.len_blocks()).any(|by| hides(ring.advance(scan.start, by)));
+        committed
+            && self.log.read(scan.start, block).is_ok_and(|()| block.iter().any(|byte| *byte != 0))
     }
 
     fn scan_descriptor(&mut self, scan: &mut Scan, ring: Ring, block: &[u8]) -> Next {
@@ -326,6 +355,9 @@ impl<D: ReadBlocks> Recovery<'_, D> {
         let commit = CommitBlock::decode(block.first_chunk().unwrap_or(&[0; 60]));
         let older = commit.commit_sec < scan.last_commit_seconds;
         if scan.doubtful {
+            if !older && self.log.journal.is_native {
+                return Next::Done;
+            }
             if !older {
                 self.fail(RecoveryFault::ControlChecksum { sequence: scan.sequence });
                 return Next::Abort;
@@ -352,6 +384,7 @@ impl<D: ReadBlocks> Recovery<'_, D> {
         }
         scan.crc = u32::MAX;
         scan.last_commit_seconds = commit.commit_sec;
+        scan.start = scan.at;
         scan.sequence = scan.sequence.wrapping_add(1);
         Next::GoOn
     }
