@@ -37,6 +37,11 @@ pub enum Reason {
     Impossible(&'static str),
     /// The repair was attempted and failed.
     Failed(String),
+    /// The policy refused other repairs, and this one depends on them: it waits for them, or was made in vain.
+    Waits {
+        /// It was made.
+        made: bool,
+    },
     /// The repair was made, but the next examination found the same problem again.
     CameBack,
 }
@@ -167,6 +172,12 @@ impl Reason {
             Self::Refused => "its repair was refused".to_owned(),
             Self::Impossible(why) => format!("it cannot be repaired: {why}"),
             Self::Failed(why) => format!("its repair failed: {why}"),
+            Self::Waits { made: false } => {
+                "its repair waits for others, which were refused".to_owned()
+            }
+            Self::Waits { made: true } => {
+                "its repair did not last, perhaps because others were refused".to_owned()
+            }
             Self::CameBack => "its repair did not help: please report this as a bug".to_owned(),
         }
     }
@@ -177,6 +188,7 @@ impl Reason {
             Self::Refused => "refused",
             Self::Impossible(_) => "impossible",
             Self::Failed(_) => "failed",
+            Self::Waits { .. } => "waits",
             Self::CameBack => "came-back",
         }
     }

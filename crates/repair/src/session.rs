@@ -23,7 +23,7 @@ use crate::deed::{Deed, Reason};
 use crate::edit::{Edit, GroupEdit, JournalEdit, Phase, SuperblockEdit};
 use crate::extras::Step;
 use crate::fixes;
-use crate::plan::{Plan, Wanted, plan};
+use crate::plan::Wanted;
 use crate::policy::{Policy, Sharing};
 use crate::proof::weighed;
 use crate::shared_owners::Doubts;
@@ -192,6 +192,8 @@ struct Attempts {
     not_done: Vec<(Problem, Reason)>,
     /// Whether the primary superblock was restored from a backup.
     primary_written: bool,
+    /// Bitmaps were just rewritten, but no block was freed, because owners of some are not known.
+    leaks_stay: bool,
     /// There was no space for lost+found, so the root is used instead.
     root_is_lost_found: bool,
 }
@@ -478,23 +480,5 @@ impl<'s> Session<'s> {
         let deeds = if halted.is_some() { Vec::new() } else { attempts.deeds };
         let rescans = partial.rescans;
         Ok(Outcome { before, after, deeds, left, halted, journal: journal.state, rounds, rescans })
-    }
-
-    fn reason(&self, problem: &Problem) -> Reason {
-        let objection = |edit: &Edit| self.hidden.objection(problem, edit);
-        match plan(problem) {
-            Plan::Impossible(why) => return Reason::Impossible(why),
-            Plan::Edits(edits) => {
-                if let Some(why) = edits.iter().find_map(objection) {
-                    return Reason::Impossible(why);
-                }
-            }
-            _ => {}
-        }
-        match (self.decisions.decided.get(problem), self.attempts.failures.get(problem)) {
-            (Some(false), _) | (None, None) => Reason::Refused,
-            (_, Some(text)) => Reason::Failed(text.clone()),
-            (Some(true), None) => Reason::CameBack,
-        }
     }
 }

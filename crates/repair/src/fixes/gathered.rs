@@ -34,6 +34,7 @@ pub(super) fn gather(stage: &Stage<'_>, image: &InodeImage, map: &mut FileMap) -
 }
 
 /// Adds the extents of leaves, but for those leaves that want a place of the file which the map has, or which another one of them wants.
+/// A leaf that has nothing to add does not become a block of the map either: it is freed as it is.
 fn add_leaves(stage: &Stage<'_>, leaves: &[BlockNr], map: &mut FileMap) {
     let found: Vec<(BlockNr, Vec<Extent>)> =
         leaves.iter().map(|leaf| (*leaf, extents_of(stage, *leaf))).collect();
@@ -41,7 +42,7 @@ fn add_leaves(stage: &Stage<'_>, leaves: &[BlockNr], map: &mut FileMap) {
     let of_map = map.runs.iter().map(|one| (one, None));
     let contested = contested(of_leaves.chain(of_map).collect());
     for (leaf, extents) in found {
-        if contested.contains(&leaf) || map.nodes.contains(&leaf) {
+        if extents.is_empty() || contested.contains(&leaf) || map.nodes.contains(&leaf) {
             continue;
         }
         map.runs.extend(extents);

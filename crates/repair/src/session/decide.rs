@@ -8,6 +8,7 @@ use floe_format::InodeNr;
 use super::copy_space::{CopySpace, clusters_of_inode};
 use super::hidden::HiddenParts;
 use super::{MOST_TRIES, Session};
+use crate::deed::Reason;
 use crate::edit::{Edit, InodeEdit, Phase};
 use crate::plan::{Plan, Wanted, plan};
 use crate::policy::{Decision, Sharing};
@@ -61,7 +62,9 @@ impl Session<'_> {
             if tries >= MOST_TRIES || self.options.extras.skips(problem) {
                 continue;
             }
-            if keeps_number && differs_in_number(problem) {
+            if keeps_number && differs_in_number(problem)
+                || self.attempts.leaks_stay && is_leak(problem)
+            {
                 continue;
             }
             match (plan(problem), problem) {
@@ -218,6 +221,32 @@ impl Session<'_> {
             .collect();
         Some(self.accepted(plans))
     }
+
+    /// Why a finding is left.
+    pub(super) fn reason(&self, problem: &Problem) -> Reason {
+        let objection = |edit: &Edit| self.hidden.objection(problem, edit);
+        let mut made = self.attempts.tries.contains_key(problem);
+        match plan(problem) {
+            Plan::Impossible(why) => return Reason::Impossible(why),
+            Plan::Edits(edits) => {
+                if let Some(why) = edits.iter().find_map(objection) {
+                    return Reason::Impossible(why);
+                }
+                // Another finding may have asked for the same.
+                made |= self.attempts.deeds.iter().any(|deed| edits.contains(&deed.edit));
+                made &= !(self.attempts.leaks_stay && is_leak(problem));
+            }
+            _ => {}
+        }
+        match (self.decisions.decided.get(problem), self.attempts.failures.get(problem)) {
+            (Some(false), _) | (None, None) => Reason::Refused,
+            (_, Some(text)) => Reason::Failed(text.clone()),
+            (Some(true), None) if self.decisions.decided.values().any(|granted| !granted) => {
+                Reason::Waits { made }
+            }
+            (Some(true), None) => Reason::CameBack,
+        }
+    }
 }
 
 /// Whether `s_inodes_per_group` of the primary superblock still differs from the value used for the
@@ -230,6 +259,16 @@ fn number_is_undecided(report: &Report) -> bool {
 /// Whether a copy of the superblock differs only in `s_inodes_per_group`.
 fn differs_in_number(problem: &Problem) -> bool {
     matches!(problem, Problem::BackupSuperblockDiffers { field: "s_inodes_per_group", .. })
+}
+
+/// Whether blocks are marked as used, and nothing uses them; or the count of a group, which follows from that.
+const fn is_leak(problem: &Problem) -> bool {
+    matches!(
+        problem,
+        Problem::BlockBitmapLeakedBlock { .. }
+            | Problem::BlockBitmapLeakedRange { .. }
+            | Problem::GroupFreeBlockCountWrong { .. }
+    )
 }
 
 fn deletion(inode: InodeNr) -> Edit {

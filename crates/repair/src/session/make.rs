@@ -31,7 +31,11 @@ impl Session<'_> {
             loses_blocks(problem)
                 && problem.inode().is_some_and(|inode| fixes::finds_lost_blocks(&stage, inode))
         };
-        if self.hidden.hides_owners() || examination.report.found.iter().any(finds_lost) {
+        let keeps_marked =
+            self.hidden.hides_owners() || examination.report.found.iter().any(finds_lost);
+        self.attempts.leaks_stay =
+            keeps_marked && edits.iter().any(|edit| matches!(edit, Edit::GroupMaps { .. }));
+        if keeps_marked {
             stage.keep_marked();
         }
         if self.attempts.root_is_lost_found {

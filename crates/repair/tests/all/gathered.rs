@@ -3,13 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use floe_check::{CheckOptions, check};
+use floe_check::problem::Severity;
+use floe_check::{CheckOptions, Problem, Report, check};
 use floe_disk::mkfs::FsType;
 use floe_disk::ops::{Caller, NewInode};
 use floe_disk::volume::Volume as DiskVolume;
 use floe_ext4::tx::DirectTx;
 use floe_format::ext::inode::Timestamp;
 use floe_format::{BlockNr, InodeNr};
+use floe_repair::policy::{Decision, Policy};
+use floe_repair::{Reason, RepairOptions, repair};
 use floe_testkit::tree::{self, Tree};
 use floe_testkit::{Image, Volume, oracle, tool};
 
@@ -162,10 +165,15 @@ fn blocks_of_the_past_are_not_put_back() {
         stale[entry..entry + 4].copy_from_slice(&logical.to_le_bytes());
         stale[entry + 8..entry + 12].copy_from_slice(&(block + 2 * at as u32).to_le_bytes());
     }
-    let place = BlockNr(volume.geometry.blocks_count - 9);
+    // Where it would be taken first, if it were a spare block of the map: before the true one, whose place is taken by its copy.
+    let place = leaf;
+    let moved = BlockNr(volume.geometry.blocks_count - 9);
+    volume.put_block(moved, &volume.block(leaf).unwrap()).unwrap();
+    mark_used(&volume, moved);
     volume.put_block(place, &stale).unwrap();
     volume.fix_extent_node(file, place).unwrap();
     mark_used(&volume, place);
+    let stale = volume.block(place).unwrap();
     // And a reason to look for blocks.
     inode(&volume, FILE, |bytes| bytes[0x28] ^= 0xff);
     let repaired = judged::program(whole.path()).unwrap();
@@ -173,7 +181,41 @@ fn blocks_of_the_past_are_not_put_back() {
     let volume = Volume::open(&whole).unwrap();
     let map = volume.map(volume.lookup(FILE).unwrap()).unwrap();
     assert_eq!(map.data.len(), 40);
+    // Its content stays there, for those who look into free blocks: it is no spare block of the map.
+    assert_eq!(volume.block(place).unwrap(), stale);
+    assert!(map.nodes.iter().all(|node| node.block != place));
     assert!(oracle::e2fsck(&whole).unwrap().clean());
+}
+
+/// A policy that refuses the repair of a file is not told that its blocks, which stay marked, were freed in vain.
+#[test]
+fn blocks_of_a_file_whose_repair_is_refused_wait() {
+    struct Refusing;
+    impl Policy for Refusing {
+        fn decide(&mut self, problems: &[Problem], _: &Report) -> Decision {
+            let refused = |problem: &Problem| problem.row().severity >= Severity::DataRisk;
+            Decision::Each(problems.iter().map(|problem| !refused(problem)).collect())
+        }
+    }
+    if tool::missing() {
+        return;
+    }
+    let whole = image(FsType::Ext4);
+    inode(&Volume::open(&whole).unwrap(), FILE, |bytes| bytes[0x28..0x28 + 60].fill(0));
+    let check = CheckOptions { now_seconds: i64::from(tool::NOW), ..CheckOptions::default() };
+    let options = RepairOptions { check, random: [7; 16], ..RepairOptions::default() };
+    let repaired = repair(&whole, &options, &mut Refusing).unwrap();
+    let mut left: Vec<_> =
+        repaired.left.iter().map(|(problem, reason)| (problem.row().id, reason.clone())).collect();
+    left.sort_by_key(|(id, _)| *id);
+    let waits = Reason::Waits { made: false };
+    let expected = [
+        ("block-bitmap-leaked-range", waits.clone()),
+        ("group-free-block-count-wrong", waits),
+        ("inode-extent-header-corrupt", Reason::Refused),
+    ];
+    assert_eq!(left, expected);
+    assert!(repaired.rounds < 8, "{} rounds", repaired.rounds);
 }
 
 /// Marks a block as used.
