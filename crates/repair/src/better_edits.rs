@@ -2,6 +2,8 @@
 //! that the plan would give up.
 
 use floe_check::{Examination, Problem};
+use floe_ext4::files::Files;
+use floe_format::ext::crypt::MIN_NAME_LEN;
 use floe_format::ext::indirect;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::features::{Compat, Incompat};
@@ -56,8 +58,45 @@ pub(crate) fn with_better_edits<'a>(
         (better.unwrap_or(edit), cause)
     };
     let wanted = wanted.into_iter().map(better).collect();
+    let wanted = with_plain_directories(examination, wanted);
     let wanted = without_used_values(with_named_files(examination, stage, wanted));
     with_gathered_blocks(stage, wanted)
+}
+
+/// Clears the mark of encryption of directories in which nothing is encrypted, neither a name nor a file, instead of removing
+/// all their names.
+fn with_plain_directories(examination: &Examination<'_>, mut wanted: Wanted) -> Wanted {
+    let mut marked: BTreeMap<InodeNr, Problem> = BTreeMap::new();
+    for cause in wanted.values().flatten() {
+        if let Problem::EncryptedNameTooShort { dir, .. } = cause {
+            marked.entry(*dir).or_insert_with(|| cause.clone());
+        }
+    }
+    let files = examination.volume.files();
+    marked.retain(|dir, _| holds_plain_names(&files, *dir));
+    for (dir, cause) in marked {
+        wanted.retain(|edit, cause| {
+            let of_marked = matches!(cause, Some(Problem::EncryptedNameTooShort { dir: of, .. } |
+                Problem::EncryptedDirPlainFile { dir: of, .. }) if *of == dir);
+            !of_marked || !matches!(edit, Edit::Entry { .. })
+        });
+        let edit = InodeEdit::ClearFlags(InodeFlags::ENCRYPT.bits());
+        wanted.insert(Edit::Inode { inode: dir, edit }, Some(cause));
+    }
+    wanted
+}
+
+/// Whether a directory has names, all of them too short for encrypted ones, of files that are not encrypted either.
+fn holds_plain_names(files: &Files<'_>, dir: InodeNr) -> bool {
+    let listing = files.node(dir).and_then(|node| files.list(&node));
+    let Ok(listing) = listing else { return false };
+    let is_encrypted =
+        |inode| files.node(inode).map_or(true, |node| node.flags().contains(InodeFlags::ENCRYPT));
+    let mut names =
+        listing.entries.iter().filter(|entry| entry.name != b"." && entry.name != b"..").peekable();
+    listing.faults.is_empty()
+        && names.peek().is_some()
+        && names.all(|entry| entry.name.len() < MIN_NAME_LEN && !is_encrypted(entry.inode))
 }
 
 /// Gives a link, instead of a deletion time, to inodes that a directory names although they count no links, and keeps their names.

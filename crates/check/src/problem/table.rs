@@ -1487,7 +1487,8 @@ problems! {
         DataRisk Damage ask Encryption
         "{dir}: the name {name} ({inode_named}) is too short for an encrypted one"
         means "No encrypted name is shorter than 16 bytes; it can never be decrypted."
-        repair "Clear the entry.";
+        repair "Clear the entry; if the directory has only such names, of files that are not \
+             encrypted, clear its mark instead.";
     0x020051 "encrypted-dir-plain-file" EncryptedDirPlainFile {
         dir: InodeNr, logical: LogicalBlock, offset_bytes: u32, inode_named: InodeNr, name: Name,
     }

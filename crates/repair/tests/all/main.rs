@@ -9,6 +9,7 @@ mod crash;
 mod crash_support;
 mod cubes;
 mod directory_rebuild;
+mod encrypted;
 mod extent_depth;
 mod extras;
 mod floods;
