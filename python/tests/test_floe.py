@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import pickle
 import stat
@@ -139,39 +140,68 @@ class Arrow(WithFolder):
         self.assertEqual(reports[1].to_arrow(), tables.findings)
         self.assertEqual(reports[0].to_arrow().num_rows, 0)
 
-    def test_parquet_becomes_lines_for_the_fleet_report(self) -> None:
+    def test_the_fleet_report_reads_parquet(self) -> None:
         import pyarrow.parquet
 
         images.make(self.at("a")), images.make(self.at("b"), damaged=True)
-        reports = [floe.check(self.at(name)) for name in ("a", "b")]
+        reports = [floe.check(self.at(name)) for name in ("a", "b", "missing")]
+        with open(self.at("run"), "w", encoding="ascii") as file:
+            file.writelines(json.dumps(report.document) + "\n" for report in reports)
+        expected = self.report("run")
+        self.assertEqual(expected.returncode, 12, expected.stderr)
+        self.assertIn("3 images: 1 clean, 1 damaged", expected.stdout)
         tables = floe.to_arrow(reports)
-        os.mkdir(self.at("images"))
-        for at in range(2):
-            table = tables.images.slice(at, 1)
-            pyarrow.parquet.write_table(table, self.at(f"images/{at}.parquet"))
-        documents = [floe.Report.from_json(text) for text in floe.documents_of(self.at("images"))]
-        self.assertEqual(documents, reports)
-        command = [sys.executable, "-m", "floe", "to-json-lines"]
-        done = subprocess.run([*command, self.at("images")], capture_output=True, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        with open(self.at("run"), "wb") as file:
-            file.write(done.stdout)
-        report = [images.FLOE or "floe", "report", "--fleet"]
-        said = subprocess.run([*report, self.at("run")], capture_output=True, text=True, check=False)
-        self.assertEqual(said.returncode, 4, said.stderr)
-        self.assertIn("2 images: 1 clean, 1 damaged", said.stdout)
-        # The program says how to convert, rather than that this is no JSON.
-        for parquet in ("images", "images/0.parquet"):
-            said = subprocess.run(
-                [*report, self.at(parquet)], capture_output=True, text=True, check=False
-            )
-            self.assertEqual(said.returncode, 8, said.stderr)
-            self.assertIn("python -m floe to-json-lines", said.stderr)
+        os.mkdir(self.at("parts"))
+        for codec in ("none", "snappy", "gzip", "zstd"):
+            for version in ("1.0", "2.0"):
+                for dictionary in (True, False):
+                    for at in range(4):  # The last one has no row.
+                        pyarrow.parquet.write_table(
+                            tables.images.slice(at, 1) if at < 3 else tables.images.slice(0, 0),
+                            self.at(f"parts/{at}.parquet"),
+                            compression=codec,
+                            data_page_version=version,
+                            use_dictionary=dictionary,
+                            write_page_checksum=dictionary,
+                        )
+                    said = self.report("parts")
+                    self.assertEqual(said.returncode, 12, said.stderr)
+                    self.assertEqual(said.stdout, expected.stdout.replace("run:", "parts:"))
+
+    def test_other_parquet_and_damaged_parquet_are_refused(self) -> None:
+        import pyarrow.parquet
+
+        images.make(self.at("a"))
+        tables = floe.to_arrow([floe.check(self.at("a"))] * 50)
         pyarrow.parquet.write_table(tables.findings, self.at("findings"))
-        for wrong in ("none", "run", "findings"):
-            done = subprocess.run([*command, self.at(wrong)], capture_output=True, check=False)
-            self.assertEqual(done.returncode, 8, wrong)
-            self.assertIn(self.at(wrong).encode(), done.stderr)
+        pyarrow.parquet.write_table(tables.images, self.at("lz4"), compression="lz4")
+        plain = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+        pyarrow.parquet.write_table(tables.images, self.at("good"), **plain)
+        with open(self.at("good"), "rb") as file:
+            good = file.read()
+        with open(self.at("short"), "wb") as file:
+            file.write(good[:-1])
+        with open(self.at("bad"), "wb") as file:
+            # Inside of the longest column.
+            file.write(good[: len(good) // 2] + b"\0\1\2" + good[len(good) // 2 + 3 :])
+        os.makedirs(self.at("running/_temporary"))
+        for wrong, why in (
+            ("findings", "no column of texts `document`"),
+            ("lz4", "LZ4"),
+            ("short", "truncated"),
+            ("bad", "damaged"),
+            ("running", "has not ended"),
+            ("none", "none"),
+        ):
+            said = self.report(wrong)
+            self.assertEqual(said.returncode, 8, wrong)
+            self.assertIn(self.at(wrong), said.stderr)
+            self.assertIn(why, said.stderr)
+        self.assertEqual(self.report("good").returncode, 0)
+
+    def report(self, name: str) -> subprocess.CompletedProcess[str]:
+        command = [images.FLOE or "floe", "report", "--fleet", self.at(name)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def reversed_list(items: list[str]) -> list[str]:

@@ -100,10 +100,19 @@ class OnSpark(unittest.TestCase):
             self.assertLess(len(file.readlines()), 2 * len(paths))
         self.assertTrue(glob.glob(self.at("results") + "/findings/*.parquet"))
         fleet.write_json_lines(self.at("run.jsonl"))
-        command = [images.FLOE, "report", "--fleet", self.at("run.jsonl")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 12, done.stderr)
-        self.assertIn(paths[1], done.stdout)
+        # The folder that Spark wrote, in each codec that it has by default, says what the lines say.
+        folders = [self.at("results"), self.at("results") + "/images"]
+        for codec in ("none", "gzip", "zstd"):
+            folders.append(self.at(codec))
+            fleet.images.coalesce(2).write.parquet(folders[-1], compression=codec)
+        said = {}
+        for results in (self.at("run.jsonl"), *folders):
+            command = [images.FLOE, "report", "--fleet", results]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 12, done.stderr)
+            self.assertIn(paths[1], done.stdout)
+            said[results] = done.stdout.split(": ", 1)[1]
+        self.assertEqual(set(said.values()), {said[folders[0]]})
 
     def test_a_data_frame_and_a_killed_check(self) -> None:
         paths = self.fleet(4)

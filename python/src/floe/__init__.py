@@ -5,11 +5,11 @@
     for finding in report.findings:
         print(finding.code, finding.path, finding.message)
 
-The program is `floe` on PATH, or the one that the argument
-`program` or the environment variable FLOE names. Nothing here writes to a device.
+The program is the one that the argument `program` or the environment variable FLOE names; otherwise
+that of the wheel from which this package was installed, or `floe` on PATH. Nothing here writes to a device.
 """
 
-from ._arrow import Tables, documents_of, to_arrow
+from ._arrow import Tables, to_arrow
 from ._program import FloeError, FloeKilled
 from ._report import Finding, Report
 from ._run import check, check_document, merge, new_key, refine, shard
@@ -22,7 +22,6 @@ __all__ = [
     "Tables",
     "check",
     "check_document",
-    "documents_of",
     "merge",
     "new_key",
     "refine",

@@ -1,31 +1,21 @@
-"""`python -m floe to-json-lines IMAGES...`: results in Parquet, as lines of JSON.
-
-`floe report --fleet` reads these. IMAGES is a Parquet file with one row for each image, or a folder
-of such files: `images` in the folder of `floe_spark.check`.
-"""
+"""`python -m floe ...` runs the program `floe` that this package uses."""
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Sequence
 
-from ._arrow import documents_of
+from ._program import program
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Runs the command; returns its exit code."""
-    if len(arguments) < 2 or arguments[0] != "to-json-lines" or arguments[1].startswith("-"):
-        print((__doc__ or "").strip(), file=sys.stderr)
-        return 0 if arguments[:1] in (["--help"], ["-h"]) else 16
-    for parquet in arguments[1:]:
-        try:
-            for document in documents_of(parquet):
-                print(document)
-        except (ImportError, OSError, ValueError) as error:
-            print(f"cannot read the results in {parquet}: {error}", file=sys.stderr)
-            return 8
-    return 0
+def main() -> None:
+    """Becomes the program."""
+    command = program()
+    try:
+        os.execvp(command, [command, *sys.argv[1:]])
+    except OSError as error:
+        sys.exit(f"cannot start {command}: {error}")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

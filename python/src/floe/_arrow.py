@@ -1,9 +1,8 @@
-"""Results as Arrow tables, and back from Parquet. Needs pyarrow: `pip install 'floe-fs[arrow]'`."""
+"""Results as Arrow tables. Needs pyarrow: `pip install 'floe-fs[arrow]'`."""
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any, Iterable, Iterator, Mapping, NamedTuple
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, NamedTuple
 
 from ._rows import FINDING_COLUMNS, IMAGE_COLUMNS, finding_rows, image_row
 
@@ -39,19 +38,3 @@ def _table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pya
     types = {"text": pyarrow.string(), "integer": pyarrow.int64(), "real": pyarrow.float64()}
     schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
     return pyarrow.Table.from_pylist(list(rows), schema=schema)
-
-
-def documents_of(parquet: str | os.PathLike[str]) -> Iterator[str]:
-    """The documents in a Parquet file of images, or in a folder of such files as Spark writes it.
-
-    Each is the JSON text of one check, on one line. Raises `ImportError` if pyarrow is not
-    installed, and `ValueError` if there is no column `document`.
-    """
-    import pyarrow.dataset
-
-    rows = pyarrow.dataset.dataset(os.fspath(parquet), format="parquet")
-    if "document" not in rows.schema.names:
-        raise ValueError(f"{os.fspath(parquet)} has no column of documents: name the folder images")
-    for batch in rows.to_batches(columns=["document"]):
-        for document in batch.column(0).to_pylist():
-            yield str(document)

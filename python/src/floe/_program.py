@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import os
 import subprocess
 from typing import Sequence
@@ -27,12 +29,29 @@ class FloeKilled(FloeError):
     """A signal ended the program: somebody's, or the kernel's for lack of memory."""
 
 
-def run(program: str | None, arguments: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-    """Runs a program to its end, with its output captured: by default $FLOE, or `floe` on PATH.
+def program() -> str:
+    """The program that is used unless a call names another: $FLOE, that of the wheel, or `floe` on PATH."""
+    return os.environ.get("FLOE") or _of_the_wheel() or "floe"
+
+
+@functools.lru_cache(maxsize=None)
+def _of_the_wheel() -> str | None:
+    """The program that was installed with this package; `None` if the package is used from its sources."""
+    try:
+        files = importlib.metadata.files("floe-fs") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    # Other files of the wheel lie in packages; this one was installed among scripts.
+    found = [str(file.locate()) for file in files if file.name == "floe"]
+    return next((path for path in found if os.access(path, os.X_OK)), None)
+
+
+def run(named: str | None, arguments: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+    """Runs a program to its end, with its output captured: that which is `named`, or `program()`.
 
     Raises `FloeError` if it cannot be started, and `FloeKilled` if a signal ended it.
     """
-    command = [program or os.environ.get("FLOE") or "floe", *arguments]
+    command = [named or program(), *arguments]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except (OSError, ValueError) as error:

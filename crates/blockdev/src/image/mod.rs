@@ -28,6 +28,7 @@ mod zstd;
 
 pub use open::{ImageOptions, Opened, fixed_vhd_bytes, format_of, open, open_file};
 pub use qcow2::{BackingName, Qcow2};
+pub use unpack::unpacked;
 pub use vhd::Vhd;
 pub use vhdx::Vhdx;
 

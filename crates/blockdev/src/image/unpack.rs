@@ -7,7 +7,7 @@
 //! with the process.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -33,11 +33,7 @@ pub(super) fn unpack(
     let source = BufReader::with_capacity(PIECE_BYTES, Reader { file, at: 0 });
     let scratch = |source| ImageError::Scratch { folder: folder.to_owned(), source };
     let target = tempfile::tempfile_in(folder).map_err(scratch)?;
-    let size_bytes = match format {
-        Format::Gzip => copy(MultiGzDecoder::new(source), &target),
-        _ => copy(Frames::new(source), &target),
-    }
-    .map_err(|failure| match failure {
+    let size_bytes = copy(unpacked(format, source), &target).map_err(|failure| match failure {
         Failure::Read(error) if is_damage(&error) => {
             ImageError::Damaged { format, what: format!("it cannot be unpacked: {error}") }
         }
@@ -46,6 +42,16 @@ pub(super) fn unpack(
     })?;
     target.set_len(size_bytes).map_err(scratch)?;
     FileDevice::of_file(target).map_err(scratch)
+}
+
+/// The content of `packed`: of [`Format::Gzip`], or otherwise of [`Format::Zstd`], with any number of members or frames.
+///
+/// Nothing limits how much comes out; take only as much as there may be.
+pub fn unpacked<'a>(format: Format, packed: impl BufRead + 'a) -> Box<dyn Read + 'a> {
+    match format {
+        Format::Gzip => Box::new(MultiGzDecoder::new(packed)),
+        _ => Box::new(Frames::new(packed)),
+    }
 }
 
 /// Whether the decoder returned the error, not the system.

@@ -47,6 +47,49 @@ fn the_checks_of_a_fleet_become_one_report() {
     assert_eq!(fs::read_to_string(&metrics).unwrap(), "precious");
 }
 
+/// Twelve images, every fourth damaged; pyarrow 26 wrote it, with Snappy, dictionaries, checksums and two row groups.
+const PARQUET: &[u8] = include_bytes!("../data/fleet.parquet");
+
+#[test]
+fn parquet_and_folders_are_read() {
+    let folder = tool::scratch("floe-fleet-").unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::write(at("monday.parquet"), PARQUET).unwrap();
+    let ran = floe(&["report", "--fleet", &at("monday.parquet")]);
+    assert_eq!(ran.code, 4, "{}", ran.err);
+    assert!(ran.out.contains("12 images: 9 clean, 3 damaged"), "{}", ran.out);
+    assert!(ran.out.contains("3 images: inode-link-count-wrong (3 found)"), "{}", ran.out);
+    // A folder as of Spark, here with a part of each kind, and the folder around it.
+    fs::create_dir_all(at("tuesday/images")).unwrap();
+    fs::create_dir_all(at("tuesday/findings")).unwrap();
+    fs::write(at("tuesday/images/part-0.snappy.parquet"), PARQUET).unwrap();
+    fs::write(at("tuesday/images/.part-0.snappy.parquet.crc"), "crc").unwrap();
+    fs::write(at("tuesday/images/_SUCCESS"), "").unwrap();
+    let more = floe(&["check", "--json", &at("none")]).out;
+    fs::write(at("tuesday/images/part-1.json"), more).unwrap();
+    for results in ["tuesday", "tuesday/images"] {
+        let ran = floe(&["report", "--fleet", &at("monday.parquet"), &at(results)]);
+        assert_eq!(ran.code, 12, "{}", ran.err);
+        for part in
+            ["tuesday: 13 images: 9 clean", "since monday.parquet: 0 no longer clean", "1 added"]
+        {
+            assert!(ran.out.contains(part), "{part}: {}", ran.out);
+        }
+    }
+    for (name, said) in [("_temporary", "has not ended"), ("more", "is a folder")] {
+        fs::create_dir(at(&format!("tuesday/images/{name}"))).unwrap();
+        let ran = floe(&["report", "--fleet", &at("tuesday")]);
+        assert!(ran.code == 8 && ran.err.contains(said), "{}", ran.err);
+        fs::remove_dir(at(&format!("tuesday/images/{name}"))).unwrap();
+    }
+    let mut bad = PARQUET.to_vec();
+    // In a page of documents.
+    bad[PARQUET.windows(8).position(|text| text == b"findings").unwrap()] ^= 1;
+    fs::write(at("tuesday/images/part-0.snappy.parquet"), bad).unwrap();
+    let ran = floe(&["report", "--fleet", &at("tuesday")]);
+    assert!(ran.code == 8 && ran.err.contains("part-0.snappy.parquet"), "{}", ran.err);
+}
+
 #[test]
 fn results_that_are_none_are_refused() {
     let folder = tool::scratch("floe-fleet-").unwrap();
@@ -57,7 +100,8 @@ fn results_that_are_none_are_refused() {
         ("{\"schema\":\"floe-check\"", 8, "truncated"),
         ("{\"schema\":\"floe-repair\",\"version\":1}", 8, "document 1"),
         ("\u{0}", 8, "not a series of JSON documents"),
-        ("PAR1\u{15}\u{4}", 8, "python -m floe to-json-lines"),
+        ("PAR1\u{15}\u{4}", 8, "too short"),
+        ("PAR1\u{15}\u{4}\u{15}\u{4}\u{15}\u{4}\u{15}\u{4}", 8, "truncated"),
     ] {
         fs::write(&bad, text).unwrap();
         let ran = floe(&["report", "--fleet", &bad, "--html", &page]);

@@ -40,6 +40,11 @@ fn the_packages_are_typed() {
 }
 
 #[test]
+fn the_wheel_needs_no_other_floe() {
+    tests("test_wheel.py");
+}
+
+#[test]
 fn kubernetes_knows_the_recipes() {
     tests("test_kubernetes.py");
 }

@@ -3,6 +3,7 @@
 
 pub mod html;
 pub mod human;
+mod parquet;
 pub mod prometheus;
 mod read;
 mod trend;
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 
 use floe_check::problem::{ROWS, Row};
 
+pub use parquet::{MAGIC as PARQUET_MAGIC, ParquetError, Source};
 pub use read::{ReadError, Run};
 pub use trend::{Change, Trend, trend};
 

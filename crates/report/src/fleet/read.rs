@@ -1,11 +1,15 @@
-//! Reads the results of a run: documents of `floe check --json`, one after another.
+//! Reads the results of a run: documents of `floe check --json`, one after another, or in a column of a Parquet file.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 
 use serde_json::{Deserializer, Value};
 
+use super::parquet::{self, ParquetError, Source, Text};
 use super::{Image, Kind, State};
+
+/// The column of Parquet files with a document in each row.
+const COLUMN: &str = "document";
 
 /// The results of one run over a fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,6 +27,8 @@ pub enum ReadError {
     Json(serde_json::Error),
     /// A document is not the result of a check, counted from 1.
     Foreign(usize, String),
+    /// A Parquet file cannot be read.
+    Parquet(ParquetError),
 }
 
 impl std::error::Error for ReadError {}
@@ -37,24 +43,68 @@ impl std::fmt::Display for ReadError {
             Self::Foreign(at, why) => {
                 write!(to, "document {at} is not a result of floe check --json: {why}")
             }
+            Self::Parquet(error) => error.fmt(to),
         }
     }
 }
 
+impl From<ParquetError> for ReadError {
+    fn from(error: ParquetError) -> Self {
+        Self::Parquet(error)
+    }
+}
+
 impl Run {
-    /// Reads documents of `floe check --json`, on one line each or not, until the end.
+    /// A run without results.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), images: BTreeMap::new() }
+    }
+
+    /// A run with documents alone.
+    #[cfg(test)]
+    pub(in crate::fleet) fn read(name: &str, results: impl Read) -> Result<Self, ReadError> {
+        let mut run = Self::new(name);
+        run.add_json(results)?;
+        Ok(run)
+    }
+
+    /// Adds documents of `floe check --json`, on one line each or not, until the end.
     ///
     /// # Errors
     /// See [`ReadError`]. Nothing is left out silently.
-    pub fn read(name: &str, results: impl Read) -> Result<Self, ReadError> {
-        let mut run = Self { name: name.to_owned(), images: BTreeMap::new() };
+    pub fn add_json(&mut self, results: impl Read) -> Result<(), ReadError> {
         for (at, document) in Deserializer::from_reader(results).into_iter::<Value>().enumerate() {
-            let document = document.map_err(ReadError::Json)?;
-            let (device, image) =
-                image(&document).map_err(|why| ReadError::Foreign(at + 1, why))?;
-            run.images.insert(device, image);
+            self.add(at + 1, &document.map_err(ReadError::Json)?)?;
         }
-        Ok(run)
+        Ok(())
+    }
+
+    /// Adds the documents in the column `document` of a Parquet file, as Spark and pyarrow write it.
+    ///
+    /// Needs memory for a few pages of the file, 128 MiB each at most, whatever the file says.
+    ///
+    /// # Errors
+    /// See [`ReadError`]. Nothing is left out silently.
+    pub fn add_parquet(&mut self, file: &(impl Source + ?Sized)) -> Result<(), ReadError> {
+        let mut at = 0;
+        parquet::texts(file, COLUMN, |document| {
+            at += 1;
+            match document {
+                Text::None => Err(ReadError::Foreign(at, "it is null".to_owned())),
+                Text::Again => Ok(()),
+                Text::Some(document) => match serde_json::from_slice(document) {
+                    Ok(document) => self.add(at, &document),
+                    Err(error) => Err(ReadError::Foreign(at, error.to_string())),
+                },
+            }
+        })
+    }
+
+    /// Adds a result, the document number `at` of its file.
+    fn add(&mut self, at: usize, document: &Value) -> Result<(), ReadError> {
+        let (device, image) = image(document).map_err(|why| ReadError::Foreign(at, why))?;
+        self.images.insert(device, image);
+        Ok(())
     }
 }
 
@@ -145,6 +195,27 @@ pub(super) mod tests {
         let twice = results("vol", 5, 2) + &results("vol", 5, 0);
         let run = Run::read("night", twice.as_bytes()).unwrap();
         assert_eq!(run.images["vol-0"].state, Clean);
+    }
+
+    #[test]
+    fn results_in_parquet_are_those_on_lines() {
+        use crate::fleet::parquet::made::{Way, file};
+        let lines = results("vol", 30, 2).replace("\n  ", " ");
+        let expected = Run::read("night", lines.as_bytes()).unwrap();
+        let documents: Vec<Option<&str>> =
+            lines.split_inclusive("}\n").filter(|line| line.len() > 2).map(Some).collect();
+        for way in Way::all() {
+            let mut run = Run::new("night");
+            run.add_parquet(&file(way, &documents)[..]).unwrap();
+            assert_eq!(run, expected, "{way:?}");
+        }
+        let said = |documents: &[Option<&str>]| {
+            let parquet = file(Way::SPARK, documents);
+            Run::new("night").add_parquet(&parquet[..]).unwrap_err().to_string()
+        };
+        assert!(said(&[documents[0], None]).contains("document 2"));
+        assert!(said(&[documents[0], Some("{")]).contains("document 2"));
+        assert!(said(&[Some("{}")]).contains("document 1"));
     }
 
     #[test]
