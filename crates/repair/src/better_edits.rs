@@ -63,15 +63,21 @@ pub(crate) fn with_better_edits<'a>(
     with_gathered_blocks(stage, wanted)
 }
 
+/// The answers of `of` for each edit and the finding that asked for it.
+fn those<T, C: FromIterator<T>>(
+    wanted: &Wanted,
+    of: impl Fn(&Edit, &Option<Problem>) -> Option<T>,
+) -> C {
+    wanted.iter().filter_map(|(edit, cause)| of(edit, cause)).collect()
+}
+
 /// Clears the mark of encryption of directories in which nothing is encrypted, neither a name nor a file, instead of removing
 /// all their names.
 fn with_plain_directories(examination: &Examination<'_>, mut wanted: Wanted) -> Wanted {
-    let mut marked: BTreeMap<InodeNr, Problem> = BTreeMap::new();
-    for cause in wanted.values().flatten() {
-        if let Problem::EncryptedNameTooShort { dir, .. } = cause {
-            marked.entry(*dir).or_insert_with(|| cause.clone());
-        }
-    }
+    let mut marked: BTreeMap<InodeNr, Problem> = those(&wanted, |_, cause| match cause {
+        Some(cause @ Problem::EncryptedNameTooShort { dir, .. }) => Some((*dir, cause.clone())),
+        _ => None,
+    });
     let files = examination.volume.files();
     marked.retain(|dir, _| holds_plain_names(&files, *dir));
     for (dir, cause) in marked {
@@ -109,16 +115,13 @@ fn with_named_files<'a>(
     stage: &LazyCell<Stage<'a>, impl FnOnce() -> Stage<'a>>,
     mut wanted: Wanted,
 ) -> Wanted {
-    let unlinked: BTreeMap<InodeNr, Problem> = wanted
-        .iter()
-        .filter_map(|(edit, cause)| match (edit, cause) {
-            (
-                Edit::Inode { inode, edit: InodeEdit::DtimeNow },
-                Some(cause @ Problem::DeletedInodeDtimeMissing { .. }),
-            ) => Some((*inode, cause.clone())),
-            _ => None,
-        })
-        .collect();
+    let unlinked: BTreeMap<InodeNr, Problem> = those(&wanted, |edit, cause| match (edit, cause) {
+        (
+            Edit::Inode { inode, edit: InodeEdit::DtimeNow },
+            Some(cause @ Problem::DeletedInodeDtimeMissing { .. }),
+        ) => Some((*inode, cause.clone())),
+        _ => None,
+    });
     if unlinked.is_empty() {
         return wanted;
     }
@@ -166,13 +169,10 @@ fn named_by_file_name(cause: &Option<Problem>) -> Option<InodeNr> {
 
 /// Leaves an orphan alone that holds the value of an attribute: it gets its link back first, and is then no longer released.
 fn without_used_values(mut wanted: Wanted) -> Wanted {
-    let used: Vec<InodeNr> = wanted
-        .keys()
-        .filter_map(|edit| match edit {
-            Edit::Inode { inode, edit: InodeEdit::Undelete } => Some(*inode),
-            _ => None,
-        })
-        .collect();
+    let used: Vec<InodeNr> = those(&wanted, |edit, _| match edit {
+        Edit::Inode { inode, edit: InodeEdit::Undelete } => Some(*inode),
+        _ => None,
+    });
     for inode in used {
         wanted.remove(&Edit::Orphans(OrphanEdit::Finish(inode)));
     }
@@ -196,16 +196,14 @@ fn with_gathered_blocks<'a>(
     stage: &LazyCell<Stage<'a>, impl FnOnce() -> Stage<'a>>,
     mut wanted: Wanted,
 ) -> Wanted {
-    let loses_blocks = |edit: &Edit, cause: &Option<Problem>| match edit {
-        Edit::Inode { edit: InodeEdit::Clear, .. } => cause.as_ref().is_some_and(loses_blocks),
-        Edit::Map { edit, .. } => matches!(edit, MapEdit::RemoveExtent { .. }),
-        _ => false,
-    };
-    let damaged: Vec<(Edit, Option<Problem>)> = wanted
-        .iter()
-        .filter(|(edit, cause)| loses_blocks(edit, cause))
-        .map(|(edit, cause)| (edit.clone(), cause.clone()))
-        .collect();
+    let damaged: Vec<(Edit, Option<Problem>)> = those(&wanted, |edit, cause| {
+        let loses = match edit {
+            Edit::Inode { edit: InodeEdit::Clear, .. } => cause.as_ref().is_some_and(loses_blocks),
+            Edit::Map { edit, .. } => matches!(edit, MapEdit::RemoveExtent { .. }),
+            _ => false,
+        };
+        loses.then(|| (edit.clone(), cause.clone()))
+    });
     for (edit, cause) in damaged {
         let Some(inode) = edit.inode().filter(|inode| fixes::finds_lost_blocks(stage, *inode))
         else {
@@ -226,13 +224,10 @@ pub(crate) fn without_metadata_as_maps<'a>(
     stage: &LazyCell<Stage<'a>, impl FnOnce() -> Stage<'a>>,
     mut wanted: Wanted,
 ) -> Wanted {
-    let cloned: BTreeSet<InodeNr> = wanted
-        .keys()
-        .filter_map(|edit| match edit {
-            Edit::CloneShared { inode } => Some(*inode),
-            _ => None,
-        })
-        .collect();
+    let cloned: BTreeSet<InodeNr> = those(&wanted, |edit, _| match edit {
+        Edit::CloneShared { inode } => Some(*inode),
+        _ => None,
+    });
     for problem in &examination.report.found {
         let &Problem::MapNodeOverlapsCriticalMetadata { inode, logical, block } = problem else {
             continue;

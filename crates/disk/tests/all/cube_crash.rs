@@ -1,106 +1,52 @@
 //! Power fails at every write to a file system whose cubes have journals, and of the recovery that follows: what was acknowledged
 //! in a cube is there, whatever became of the others, and a change of several journals is there as a whole or not at all.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result, ensure};
-use floe_blockdev::{Crash, MemDevice, ReadBlocks, Recorder, Trace, WriteBlocks};
-use floe_check::{CheckOptions, check};
+use anyhow::{Result, ensure};
+use floe_blockdev::{MemDevice, ReadBlocks, Recorder, WriteBlocks};
+use floe_check::check;
 use floe_disk::ops::NewInode;
 use floe_disk::recovery::recover;
 use floe_ext4::fs::FileSystem;
+use floe_format::InodeNr;
 use floe_format::ext::jbd2::{self, COMMIT_BLOCK, JournalFormat};
 use floe_format::native::commit;
-use floe_format::{GroupNr, InodeNr};
-use floe_testkit::crash::{Effort, each_state, tears};
+use floe_testkit::crash::{Effort, each_state};
 
+use crate::areas::{Parts, Recording, Run, cannot_be, options};
 use crate::cube_journals::{base, create, cubes_of, make_cube};
 use crate::cube_loans::{overwrite, plant};
 use crate::journal_ops::{Mounted, Tree, tree, unmount};
 
-/// The parts of a tree that become durable apart from each other.
-type Areas = BTreeMap<&'static str, Tree>;
-
-fn areas(device: &dyn ReadBlocks) -> Result<Areas> {
-    let mut areas: Areas = [("a", Tree::new()), ("b", Tree::new()), ("root", Tree::new())].into();
+/// The parts of a tree that become durable apart from each other: those of both cubes, and the rest.
+fn areas(device: &dyn ReadBlocks, names: &[String]) -> Result<Vec<Tree>> {
+    let mut areas = vec![Tree::new(); names.len()];
     for (path, node) in tree(device)? {
         let inside = path.trim_start_matches('/').to_owned();
-        let area = match inside.split('/').next() {
-            // Files of the file system itself.
-            Some(".cubes") => continue,
-            Some("a") => "a",
-            Some("b") => "b",
-            // The root directory changes with what is made in it.
-            _ => "root",
-        };
-        areas.get_mut(area).unwrap().insert(path, node);
+        let first = inside.split('/').next().unwrap_or_default();
+        // Files of the file system itself.
+        if first == ".cubes" {
+            continue;
+        }
+        // The root directory changes with what is made in it.
+        let at = names.iter().position(|name| name == first).unwrap_or(names.len() - 1);
+        areas[at].insert(path, node);
     }
     Ok(areas)
 }
 
-/// A recorded run.
-struct Run {
-    trace: Trace,
-    /// By area: what there was after each change of it, and how many events had ended when that began.
-    history: BTreeMap<&'static str, Vec<(usize, Tree)>>,
-    /// By area: numbers of events, and the state that was acknowledged by then.
-    acknowledged: BTreeMap<&'static str, Vec<(usize, usize)>>,
-    /// One state in so many is judged.
-    one_in: usize,
+fn parts() -> Parts {
+    Parts { names: ["a", "b", "root"].map(str::to_owned).into(), of: areas }
 }
 
-struct Recording<'r, D: WriteBlocks> {
-    recorder: &'r Recorder<MemDevice>,
-    mounted: Mounted<D>,
-    history: BTreeMap<&'static str, Vec<(usize, Tree)>>,
-    acknowledged: BTreeMap<&'static str, Vec<(usize, usize)>>,
-}
-
-impl<'r, D: WriteBlocks> Recording<'r, D> {
-    fn new(recorder: &'r Recorder<MemDevice>, device: D) -> Self {
-        let mounted = Mounted::new(device).unwrap();
-        let now = areas(&mounted.journal).unwrap();
-        let history = now.into_iter().map(|(area, tree)| (area, vec![(0, tree)])).collect();
-        let acknowledged = ["a", "b", "root"].map(|area| (area, vec![(0, 0)])).into();
-        Self { recorder, mounted, history, acknowledged }
-    }
-
-    fn act(&mut self, act: impl FnOnce(&mut Mounted<D>)) {
-        let began = self.recorder.trace().events.len();
-        act(&mut self.mounted);
-        for (area, tree) in areas(&self.mounted.journal).unwrap() {
-            let known = self.history.get_mut(area).unwrap();
-            if known.last().unwrap().1 != tree {
-                known.push((began, tree));
-            }
-        }
-    }
-
-    fn fsync(&mut self, area: &'static str) {
-        let cube = match area {
-            "a" => 1,
-            "b" => 2,
-            _ => 0,
-        };
-        self.mounted.journal.commit_cube(cube).unwrap();
-        self.acknowledge(area);
-    }
-
-    fn acknowledge(&mut self, area: &'static str) {
-        let state = self.history[area].len() - 1;
-        let events = self.recorder.trace().events.len();
-        self.acknowledged.get_mut(area).unwrap().push((events, state));
-    }
-
-    fn end(mut self) -> Run {
-        self.mounted.sync();
-        ["a", "b", "root"].into_iter().for_each(|area| self.acknowledge(area));
-        unmount(self.mounted).unwrap();
-        let trace = self.recorder.trace();
-        Run { trace, history: self.history, acknowledged: self.acknowledged, one_in: 1 }
-    }
+/// Makes a part durable, by its name.
+fn fsync<D: WriteBlocks>(run: &mut Recording<'_, D>, part: &str) {
+    let at = parts().names.iter().position(|name| name == part).unwrap();
+    // The root cube is the last part, and has number 0.
+    run.mounted.journal.commit_cube([1, 2, 0][at]).unwrap();
+    run.acknowledge(at);
 }
 
 fn unlink<D: WriteBlocks>(mounted: &mut Mounted<D>, dir: &str, name: &str) {
@@ -115,11 +61,11 @@ fn unlink<D: WriteBlocks>(mounted: &mut Mounted<D>, dir: &str, name: &str) {
 
 /// Changes of three areas, some of them acknowledged.
 fn changes<D: WriteBlocks>(recorder: &Recorder<MemDevice>, device: D, rounds: usize) -> Run {
-    let mut run = Recording::new(recorder, device);
+    let mut run = Recording::new(recorder, device, &parts());
     for round in 0..rounds {
         run.act(|mounted| create(mounted, &format!("a/new{round}")));
         run.act(|mounted| create(mounted, &format!("b/new{round}")));
-        run.fsync("a");
+        fsync(&mut run, "a");
         run.act(|mounted| {
             mounted.make(&format!("b/dir{round}"), &NewInode::directory(0o755)).unwrap();
         });
@@ -127,102 +73,19 @@ fn changes<D: WriteBlocks>(recorder: &Recorder<MemDevice>, device: D, rounds: us
         if round == 0 {
             run.act(|mounted| unlink(mounted, "a", "foo"));
         }
-        run.fsync("b");
+        fsync(&mut run, "b");
         if round % 3 == 1 {
-            run.fsync("root");
+            fsync(&mut run, "root");
             run.mounted.journal.checkpoint().unwrap();
         }
     }
-    run.end()
+    run.end(base())
 }
 
-impl Run {
-    fn judge(&self, device: &dyn ReadBlocks, ended: usize) -> Result<()> {
-        for (area, found) in areas(device)? {
-            let after = self.acknowledged[area].iter().take_while(|(events, _)| *events <= ended);
-            let least = after.last().map_or(0, |(_, state)| *state);
-            let history = &self.history[area];
-            let mut possible = history[least..].iter().take_while(|(began, _)| *began <= ended);
-            ensure!(
-                possible.any(|(_, tree)| *tree == found),
-                "{area}: neither state {least} nor a later one: {:?}",
-                found.keys()
-            );
-        }
-        Ok(())
-    }
-
-    /// Every state, recovered; every `deep`-th recovery is cut off everywhere, too.
-    fn explore(&self, effort: Effort, deep: usize) -> Result<usize> {
-        let (mut at, mut nested) = (0, 0);
-        let states = each_state(&self.trace, base(), effort, |device, crash| {
-            if cannot_be(&self.trace, crash) {
-                return Ok(());
-            }
-            at += 1;
-            if at % self.one_in != 0 {
-                return Ok(());
-            }
-            if at % deep == 0 {
-                nested += self.cut_recovery_off(&device, crash.issued)?;
-            }
-            if at % 5 == 0 {
-                // With all journals in memory.
-                sound(&device).context("checked before recovery")?;
-            }
-            recover(&device)?;
-            self.judge(&device, crash.issued)?;
-            let device = unmount(Mounted::new(device)?)?;
-            self.judge(&device, crash.issued).context("mounted again")?;
-            let report = check(&device, &options())?;
-            ensure!(report.is_clean(), "{:?}", report.found);
-            Ok(())
-        })?;
-        Ok(states + nested)
-    }
-
-    fn cut_recovery_off(&self, crashed: &MemDevice, ended: usize) -> Result<usize> {
-        let crashed = crashed.to_vec();
-        let recorder = Recorder::new(MemDevice::new(crashed.clone()));
-        recover(&recorder)?;
-        let trace = recorder.trace();
-        let effort = Effort { random_per_epoch: 1, seed: 5 };
-        each_state(&trace, &crashed, effort, |device, crash| {
-            if cannot_be(&trace, crash) {
-                return Ok(());
-            }
-            recover(&device)?;
-            self.judge(&device, ended)?;
-            sound(&device)
-        })
-        .context("while recovery was cut off")
-    }
-}
-
-fn options() -> CheckOptions<'static> {
-    CheckOptions { threads: 1, ..CheckOptions::default() }
-}
-
-/// A check finds nothing but orphans, which the next mount deletes.
-fn sound(device: &dyn ReadBlocks) -> Result<()> {
-    let report = check(device, &options())?;
-    let others = report.found.iter().filter(|one| !one.row().id.contains("orphan"));
-    let others: Vec<_> = others.collect();
-    ensure!(others.is_empty(), "{others:?}");
-    Ok(())
-}
-
-/// Whether a crash tore a sector, the superblock or a backup of it: none of these is expected of devices (docs/journal.md).
-fn cannot_be(trace: &Trace, crash: &Crash) -> bool {
+/// Bytes at which backups of the superblock begin.
+fn backups() -> &'static [u64] {
     static BACKUPS: OnceLock<Vec<u64>> = OnceLock::new();
-    let backups = BACKUPS.get_or_init(|| {
-        let fs = FileSystem::open(&MemDevice::new(base().to_vec())).unwrap();
-        let geo = fs.geometry();
-        let blocks = (1..geo.group_count).filter_map(|group| geo.superblock_of(GroupNr(group)));
-        blocks.map(|block| geo.offset_bytes(block)).collect()
-    });
-    crate::journal_ops::cannot_be(trace, crash)
-        || backups.iter().any(|at| tears(trace, crash, *at..at + 1024))
+    BACKUPS.get_or_init(|| crate::areas::backups(&MemDevice::new(base().to_vec())))
 }
 
 const EFFORT: Effort = Effort { random_per_epoch: 1, seed: 1 };
@@ -230,37 +93,37 @@ const EFFORT: Effort = Effort { random_per_epoch: 1, seed: 1 };
 #[test]
 fn after_any_crash_each_cube_has_what_was_acknowledged() {
     let recorder = Recorder::new(MemDevice::new(base().to_vec()));
-    let run = Run { one_in: 7, ..changes(&recorder, &recorder, 2) };
-    let states = run.explore(EFFORT, 7 * 25).unwrap();
+    let run = changes(&recorder, &recorder, 2);
+    let states = run.explore(EFFORT, 7, 25).unwrap();
     eprintln!("{states} states of {} events", run.trace.events.len());
     assert!(states > 150, "{states}");
 }
 
 /// Changes of a cube that are longer than its log allows, between others of it and of another one.
 fn long_changes(recorder: &Recorder<MemDevice>, rounds: u8) -> Run {
-    let mut run = Recording::new(recorder, recorder);
+    let mut run = Recording::new(recorder, recorder, &parts());
     run.act(plant);
-    run.fsync("a");
+    fsync(&mut run, "a");
     for round in 0..rounds {
         run.act(|mounted| create(mounted, &format!("a/before{round}")));
         run.act(|mounted| create(mounted, &format!("b/new{round}")));
         run.act(|mounted| overwrite(mounted, 2 + round));
         if round % 2 == 1 {
-            run.fsync("a");
+            fsync(&mut run, "a");
         }
         run.act(|mounted| create(mounted, &format!("a/after{round}")));
         run.act(|mounted| create(mounted, &format!("new{round}")));
-        run.fsync(if round % 3 == 0 { "b" } else { "a" });
+        fsync(&mut run, if round % 3 == 0 { "b" } else { "a" });
     }
     assert_eq!(run.mounted.journal.loans(), u64::from(rounds));
-    run.end()
+    run.end(base())
 }
 
 #[test]
 fn changes_that_are_too_long_for_the_log_of_their_cube_survive_any_crash() {
     let recorder = Recorder::new(MemDevice::new(base().to_vec()));
-    let run = Run { one_in: 5, ..long_changes(&recorder, 3) };
-    let states = run.explore(EFFORT, 5 * 25).unwrap();
+    let run = long_changes(&recorder, 3);
+    let states = run.explore(EFFORT, 5, 25).unwrap();
     eprintln!("{states} states of {} events", run.trace.events.len());
     assert!(states > 150, "{states}");
 }
@@ -272,7 +135,7 @@ fn thousands_of_states_of_cubes() {
     for long in [false, true] {
         let recorder = Recorder::new(MemDevice::new(base().to_vec()));
         let run = if long { long_changes(&recorder, 8) } else { changes(&recorder, &recorder, 12) };
-        let states = run.explore(Effort { random_per_epoch: 6, seed: 2 }, 40).unwrap();
+        let states = run.explore(Effort { random_per_epoch: 6, seed: 2 }, 1, 40).unwrap();
         eprintln!("{states} states of {} events", run.trace.events.len());
     }
 }
@@ -318,7 +181,7 @@ fn explore_removal(
     let trace = recorder.trace();
     let mut at = 0;
     each_state(&trace, base(), EFFORT, |device, crash| {
-        if cannot_be(&trace, crash) {
+        if cannot_be(&trace, crash, backups()) {
             return Ok(());
         }
         at += 1;
@@ -439,6 +302,6 @@ fn canary_a_flush_that_is_left_out_is_caught() {
     let device = LosesFlushes(&recorder, 0.into(), 4);
     let run = changes(&recorder, &device, 1);
     let effort = Effort { random_per_epoch: 8, seed: 3 };
-    let caught = run.explore(effort, usize::MAX).unwrap_err();
+    let caught = run.explore(effort, 1, usize::MAX).unwrap_err();
     eprintln!("{caught:#}");
 }

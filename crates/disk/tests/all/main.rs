@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
+mod areas;
 mod changes;
 mod cube_crash;
 mod cube_journals;

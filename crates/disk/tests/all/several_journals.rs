@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use anyhow::{Context, Result, ensure};
-use floe_blockdev::{Crash, Event, MemDevice, ReadBlocks, Recorder, Trace, WriteBlocks};
-use floe_check::{CheckOptions, check};
-use floe_disk::journal::{Journal, JournalError, take_over};
+use anyhow::{Result, ensure};
+use floe_blockdev::{Event, MemDevice, ReadBlocks, Recorder, WriteBlocks};
+use floe_check::check;
+use floe_disk::journal::{Journal, JournalError};
 use floe_disk::ops::{NewInode, RenameMode};
 use floe_disk::recovery::recover;
 use floe_ext4::fs::FileSystem;
@@ -16,11 +16,12 @@ use floe_ext4::journal::{self, CubeJournal};
 use floe_ext4::tx::Tx;
 use floe_format::ext::jbd2::{self, COMMIT_BLOCK, DESCRIPTOR_BLOCK, JournalFormat};
 use floe_format::native::{commit, is_locked};
-use floe_format::{BlockNr, GroupNr, InodeNr};
-use floe_testkit::crash::{Effort, each_state, tears};
+use floe_format::{BlockNr, InodeNr};
+use floe_testkit::crash::{Effort, each_state};
 use floe_testkit::kernel::Mounted as LinuxMount;
-use floe_testkit::{Image, kernel, oracle, tool};
+use floe_testkit::{Image, kernel, tool};
 
+use crate::areas::{Parts, Recording, Run, e2fsck_finds_nothing, options, sound};
 use crate::cube_journals::{LOT_GROUPS, create, make_cube};
 use crate::journal_ops::{Mounted, Tree, native, tree, unmount};
 use crate::traced::{BaseBytes, located};
@@ -203,9 +204,7 @@ fn a_commit_of_the_root_cube_writes_all_its_journals() {
 }
 
 /// The parts of the tree that become durable apart from each other: those below the directories, without counts of links.
-type Areas = Vec<Tree>;
-
-fn areas(device: &dyn ReadBlocks, names: &[String]) -> Result<Areas> {
+fn areas(device: &dyn ReadBlocks, names: &[String]) -> Result<Vec<Tree>> {
     let mut areas = vec![Tree::new(); names.len()];
     for (path, mut node) in tree(device)? {
         let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
@@ -214,73 +213,6 @@ fn areas(device: &dyn ReadBlocks, names: &[String]) -> Result<Areas> {
         areas[at].insert(path, node);
     }
     Ok(areas)
-}
-
-/// A recorded run.
-struct Run {
-    image: Vec<u8>,
-    /// Bytes at which backups of the superblock begin.
-    backups: Vec<u64>,
-    names: Vec<String>,
-    trace: Trace,
-    /// By area: what there was after each change of it, and how many events had ended when that began.
-    history: Vec<Vec<(usize, Tree)>>,
-    /// By area: numbers of events, and the state that was acknowledged by then.
-    acknowledged: Vec<Vec<(usize, usize)>>,
-}
-
-struct Recording<'r, D: WriteBlocks> {
-    recorder: &'r Recorder<MemDevice>,
-    mounted: Mounted<D>,
-    names: Vec<String>,
-    history: Vec<Vec<(usize, Tree)>>,
-    acknowledged: Vec<Vec<(usize, usize)>>,
-}
-
-impl<'r, D: WriteBlocks> Recording<'r, D> {
-    fn new(recorder: &'r Recorder<MemDevice>, device: D, names: &[String]) -> Self {
-        let mounted = Mounted::new(device).unwrap();
-        let now = areas(&mounted.journal, names).unwrap();
-        let history = now.into_iter().map(|tree| vec![(0, tree)]).collect();
-        let acknowledged = vec![vec![(0, 0)]; names.len()];
-        Self { recorder, mounted, names: names.to_vec(), history, acknowledged }
-    }
-
-    fn act(&mut self, act: impl FnOnce(&mut Mounted<D>, &[String])) {
-        let began = self.recorder.trace().events.len();
-        act(&mut self.mounted, &self.names);
-        let now = areas(&self.mounted.journal, &self.names).unwrap();
-        for (known, tree) in self.history.iter_mut().zip(now) {
-            if known.last().unwrap().1 != tree {
-                known.push((began, tree));
-            }
-        }
-    }
-
-    fn fsync(&mut self, area: usize) {
-        let name = self.names[area].clone();
-        fsync(&mut self.mounted, &name);
-        self.acknowledge(area);
-    }
-
-    fn acknowledge(&mut self, area: usize) {
-        let state = self.history[area].len() - 1;
-        let events = self.recorder.trace().events.len();
-        self.acknowledged[area].push((events, state));
-    }
-
-    fn end(mut self, image: Vec<u8>) -> Run {
-        self.mounted.sync();
-        (0..self.names.len()).for_each(|area| self.acknowledge(area));
-        unmount(self.mounted).unwrap();
-        let (trace, names) = (self.recorder.trace(), self.names);
-        let fs = FileSystem::open(self.recorder).unwrap();
-        let geo = fs.geometry();
-        let backups = (1..geo.group_count).filter_map(|group| geo.superblock_of(GroupNr(group)));
-        let backups = backups.map(|block| geo.offset_bytes(block)).collect();
-        let (history, acknowledged) = (self.history, self.acknowledged);
-        Run { image, backups, names, trace, history, acknowledged }
-    }
 }
 
 fn rename<D: WriteBlocks>(mounted: &mut Mounted<D>, from: (&str, &str), to: (&str, &str)) {
@@ -301,140 +233,48 @@ fn changes<D: WriteBlocks>(
     names: &[String],
     rounds: usize,
 ) -> Run {
-    let mut run = Recording::new(recorder, device, names);
+    let parts = Parts { names: names.to_vec(), of: areas };
+    let mut run = Recording::new(recorder, device, &parts);
+    let synced = |run: &mut Recording<'_, D>, area: usize| {
+        fsync(&mut run.mounted, &names[area]);
+        run.acknowledge(area);
+    };
     let count = names.len();
     for round in 0..rounds {
-        for area in 0..count {
-            run.act(|mounted, names| create(mounted, &format!("{}/new{round}", names[area])));
+        for name in names {
+            run.act(|mounted| create(mounted, &format!("{name}/new{round}")));
         }
-        run.fsync(round % count);
+        synced(&mut run, round % count);
         // From each into the next one: all become one circle.
         for area in 0..count {
             let next = (area + 1) % count;
-            run.act(|mounted, names| {
+            run.act(|mounted| {
                 let (new, moved) = (format!("new{round}"), format!("from{area}-{round}"));
                 rename(mounted, (&names[area], &new), (&names[next], &moved));
             });
             if area == round % count {
-                run.fsync(next);
+                synced(&mut run, next);
             }
         }
-        run.act(|mounted, names| {
+        run.act(|mounted| {
             let file = mounted.find(&format!("{}/foo", names[round % count])).unwrap();
             // Behind its end: in place content is not written as a whole.
             mounted
                 .write(file, 3000 + 1500 * (round / count) as u64, &[round as u8; 1500])
                 .unwrap();
         });
-        run.act(|mounted, names| {
+        run.act(|mounted| {
             let path = format!("{}/dir{round}", names[(round + 1) % count]);
             mounted.make(&path, &NewInode::directory(0o755)).unwrap();
         });
         if round == 1 {
             // Content of a file of one in blocks of its own, and gone.
-            run.act(|mounted, names| rename(mounted, (&names[0], "bar"), (&names[1], "bar")));
-            run.fsync(0);
+            run.act(|mounted| rename(mounted, (&names[0], "bar"), (&names[1], "bar")));
+            synced(&mut run, 0);
             run.mounted.journal.checkpoint().unwrap();
         }
     }
-    run.end(image.to_vec())
-}
-
-fn options() -> CheckOptions<'static> {
-    CheckOptions { threads: 1, ..CheckOptions::default() }
-}
-
-/// A check finds nothing but orphans, which the next mount deletes.
-fn sound(device: &dyn ReadBlocks) -> Result<()> {
-    let report = check(device, &options())?;
-    let others: Vec<_> =
-        report.found.iter().filter(|one| !one.row().id.contains("orphan")).collect();
-    ensure!(others.is_empty(), "{others:?}");
-    Ok(())
-}
-
-impl Run {
-    /// Whether a crash tore a sector, the superblock or a backup of it: none of these is expected of devices.
-    fn cannot_be(&self, trace: &Trace, crash: &Crash) -> bool {
-        let tears_backup = |at: &u64| tears(trace, crash, *at..at + 1024);
-        crate::journal_ops::cannot_be(trace, crash) || self.backups.iter().any(tears_backup)
-    }
-
-    fn judge(&self, device: &dyn ReadBlocks, ended: usize) -> Result<()> {
-        for (area, found) in areas(device, &self.names)?.into_iter().enumerate() {
-            let after = self.acknowledged[area].iter().take_while(|(events, _)| *events <= ended);
-            let least = after.last().map_or(0, |(_, state)| *state);
-            let history = &self.history[area];
-            let mut possible = history[least..].iter().take_while(|(began, _)| *began <= ended);
-            ensure!(
-                possible.any(|(_, tree)| *tree == found),
-                "{}: neither state {least} nor a later one: {:?}",
-                self.names[area],
-                found.keys()
-            );
-        }
-        Ok(())
-    }
-
-    /// Every `one_in`-th state, recovered; every `deep`-th of those recoveries is cut off everywhere, too.
-    fn explore(&self, effort: Effort, one_in: usize, deep: usize) -> Result<usize> {
-        let (mut at, mut nested) = (0, 0);
-        let states = each_state(&self.trace, &self.image, effort, |device, crash| {
-            at += 1;
-            if at % one_in != 0 || self.cannot_be(&self.trace, crash) {
-                return Ok(());
-            }
-            if at % (one_in * deep) == 0 {
-                nested += self.cut_recovery_off(&device, crash.issued)?;
-            }
-            if at % (one_in * 5) == 0 {
-                // With all journals in memory.
-                sound(&device).context("checked before recovery")?;
-                let taken = MemDevice::new(device.to_vec());
-                take_over(&taken)?;
-                self.judge(&taken, crash.issued).context("taken over")?;
-            }
-            recover(&device)?;
-            self.judge(&device, crash.issued)?;
-            let device = unmount(Mounted::new(device)?)?;
-            self.judge(&device, crash.issued).context("mounted again")?;
-            let report = check(&device, &options())?;
-            ensure!(report.is_clean(), "{:?}", report.found);
-            if at % (one_in * 9) == 0 {
-                e2fsck_finds_nothing(&device)?;
-            }
-            Ok(())
-        })?;
-        Ok(states + nested)
-    }
-
-    fn cut_recovery_off(&self, crashed: &MemDevice, ended: usize) -> Result<usize> {
-        let crashed = crashed.to_vec();
-        let recorder = Recorder::new(MemDevice::new(crashed.clone()));
-        recover(&recorder)?;
-        let trace = recorder.trace();
-        let effort = Effort { random_per_epoch: 1, seed: 5 };
-        each_state(&trace, &crashed, effort, |device, crash| {
-            if self.cannot_be(&trace, crash) {
-                return Ok(());
-            }
-            recover(&device)?;
-            self.judge(&device, ended)?;
-            sound(&device)
-        })
-        .context("while recovery was cut off")
-    }
-}
-
-fn e2fsck_finds_nothing(device: &MemDevice) -> Result<()> {
-    if tool::missing() {
-        return Ok(());
-    }
-    let image = Image::empty(device.size_bytes())?;
-    image.write(0, &device.to_vec())?;
-    let verdict = oracle::run(image.path(), &["-fn"])?;
-    ensure!(verdict.clean() && verdict.problems.is_empty(), "{}", verdict.text);
-    Ok(())
+    run.end(image)
 }
 
 fn explore(journals: u32, rounds: usize, effort: Effort, one_in: usize, deep: usize) -> usize {
@@ -563,7 +403,7 @@ fn canary_recovery_that_ignores_dependencies_is_caught() {
     let run = changes(&recorder, &recorder, &image, &names, 1);
     let formats = formats(&recorder);
     let result = each_state(&run.trace, &run.image, EFFORT, |device, crash| {
-        if run.cannot_be(&run.trace, crash) {
+        if run.cannot_be(crash) {
             return Ok(());
         }
         let mut block = vec![0; 4096];

@@ -115,6 +115,21 @@ fn look<S: Store>(memory: &S) {
     }
 }
 
+/// Uses a device that fails while `work` tells it to; what is left is sound. `None` without e2fsck.
+fn failing(work: impl FnOnce(&Fs<'_, '_, '_, &Failing<'_>>, &AtomicBool)) -> Option<MemDevice> {
+    if tool::missing() {
+        return None;
+    }
+    let fails = AtomicBool::new(false);
+    let device = Failing { inner: prepared(), fails: &fails };
+    used(&device, OnError::Continue, |memory| {
+        look(memory);
+        work(memory, &fails);
+    });
+    judge(&device.inner, true).unwrap();
+    Some(device.inner)
+}
+
 fn lost_of(result: Result<(), FsError>) -> InodeNr {
     match result {
         Err(FsError::Lost { inode, .. }) => inode,
@@ -193,13 +208,7 @@ fn each_open_file_is_told_once_that_its_changes_are_lost() {
 /// Names in a directory that cannot be read are lost; a file whose link is lost keeps its old name.
 #[test]
 fn an_unlink_behind_a_lost_link_is_lost_as_well() {
-    if tool::missing() {
-        return;
-    }
-    let fails = AtomicBool::new(false);
-    let device = Failing { inner: prepared(), fails: &fails };
-    used(&device, OnError::Continue, |memory| {
-        look(memory);
+    let device = failing(|memory, fails| {
         let mail = find(memory, "good/mail").unwrap();
         all_of(
             memory,
@@ -234,8 +243,8 @@ fn an_unlink_behind_a_lost_link_is_lost_as_well() {
         all_of(memory, &[Act::Create("bad/again".into()), Act::Sync]);
         assert_ne!(find(memory, "bad/again").unwrap(), new);
     });
-    judge(&device.inner, true).unwrap();
-    mounted(&device.inner, Limits::default(), |memory| {
+    let Some(device) = device else { return };
+    mounted(&device, Limits::default(), |memory| {
         let mail = memory.attributes(find(memory, "good/mail")?)?;
         ensure!((mail.links, mail.size_bytes) == (1, 2000));
         find(memory, "good/new")?;
@@ -248,13 +257,7 @@ fn an_unlink_behind_a_lost_link_is_lost_as_well() {
 /// Whoever makes a file durable wants to find it by the name that it has: it learns that the move of a directory above is lost.
 #[test]
 fn the_lost_move_of_a_directory_is_told_to_those_below() {
-    if tool::missing() {
-        return;
-    }
-    let fails = AtomicBool::new(false);
-    let device = Failing { inner: prepared(), fails: &fails };
-    used(&device, OnError::Continue, |memory| {
-        look(memory);
+    failing(|memory, fails| {
         all_of(
             memory,
             &[
@@ -278,19 +281,12 @@ fn the_lost_move_of_a_directory_is_told_to_those_below() {
         let other = find(memory, "good/other").unwrap();
         memory.late_error(other, None, false).unwrap();
     });
-    judge(&device.inner, true).unwrap();
 }
 
 /// A file whose content cannot be written does not replace another one.
 #[test]
 fn a_rename_behind_lost_content_is_lost_as_well() {
-    if tool::missing() {
-        return;
-    }
-    let fails = AtomicBool::new(false);
-    let device = Failing { inner: prepared(), fails: &fails };
-    used(&device, OnError::Continue, |memory| {
-        look(memory);
+    failing(|memory, fails| {
         all_of(memory, &[Act::Create("good/tmp".into())]);
         run(memory, UNWRITABLE_TURN, &write("good/tmp")).unwrap();
         all_of(
@@ -309,7 +305,6 @@ fn a_rename_behind_lost_content_is_lost_as_well() {
         let other = memory.attributes(find(memory, "good/other").unwrap()).unwrap();
         assert_eq!(other.size_bytes, 2000);
     });
-    judge(&device.inner, true).unwrap();
 }
 
 #[test]
@@ -403,13 +398,7 @@ fn losses_survive_any_crash() {
 
 #[test]
 fn what_is_lost_is_gone_from_memory() {
-    if tool::missing() {
-        return;
-    }
-    let fails = AtomicBool::new(false);
-    let device = Failing { inner: prepared(), fails: &fails };
-    used(&device, OnError::Continue, |memory| {
-        look(memory);
+    failing(|memory, fails| {
         all_of(memory, &[Act::Create("bad/new".into()), Act::Create("good/new".into())]);
         fails.store(true, Ordering::SeqCst);
         assert!(memory.sync().is_err());
