@@ -39,7 +39,7 @@ const LITTLE_WAIT: f64 = 0.002_5;
 const FIRMNESS: f64 = 0.000_05;
 /// If this share of the bytes or more came from the device, all waiting is for the device.
 const FROM_DEVICE: f64 = 0.05;
-/// Samples of the running phase that are kept.
+/// Samples of the running phase that are kept, about.
 const MOST_LOOKS: usize = 256;
 
 /// The prediction for the rest of a run.
@@ -303,15 +303,12 @@ impl OwnPace {
         while self.looks.get(1).is_some_and(|(at, _)| *at <= time / 2.0) {
             self.looks.pop_front();
         }
-        if self.looks.len() >= MOST_LOOKS {
-            let mut at = 0;
-            self.looks.retain(|_| {
-                at += 1;
-                at % 2 == 1
-            });
-        }
         let from = self.looks.front().copied().filter(|(at, _)| *at <= time / 2.0);
-        self.looks.push_back((time, share));
+        // So far apart that those of the second half are few, however often somebody looks.
+        let apart = time / MOST_LOOKS as f64;
+        if self.looks.back().is_none_or(|(at, _)| time - at >= apart) {
+            self.looks.push_back((time, share));
+        }
         let (since, done) = from.unwrap_or_default();
         let whole = time * (1.0 - share) / share;
         match share > done {
@@ -533,6 +530,115 @@ mod tests {
         now.phases[1] = phase("a", work(10, 0, 0), Some(10.0), 0.5);
         now.elapsed = Duration::from_secs(62);
         is_about(estimator.look(&now, None).unwrap().left.as_secs_f64(), 10.0);
+    }
+
+    /// Half of the time each phase has half of the resources; what one of them reads is no sign of what the other waits for.
+    #[test]
+    fn what_was_read_counts_for_the_phases_that_ran_then() {
+        let mut estimator = Estimator::default();
+        // 10 s in which all comes from the device, in the first phase; then 10 s of the second one, from the cache.
+        let first = phase("a", work(1, 0, 9), Some(10.0), 1.0);
+        let begun = [first, phase("b", work(10, 0, 0), None, 0.0)];
+        let read = |from_device: u64, processor: u64| {
+            let processor = Duration::from_secs(processor);
+            Some(Spent { processor, bytes_read: 2 * from_device, bytes_from_device: from_device })
+        };
+        let _ = estimator.look(&at(10.0, &begun), read(1_000_000, 1));
+        let phases = [
+            first,
+            phase("b", work(10, 0, 0), Some(10.0), 1.0),
+            phase("c", work(10, 0, 0), None, 0.0),
+            phase("d", work(0, 0, 10), None, 0.0),
+        ];
+        let spent = Spent {
+            processor: Duration::from_secs(3),
+            bytes_read: 9_000_000,
+            bytes_from_device: 1_000_000,
+        };
+        let eta = estimator.look(&at(20.0, &phases), Some(spent)).unwrap();
+        // The second phase waited for processors for 8 s, which others had: c takes as long; d waits for the device, as a did.
+        is_about(eta.left.as_secs_f64(), 10.0 + 10.0);
+    }
+
+    /// A twentieth from the device makes all waiting the device's; half of that makes half of it so.
+    #[test]
+    fn little_that_comes_from_the_device_explains_a_part_of_the_waiting() {
+        let phases =
+            [phase("a", work(10, 0, 10), Some(110.0), 1.0), phase("b", work(0, 0, 10), None, 0.0)];
+        for (from_device, waited) in [(0.05, 100.0), (0.025, 50.0), (0.012_5, 25.0)] {
+            is_about(left(&at(110.0, &phases), spent(10.0, from_device)), waited);
+        }
+    }
+
+    /// Work that is left counts once, whether its phase has begun or not, and whatever share of it is done.
+    #[test]
+    fn a_phase_that_has_just_begun_is_what_the_model_says() {
+        let done = phase("a", work(10, 0, 0), Some(10.0), 1.0);
+        let whole = |share| [done, phase("b", work(100, 0, 0), Some(100.0 * share), share)];
+        for share in [0.001, 0.01, 0.05] {
+            let now = at(10.0 + 100.0 * share, &whole(share));
+            is_about(left(&now, None), 100.0 * (1.0 - share));
+        }
+        // Its own pace is ten times as slow, and half trusted when a twentieth is done.
+        let slow = [done, phase("b", work(100, 0, 0), Some(50.0), 0.05)];
+        let said = left(&at(60.0, &slow), None);
+        let model = 60.0 / 15.0 * 100.0 * 0.95;
+        is_about(said, (50.0 * 0.95 / 0.05 + model) / 2.0);
+    }
+
+    /// Transfers explain all waiting where seeks would have to give time back, and the other way round.
+    #[test]
+    fn no_pace_is_negative() {
+        let seeks = |seconds: f64| phase("a", work(0, 100, 10), Some(seconds), 1.0);
+        let transfers = |seconds: f64| phase("b", work(0, 10, 100), Some(seconds), 1.0);
+        let later = [
+            phase("c", work(0, 1000, 0), None, 0.0),
+            phase("d", work(0, 0, 1000), None, 0.0),
+            phase("p", work(1, 0, 0), Some(0.1), 1.0),
+        ];
+        let left_of = |one: f64, other: f64, at_last: usize| {
+            let phases = [seeks(one), transfers(other), later[2], later[at_last]];
+            left(&at(one + other + 0.1, &phases), spent(0.1, 1.0))
+        };
+        // 11 s for a hundred seeks and ten transfers, 1100 s for ten seeks and a hundred transfers.
+        assert!(left_of(11.0, 1100.0, 0) < 1.0, "seeks take no time");
+        let of_transfers = left_of(11.0, 1100.0, 1);
+        assert!((9_000.0..12_000.0).contains(&of_transfers), "{of_transfers}");
+        assert!(left_of(1100.0, 11.0, 1) < 1.0, "transfers take no time");
+        let of_seeks = left_of(1100.0, 11.0, 0);
+        assert!((9_000.0..12_000.0).contains(&of_seeks), "{of_seeks}");
+    }
+
+    /// Samples of another phase, or of the same one before it began anew, say nothing of this one.
+    #[test]
+    fn samples_of_another_phase_are_forgotten() {
+        let mut own = OwnPace::default();
+        // Fast at first: a tenth a second.
+        (1..=5).for_each(|second| _ = own.look(0, f64::from(second), 0.1 * f64::from(second)));
+        // Another phase, of which a hundredth is done in a second.
+        is_about(own.look(1, 1.0, 0.01), 99.0);
+        is_about(own.look(1, 2.0, 0.02), 98.0);
+        // It begins anew: less time, and later less of it done because more is known to do.
+        is_about(own.look(1, 1.0, 0.5), 1.0);
+        is_about(own.look(1, 4.0, 0.4), 6.0);
+        // No progress since the last sample is no reason to expect none: the average counts.
+        is_about(own.look(1, 8.0, 0.4), 12.0);
+    }
+
+    /// A long phase is judged by its second half however many samples were taken.
+    #[test]
+    fn a_long_phase_is_judged_by_its_second_half() {
+        let mut own = OwnPace::default();
+        let mut said = 0.0;
+        // A thousandth a second for 500 s, then a tenth of that, in samples of a tenth of a second.
+        for tenth in 1..=20_000 {
+            let time = f64::from(tenth) / 10.0;
+            let share = 0.001 * time.min(500.0) + 0.000_1 * (time - 500.0).max(0.0);
+            said = own.look(0, time, share);
+            assert!(own.looks.len() <= MOST_LOOKS, "{}", own.looks.len());
+        }
+        let (average, second_half) = (2000.0 / 0.65 * 0.35, 0.35 / 0.000_1);
+        is_about(said, (average + second_half) / 2.0);
     }
 
     #[test]

@@ -199,3 +199,47 @@ impl Phase {
         (of_plan + done.saturating_sub(planned) as f64).min(all as f64) / all as f64
     }
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    /// Units beyond the plan weigh as much as those of the plan on average.
+    #[test]
+    fn units_beyond_the_plan_are_a_share_of_all() {
+        let phase = Phase::new("inodes");
+        let work = Work { bytes: Duration::from_secs(8), ..Work::default() };
+        phase.plan(work, 10, Shape::of([(5, 0), (5, 10)].into_iter()));
+        phase.expect(20);
+        for (more, share) in [(5, 0.0), (5, 0.5), (5, 0.75), (5, 1.0)] {
+            phase.advance(more);
+            assert_eq!(phase.state_at(1).share, share);
+        }
+    }
+
+    /// The work that was met so far is met in the rest as well, of each kind.
+    #[test]
+    fn what_is_met_is_added_to_the_plan() {
+        let phase = Phase::new("inodes");
+        let [one, two] = [1, 2].map(Duration::from_secs);
+        phase.plan(Work { busy: one, places: one, bytes: one, threads: 2 }, 4, Shape::default());
+        phase.expect(4);
+        phase.advance(2);
+        phase.met(&Work { busy: one, places: one / 2, bytes: two, threads: 7 });
+        let whole = Work { busy: one + two, places: two, bytes: one + two * 2, threads: 2 };
+        assert_eq!(phase.state_at(1).work, whole);
+    }
+
+    #[test]
+    fn time_passes_from_the_begin_to_the_end() {
+        let phase = Phase::new("inodes");
+        assert_eq!(phase.time_ns(90), None);
+        phase.begin(100);
+        assert_eq!(phase.time_ns(130), Some(30));
+        phase.end(150);
+        assert_eq!((phase.time_ns(400), phase.state_at(400).ended), (Some(50), true));
+        // As a clock that goes back would have it.
+        phase.begin(200);
+        assert_eq!(phase.time_ns(190), Some(0));
+    }
+}
