@@ -8,6 +8,7 @@
 #![warn(clippy::print_stderr, clippy::print_stdout)] // messages are the program's
 
 pub mod abi;
+mod abort;
 mod adapter;
 mod asked;
 mod carrier;
@@ -27,6 +28,7 @@ mod times;
 mod told;
 mod writers;
 
+pub use abort::open_abort;
 pub use adapter::{STATUS, WRITTEN};
 pub use carrier::{Carrier, Channel, MemoryCarrier};
 pub use device::{DevFuse, Transport};

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use clap::Subcommand;
 
+use crate::commands::mount::watch::{WATCHER, WatcherArgs};
 use crate::exit::Outcome;
 use crate::input::files::Judged;
 use crate::input::lazy_args::Lazy;
@@ -75,6 +76,9 @@ pub(crate) enum Command {
     /// Freeze a file system for `floe check --online`, and thaw it in any case
     #[command(name = HOLDER, hide = true)]
     HoldFreeze(HolderArgs),
+    /// Watch over a mount whose server may be killed
+    #[command(name = WATCHER, hide = true)]
+    WatchMount(WatcherArgs),
     /// Write man pages and completions
     #[cfg(feature = "generate")]
     #[command(hide = true)]
@@ -117,6 +121,7 @@ impl Command {
             Self::Explain(Lazy(args)) => args.run(out),
             Self::Report(Lazy(args)) => args.run(out),
             Self::HoldFreeze(args) => args.run(),
+            Self::WatchMount(args) => args.run(),
             #[cfg(feature = "generate")]
             Self::Generate(args) => args.run(out),
         }

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use floe_testkit::{Image, kernel, oracle};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
+use floe_blockdev::{Use, mounted_at};
+use floe_fuse::open_abort;
+use floe_testkit::{Image, kernel, oracle, tool};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, linkat, open, seek};
 
 use super::mount::{Ours, can_mount};
 use super::{floe, image};
@@ -209,6 +212,70 @@ fn changes_of_synchronous_mounts_survive_the_server() {
             assert!(!data || mode == 0o640, "{options}: {mode:o}");
         }
         again.unmount();
+        assert!(oracle::e2fsck(&image).unwrap().clean(), "{options}");
+    }
+}
+
+/// Renames open files over others and looks for holes in them, until the server answers no more: for both it has the kernel write back.
+fn write_and_replace(folder: &Path, thread: u32) -> io::Result<()> {
+    for round in 0.. {
+        let place = |name: char| folder.join(format!("{name}{thread}.{}", round % 5));
+        let file = File::create(place('a'))?;
+        file.write_all_at(&[1; 60_000], 0)?;
+        fs::rename(place('a'), place('b'))?;
+        file.write_all_at(&[2; 3_000], 60_000)?;
+        if round % 2 == 0 {
+            seek(&file, SeekFrom::Hole(0))?;
+        }
+        if round % 3 == 0 {
+            file.sync_all()?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the image can be mounted within a few seconds.
+fn is_free_soon(image: &Image) -> bool {
+    let folder = tool::scratch("floe-again-").unwrap();
+    let (image, place) = (image.path().to_str().unwrap(), folder.path().to_str().unwrap());
+    (0..50).any(|_| {
+        let mounted = floe(&["mount", image, place]).code == 0;
+        if mounted {
+            assert_eq!(floe(&["umount", place]).code, 0);
+        } else {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        mounted
+    })
+}
+
+/// A thread of the server waits in the kernel for what other threads were to answer; SIGKILL does not end that.
+#[test]
+fn a_server_that_is_killed_while_the_kernel_writes_back_leaves_nothing_behind() {
+    if !can_mount() {
+        return;
+    }
+    for options in ["rw", "rw", "nodelalloc", "rw,transport=dev", "rw,threads=2"] {
+        let Some(image) = image("ext4") else { return };
+        let ours = Ours::new(image.path(), &["-o", options]);
+        let Some(Use::Mounted { device, .. }) = mounted_at(ours.path()) else { panic!("no mount") };
+        let mut abort = open_abort(device.minor).unwrap();
+        let free = std::thread::scope(|scope| {
+            let folder = ours.path();
+            for thread in 0..6 {
+                scope.spawn(move || write_and_replace(folder, thread));
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            kill(&ours);
+            let free = is_free_soon(&image);
+            if !free {
+                // The threads of this test would not end.
+                abort.write_all(b"1").unwrap();
+            }
+            free
+        });
+        assert!(free, "{options}: the image is still claimed");
+        ours.unmount_dead();
         assert!(oracle::e2fsck(&image).unwrap().clean(), "{options}");
     }
 }

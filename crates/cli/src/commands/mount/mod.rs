@@ -5,6 +5,7 @@ mod foreign;
 mod notify;
 mod open;
 mod options;
+pub(crate) mod watch;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -24,6 +24,7 @@ use floe_sync::Arc;
 
 use super::daemon::{self, Log};
 use super::options::Options;
+use super::watch::Watch;
 use super::{Args, log_status_on_signal, notify, unmount_on_signals};
 use crate::input::device::InUse;
 use crate::message::message;
@@ -111,6 +112,11 @@ impl Args {
             // The descriptors are damaged, or the journal held a superblock that says otherwise.
             Err(DiskError::Open(error)) => Ok(Access::Reading(error.to_string())),
             Err(DiskError::Journal(JournalError::FileSystem(_))) => Ok(Access::Reading(damaged())),
+            Err(error @ (DiskError::Journal(JournalError::Io { .. }) | DiskError::Device(_))) => {
+                Err(error).context(
+                    "it cannot be recovered here; `-o ro` shows its files and writes nothing",
+                )
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -238,10 +244,15 @@ impl Args {
             bail!("its root is not a directory; `floe repair` mends it");
         }
         let log = Arc::new(Log::new(self.source.name(), self.serve));
+        // Without links, and before the mount, because nobody answers there yet.
+        let mount_point = std::fs::canonicalize(&self.directory);
         let carrier = mount(&place, &self.mounting(options, fs.is_read_only()))?;
         if self.serve {
             daemon::leave_session()?;
         }
+        // The server of a read-only mount asks nothing of the kernel.
+        let changes = !fs.is_read_only() && matches!(place, MountPoint::Directory(_));
+        let _watch = changes.then(|| Watch::begin(mount_point, &log));
         unmount_on_signals(&place, &log)?;
         log_status_on_signal(&place, &log)?;
         let ready = || {
