@@ -71,7 +71,7 @@ pub use fails_at::{FailsAt, Strike};
 pub use faulty::{Fault, FaultMix, Faulty};
 pub use file::{Caching, FileDevice};
 pub use identify::{Content, IDENTIFY_BYTES, SIGNATURE_BYTES, identify};
-pub use in_use::{Use, mount_over, mounted_at, uses_of, uses_of_part};
+pub use in_use::{Place, Use, mount_over, mounted_at, places_of, uses_of, uses_of_part};
 pub use mem::MemDevice;
 pub use model::{Head, Model, Modelled, Request, RequestKind, Simulation};
 pub use new_file::{NewFile, UNFINISHED};

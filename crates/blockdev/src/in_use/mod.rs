@@ -8,6 +8,7 @@
 //! claiming the device (`O_EXCL`). Users of what a device lies on count if they use the same bytes.
 
 mod beneath;
+mod places;
 mod qemu;
 mod tables;
 
@@ -22,6 +23,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 pub use beneath::mount_over;
+pub use places::{Place, places_of};
 
 use crate::OpenError;
 use crate::claim::{Access, is_locked};

@@ -2,33 +2,59 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use floe_blockdev::{Use, mounted_at};
+use floe_blockdev::{DeviceNumber, Place, Use, mounted_at, places_of};
 use floe_fuse::mount::unmount;
-use floe_fuse::{STATUS, WRITTEN};
-use rustix::event::{PollFd, PollFlags, poll};
+use floe_fuse::{STATUS, WRITTEN, open_abort};
+use floe_sync::thread;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::getxattr;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::exit::Outcome;
+use crate::exit::{Ended, Outcome};
+use crate::message::message;
 
 /// Maximum size of a status in bytes.
 const STATUS_BYTES: usize = 64 << 10;
+/// The exit code if the server is still there when the time is over: a failure of umount(8).
+const STILL_THERE: u8 = 32;
+/// Time after which it is told what is waited for.
+const TELL_AFTER: Duration = Duration::from_secs(1);
+/// Time that a server gets to say how it serves. It answers between two requests, so that only one that hangs takes so long.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Unmount a mount of `floe mount`, and wait until its server has exited.
 ///
+/// If the mount is still there in another place (a bind mount, another mount namespace), the server goes on until that
+/// has ended; after a second a line says what the command waits for.
+///
 /// umount(8) does the same where it finds this program as /sbin/umount.fuse.floe; without that link, and as `fusermount3 -u`,
 /// it returns before the server has closed the image.
+///
+/// Exit codes: 0 all is written and the image is closed, 8 changes are lost or it cannot be unmounted, 32 the time given by
+/// --timeout is over: the server still has the image.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Mount point
     directory: OsString,
-    /// Unmount even if it is in use: detach it now, and end it once it is unused
+    /// Unmount even if it is in use: detach it now, and end it once it is unused. Does not wait for
+    /// that without --timeout
     #[arg(long, short)]
     lazy: bool,
+    /// End the mount even if its server does not answer; what was not durable is lost then (exit
+    /// code 8)
+    #[arg(long, short)]
+    force: bool,
+    /// Wait for the server at most so long (default: without limit)
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
 }
 
 /// Translates the command line of `umount.floe`, which umount(8) runs for a mount of the type `floe` or `fuse.floe`
@@ -40,7 +66,8 @@ pub(crate) fn of_helper(arguments: &[OsString]) -> Vec<OsString> {
         match argument.to_str() {
             Some("-l") => line.push("--lazy".into()),
             // A server that answers is never aborted.
-            Some("-f" | "-n" | "-r" | "-v") => {}
+            Some("-f") => line.push("--force".into()),
+            Some("-n" | "-r" | "-v") => {}
             // File system type or namespace; both take an argument.
             Some("-t" | "-N") => {
                 arguments.next();
@@ -60,7 +87,9 @@ pub(crate) fn is_helper(program: &OsString) -> bool {
 impl Args {
     pub(crate) fn run(self) -> Result<Outcome> {
         let directory = Path::new(&self.directory);
-        let status = match attribute(directory, STATUS) {
+        // Before anything that the server would have to answer.
+        let device = device_of(directory);
+        let status = match self.ask(directory, device) {
             // The server is dead, and its mount still there.
             Err(error) if is_dead(&error) => return self.unmount_dead(directory),
             other => other?,
@@ -71,11 +100,71 @@ impl Args {
         let server = process.and_then(|process| pidfd_open(process, PidfdFlags::empty()).ok());
         let written = write_all(directory);
         self.unmount(directory)?;
-        if let Some(server) = server.filter(|_| !self.lazy) {
-            let mut wait = [PollFd::new(&server, PollFlags::IN)];
-            while let Err(Errno::INTR) = poll(&mut wait, None) {}
+        if let Some((server, process)) = server.zip(process) {
+            self.wait_for(&server, process, device)?;
         }
         written.map(|()| Outcome::CLEAN)
+    }
+
+    /// Asks the server how it serves. If it does not answer soon, that is told, or with `--force` the mount is ended.
+    fn ask(&self, directory: &Path, device: Option<DeviceNumber>) -> Result<String> {
+        let place = directory.to_owned();
+        let asked = thread::spawn(move || attribute(&place, STATUS));
+        let begin = Instant::now();
+        while !asked.is_finished() && begin.elapsed() < PATIENCE {
+            thread::sleep(LOOK_EVERY);
+        }
+        let is_answered = asked.is_finished();
+        let answer = || asked.join().unwrap_or_else(|_| bail!("a thread panicked"));
+        if is_answered {
+            return answer();
+        }
+        let name = directory.display();
+        if self.force {
+            message!("floe: {name}: its server does not answer; ending the mount");
+            let device = device.with_context(|| format!("{name} is not a mount point"))?;
+            let ended = open_abort(device.minor).and_then(|mut abort| abort.write_all(b"1"));
+            ended.with_context(|| format!("{name}: the mount cannot be ended"))?;
+        } else {
+            message!("floe: {name}: its server does not answer; waiting (--force ends the mount)");
+        }
+        answer()
+    }
+
+    /// Waits until the server has let go of the image.
+    fn wait_for(&self, server: &OwnedFd, process: Pid, device: Option<DeviceNumber>) -> Result<()> {
+        let limit = self.timeout.map(Duration::from_secs);
+        if has_ended(server, Some(limit.unwrap_or(TELL_AFTER).min(TELL_AFTER))) {
+            return Ok(());
+        }
+        let (name, process) = (Path::new(&self.directory).display(), process.as_raw_nonzero());
+        let places = device.map_or_else(Vec::new, places_of);
+        let mut why = match &places[..] {
+            [] if self.lazy => "it is detached, but programs still use it".to_owned(),
+            [] => format!(
+                "it is unmounted, and the server (process {process}) writes the last changes"
+            ),
+            places => {
+                let all: Vec<String> = places.iter().map(Place::to_string).collect();
+                format!("it is unmounted here, but still mounted on {}", all.join(", "))
+            }
+        };
+        if self.lazy || !places.is_empty() {
+            why = format!("{why}; until that has ended, the server (process {process}) goes on");
+        }
+        if self.lazy && limit.is_none() {
+            message!("floe: {name}: {why} and has the image");
+            return Ok(());
+        }
+        if limit.is_none_or(|limit| limit > TELL_AFTER) {
+            message!("floe: {name}: {why}; waiting");
+            if has_ended(server, limit.map(|limit| limit - TELL_AFTER)) {
+                return Ok(());
+            }
+        }
+        let text =
+            format!("{name}: {why}. It still has the image after the time given by --timeout");
+        Err(Ended::with(Outcome::own(STILL_THERE), text))
     }
 
     fn unmount(&self, directory: &Path) -> Result<()> {
@@ -95,6 +184,29 @@ impl Args {
             );
         }
         Ok(Outcome::CLEAN)
+    }
+}
+
+/// Whether a process ends within a time, or at any time.
+fn has_ended(process: &OwnedFd, within: Option<Duration>) -> bool {
+    let until = within.map(|within| Instant::now() + within);
+    loop {
+        let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let rest = rest.and_then(|rest| Timespec::try_from(rest).ok());
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], rest.as_ref()) {
+            Err(Errno::INTR) => {}
+            ended => return ended != Ok(0),
+        }
+    }
+}
+
+/// The number of the device that is mounted there.
+fn device_of(directory: &Path) -> Option<DeviceNumber> {
+    // The mount itself is not asked.
+    let place = directory.canonicalize().or_else(|_| std::path::absolute(directory)).ok()?;
+    match mounted_at(&place)? {
+        Use::Mounted { device, .. } => Some(device),
+        _ => None,
     }
 }
 

@@ -60,6 +60,7 @@ mod signals;
 mod terminal;
 mod transcripts;
 mod undo;
+mod unmounts;
 mod valgrind;
 
 use std::ffi::OsStr;

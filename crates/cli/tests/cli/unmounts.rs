@@ -1,0 +1,159 @@
+//! `floe umount` of mounts that do not end with it.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use floe_testkit::{Image, oracle, tool};
+
+use super::mount::{Ours, can_mount};
+use super::{floe, image};
+
+fn must(program: &str, arguments: &[&str]) -> bool {
+    Command::new(program).args(arguments).status().is_ok_and(|status| status.success())
+}
+
+/// Mounts again: everything that was written is there, and the image is sound.
+fn assert_complete(image: &Image, options: &str) {
+    let again = Ours::new(image.path(), &[]);
+    assert_eq!(fs::read(again.path().join("kept/last")).unwrap(), b"written", "{options}");
+    again.unmount();
+    assert!(oracle::e2fsck(image).unwrap().clean(), "{options}");
+}
+
+fn write_last(ours: &Ours) {
+    let folder = ours.path().join("kept");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("last"), b"written").unwrap();
+}
+
+/// Waits until a server has let go of the image.
+fn wait_until_free(image: &Image) {
+    let path = image.path().to_str().unwrap();
+    let begin = Instant::now();
+    while floe(&["repair", "--yes", path]).code == 8 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{path} is still claimed");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn an_unmount_says_that_the_mount_is_also_elsewhere() {
+    if !can_mount() {
+        return;
+    }
+    let Some(image) = image("ext4") else { return };
+    let ours = Ours::new(image.path(), &[]);
+    write_last(&ours);
+    let other = tool::scratch("floe-bound-").unwrap();
+    let (place, bound) = (ours.path().to_str().unwrap(), other.path().to_str().unwrap());
+    assert!(must("mount", &["--bind", place, bound]));
+    let begin = Instant::now();
+    let ran = floe(&["umount", "--timeout", "2", place]);
+    let took = begin.elapsed();
+    assert_eq!(floe(&["status", bound]).code, 0, "the other one serves");
+    assert!(must("umount", &[bound]));
+    assert_eq!(ran.code, 32, "{}", ran.err);
+    assert!(ran.err.contains(&format!("still mounted on {bound}")), "{}", ran.err);
+    assert!(ran.err.lines().next().is_some_and(|line| line.ends_with("; waiting")), "{}", ran.err);
+    assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(9), "{took:?}");
+    wait_until_free(&image);
+    assert_complete(&image, "bind mount");
+}
+
+/// A process in a mount namespace of its own, which has copies of all mounts.
+struct Apart(Child);
+
+impl Apart {
+    fn new() -> Option<Self> {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "--propagation", "private", "sleep", "60"]);
+        let child = unshare.spawn().ok()?;
+        let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+        let begin = Instant::now();
+        while namespace(&child.id().to_string()) == namespace("self") {
+            if begin.elapsed() > Duration::from_secs(5) {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // It shares them until its namespace is private.
+        std::thread::sleep(Duration::from_millis(200));
+        Some(Self(child))
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn an_unmount_says_that_another_namespace_has_the_mount() {
+    if !can_mount() {
+        return;
+    }
+    let Some(image) = image("ext4") else { return };
+    let ours = Ours::new(image.path(), &[]);
+    write_last(&ours);
+    let Some(apart) = Apart::new() else {
+        eprintln!("skipped: unshare makes no mount namespace");
+        return;
+    };
+    let ran = floe(&["umount", "--timeout", "2", ours.path().to_str().unwrap()]);
+    let wanted = format!("in the mount namespace of process {}", apart.0.id());
+    drop(apart);
+    assert!(ran.code == 32 && ran.err.contains(&wanted), "{}: {}", ran.code, ran.err);
+    wait_until_free(&image);
+    assert_complete(&image, "namespace");
+}
+
+#[test]
+fn a_lazy_unmount_says_that_the_image_is_still_in_use() {
+    if !can_mount() {
+        return;
+    }
+    for timeout in [None, Some("1")] {
+        let Some(image) = image("ext4") else { return };
+        let ours = Ours::new(image.path(), &[]);
+        write_last(&ours);
+        let file = File::open(ours.path().join("kept/last")).unwrap();
+        let place = ours.path().to_str().unwrap();
+        let limit = timeout.map_or_else(Vec::new, |seconds| vec!["--timeout", seconds]);
+        let ran = floe(&[&["umount", "--lazy", place], &limit[..]].concat());
+        assert!(!Path::new(place).join("kept").exists(), "it is detached");
+        assert_eq!(ran.code, if timeout.is_some() { 32 } else { 0 }, "{}", ran.err);
+        assert!(ran.err.contains("programs still use it"), "{}", ran.err);
+        drop(file);
+        wait_until_free(&image);
+        assert_complete(&image, "lazy");
+        // Without users it ends at once, and nothing is told.
+        let unused = Ours::new(image.path(), &[]);
+        let ran = floe(&["umount", "--lazy", unused.path().to_str().unwrap()]);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+        assert!(oracle::e2fsck(&image).unwrap().clean());
+    }
+}
+
+#[test]
+fn a_mount_whose_server_does_not_answer_can_be_ended() {
+    if !can_mount() {
+        return;
+    }
+    let Some(image) = image("ext4") else { return };
+    let ours = Ours::new(image.path(), &[]);
+    write_last(&ours);
+    let place = ours.path().to_str().unwrap();
+    let status = floe(&["status", place]).out;
+    let process = status.lines().find_map(|line| line.strip_prefix("process: ")).unwrap();
+    File::open(ours.path().join("kept/last")).unwrap().sync_all().unwrap();
+    assert!(must("kill", &["-STOP", process]));
+    let ran = floe(&["umount", "--force", place]);
+    assert!(must("kill", &["-KILL", process]));
+    assert!(ran.code == 8 && ran.err.contains("does not answer"), "{}: {}", ran.code, ran.err);
+    wait_until_free(&image);
+    assert_complete(&image, "stopped");
+}
