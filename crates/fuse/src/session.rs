@@ -11,7 +11,7 @@ use floe_sync::{Arc, Condvar, Mutex, PoisonError, Turn, Turns, thread};
 use rustix::io::Errno;
 
 use crate::abi::{InHeader, InitFlags, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, Operation};
-use crate::abi::{OutHeader, Request, ask_again, stale_name};
+use crate::abi::{OutHeader, Request, ask_again, forget, stale_name};
 use crate::adapter::{Adapter, Answer};
 use crate::carrier::{Carrier, Channel, MOST_DATA_BYTES};
 use crate::metrics::Metrics;
@@ -110,16 +110,7 @@ pub fn serve<C: Carrier, S: Store>(
             });
         }
         if !fs.is_read_only() {
-            let tell = || {
-                for inode in writers.take_untold() {
-                    // One that the kernel does not know has nobody who writes.
-                    let _ = carrier.notify(&ask_again(inode));
-                }
-                for (directory, name) in fs.take_stale() {
-                    // The kernel answers that it does not know the name, which is as good.
-                    let _ = carrier.notify(&stale_name(directory, &name));
-                }
-            };
+            let tell = || tell_kernel(carrier, fs, writers);
             let over = &over;
             scope.spawn(move || commit_now_and_then(fs, options.commit_every, over, log, tell));
         }
@@ -132,6 +123,22 @@ pub fn serve<C: Carrier, S: Store>(
     });
     server.adapter.settle_all_times();
     served
+}
+
+/// Tells the kernel what it has to ask anew or to forget.
+fn tell_kernel<C: Carrier, S: Store>(carrier: &C, fs: &FileSystem<S>, writers: &Writers) {
+    for inode in writers.take_untold() {
+        // One that the kernel does not know has nobody who writes.
+        let _ = carrier.notify(&ask_again(inode));
+    }
+    for inode in writers.take_outdated() {
+        // Linux older than 6.18 shows what it kept until it forgets the file by itself.
+        let _ = carrier.notify(&forget(inode));
+    }
+    for (directory, name) in fs.take_stale() {
+        // The kernel answers that it does not know the name, which is as good.
+        let _ = carrier.notify(&stale_name(directory, &name));
+    }
 }
 
 /// Time after which the file system may do what waits without being durable yet.

@@ -1,7 +1,7 @@
 //! Files that programs have open for writing. With the kernel's write-back cache, their newest content is the kernel's
 //! alone, so that the server must not answer for their holes and blocks by what it has.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use floe_format::InodeNr;
 use floe_sync::atomic::AtomicUsize;
@@ -27,6 +27,10 @@ struct Failures {
     of_files: HashMap<InodeNr, Errno>,
     /// Files about which the kernel is to ask.
     untold: Vec<InodeNr>,
+    /// Files of which the kernel shows more than there is, and which are still open for writing.
+    in_part: HashSet<InodeNr>,
+    /// The same, without writers: the kernel is to forget them.
+    outdated: Vec<InodeNr>,
 }
 
 /// Whether a file that is opened so can be written.
@@ -58,7 +62,11 @@ impl Writers {
         if is_last {
             counts.remove(&inode);
             drop(counts);
-            self.failures().of_files.remove(&inode);
+            let mut failures = self.failures();
+            failures.of_files.remove(&inode);
+            if failures.in_part.remove(&inode) {
+                failures.outdated.push(inode);
+            }
         }
         is_last
     }
@@ -76,6 +84,7 @@ impl Writers {
         let mut failures = self.failures();
         failures.of_files.insert(inode, errno);
         failures.untold.push(inode);
+        failures.in_part.insert(inode);
     }
 
     /// The error of a file, once.
@@ -86,6 +95,11 @@ impl Writers {
     /// Files about which the kernel is to ask before it takes more for them.
     pub(crate) fn take_untold(&self) -> Vec<InodeNr> {
         std::mem::take(&mut self.failures().untold)
+    }
+
+    /// Files of which the kernel keeps a size, and perhaps content, that they do not have.
+    pub(crate) fn take_outdated(&self) -> Vec<InodeNr> {
+        std::mem::take(&mut self.failures().outdated)
     }
 
     /// Whether somebody may write a file.
@@ -117,9 +131,13 @@ mod tests {
         assert!(writers.has(file));
         assert!(writers.close(file, both) && !writers.has(file));
         writers.fail(file, Errno::NOSPC);
-        assert_eq!(writers.take_untold(), [file]);
+        assert_eq!((writers.take_untold(), writers.take_outdated()), (vec![file], vec![]));
         assert_eq!(writers.take_failure(file), Some(Errno::NOSPC));
         assert_eq!((writers.take_failure(file), writers.take_untold().len()), (None, 0));
+        // Once its last writer has gone, the kernel is to forget it.
+        writers.open(file, both);
+        assert!(writers.close(file, both));
+        assert_eq!((writers.take_outdated(), writers.take_outdated()), (vec![file], vec![]));
         // Was never opened.
         assert!(!writers.close(file, both));
         assert!(!writers.has(file));

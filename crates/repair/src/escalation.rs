@@ -7,6 +7,7 @@ use floe_blockdev::ReadBlocks;
 use floe_check::reader::Reader;
 use floe_check::{Problem, Report};
 use floe_format::InodeNr;
+use floe_format::ext::extent::Extent;
 
 use crate::deed::Deed;
 use crate::edit::{Edit, InodeEdit, JournalEdit, Loss, OrphanEdit};
@@ -52,7 +53,7 @@ pub struct Toll {
     /// Files, directories, names and parts of the file system that an unsafe change touched, each
     /// counted once. Objects in lost+found are not lost.
     pub things: u64,
-    /// Bytes of deleted or truncated files, as mapped before the repair.
+    /// Bytes of deleted or truncated files, as mapped before the repair, up to the end of the file.
     pub bytes: u64,
     /// A loss that cannot be counted: a journal with its transactions, or an inode table.
     pub uncounted: bool,
@@ -126,13 +127,26 @@ fn bytes_gone(repair: &Repair<'_>, device: &dyn ReadBlocks, inodes: &BTreeSet<In
         let reader = reader.as_ref()?;
         let bytes = reader.inode_bytes(inode).ok()?;
         let inode = reader.decode(&bytes).ok()?;
-        (inode.base.links_count > 0).then(|| reader.map(&inode).blocks())
+        let end_block = inode.size_bytes().div_ceil(u64::from(block_size));
+        (inode.base.links_count > 0).then(|| mapped_blocks(reader.map(&inode).extents, end_block))
     };
     let gone = |&inode: &InodeNr| {
         let after = blocks(&after, inode).unwrap_or(0);
         blocks(&before, inode).unwrap_or(0).saturating_sub(after)
     };
     inodes.iter().map(gone).sum::<u64>().saturating_mul(u64::from(block_size))
+}
+
+/// Logical blocks in front of the end of a file that its map has. A damaged extent may claim any length: it counts up to the next one.
+fn mapped_blocks(mut extents: Vec<Extent>, end_block: u64) -> u64 {
+    extents.sort_by_key(|extent| extent.logical);
+    let (mut blocks, mut next) = (0, end_block);
+    for Extent { logical, run, .. } in extents.iter().rev() {
+        let end = logical.0.saturating_add(run.len_blocks).min(next);
+        blocks += end.saturating_sub(logical.0);
+        next = next.min(logical.0);
+    }
+    blocks
 }
 
 /// Policy: makes all safe repairs.

@@ -68,4 +68,5 @@ fn a_limit_of_file_sizes_is_told_and_leaves_no_half_archive() {
     let made = limited(&["mkfs".as_ref(), made.as_os_str(), "8m".as_ref()]);
     assert_eq!(made.code, 8, "{}", made.err);
     assert!(made.err.contains("File too large"), "{}", made.err);
+    assert!(!folder.path().join("made").exists(), "an empty image is left");
 }

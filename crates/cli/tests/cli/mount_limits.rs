@@ -129,6 +129,43 @@ fn a_full_disk_refuses_what_shells_write() {
     ours.unmount();
 }
 
+/// The kernel shows a file as programs wrote it, even if it could not be written, until it forgets the file.
+#[test]
+fn a_file_that_was_refused_in_part_soon_looks_as_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let version = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = version.split('.').filter_map(|part| part.parse::<u32>().ok());
+    if (numbers.next(), numbers.next()) < (Some(6), Some(18)) {
+        eprintln!("skipped: Linux takes FUSE_NOTIFY_PRUNE from 6.18 on");
+        return;
+    }
+    let image = made(24 << 20, &["-m", "0"]);
+    let ours = Ours::new(image.path(), &[]);
+    let path = |name: &str| ours.path().join(name);
+    let [full, far] = ["full", "far"].map(|name| File::create(path(name)).unwrap());
+    full.write_all_at(&vec![1; 40 << 20], 0).unwrap();
+    assert_eq!(errno(full.sync_all()), Some(Errno::NOSPC));
+    // Behind the largest size of a file.
+    far.write_all_at(b"x", 17 << 40).unwrap();
+    assert_eq!(errno(far.sync_all()), Some(Errno::FBIG));
+    let len = |name: &str| fs::metadata(path(name)).unwrap().len();
+    assert_eq!((len("full"), len("far")), (40 << 20, (17 << 40) + 1), "the writers have them open");
+    drop((full, far));
+    let is_true = || len("full") < 24 << 20 && len("far") == 0;
+    assert!((0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        is_true()
+    }));
+    let seen = fs::read(path("full")).unwrap();
+    ours.unmount();
+    assert!(oracle::e2fsck(&image).unwrap().clean());
+    let ours = Ours::new(image.path(), &[]);
+    assert!(fs::read(ours.path().join("full")).unwrap() == seen);
+    ours.unmount();
+}
+
 /// Fills the disk with a file, whose writer is told.
 fn copied_by_root(to: &Path) -> String {
     let mut dd = Command::new("dd");

@@ -42,6 +42,10 @@ impl<S: Store> FileSystem<S> {
     pub(super) fn taken<'o, 'a>(&self, op: &'o Op<'a>) -> Result<Cow<'o, Op<'a>>, FsError> {
         let kept = |time: Timestamp| self.store.kept_time(time);
         let time = kept(op.time);
+        if let OpKind::SetAttribute { name, .. } | OpKind::RemoveAttribute { name, .. } = op.kind {
+            // The format has a number for `system.richacl`, which no Linux takes.
+            judge_attribute_name(name)?;
+        }
         let kind = match op.kind {
             OpKind::Change { inode, size_bytes, mut change } => {
                 change.accessed = change.accessed.map(kept);
@@ -52,11 +56,6 @@ impl<S: Store> FileSystem<S> {
                 if LISTS.contains(&name) && (value.is_empty() || value == NO_ENTRIES) =>
             {
                 OpKind::RemoveAttribute { inode, name }
-            }
-            OpKind::SetAttribute { name, .. } | OpKind::RemoveAttribute { name, .. }
-                if NAMESPACES.contains(&name) =>
-            {
-                return Err(FsError::Invalid);
             }
             _ if time == op.time => return Ok(Cow::Borrowed(op)),
             ref kind => kind.clone(),

@@ -225,7 +225,8 @@ fn lines(report: &Report, state: &str) -> String {
     let damage = report.found.iter().filter(|problem| problem.row().weight > Weight::Remark);
     let mut text = format!("state: {state}\n");
     for problem in damage {
-        text.push_str(&format!("finding: {}: {problem}\n", problem.row().id));
+        let path = report.path_of(problem).map_or_else(String::new, |path| format!(" ({path})"));
+        text.push_str(&format!("finding: {}: {problem}{path}\n", problem.row().id));
     }
     text
 }

@@ -18,7 +18,7 @@ pub use opcode::Opcode;
 pub use reply::{
     DirectoryReply, ENTRY_BYTES, attributes, entry, extended_stat, opened, statfs, written,
 };
-pub(crate) use reply::{ask_again, device_of, inode_of, stale_name, write_back};
+pub(crate) use reply::{ask_again, device_of, forget, inode_of, stale_name, write_back};
 pub use request::{Malformed, Operation, Request};
 
 use bitflags::bitflags;

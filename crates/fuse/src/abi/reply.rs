@@ -206,6 +206,18 @@ pub(crate) fn stale_name(directory: InodeNr, name: &[u8]) -> Vec<u8> {
     [&head[..], &own, name, &[0]].concat()
 }
 
+/// The message that the kernel is to forget an inode that nobody has open: `FUSE_NOTIFY_PRUNE` with `fuse_notify_prune_out` and a node.
+/// Known from Linux 6.18 on; an older one refuses it.
+pub(crate) fn forget(inode: InodeNr) -> Vec<u8> {
+    const PRUNE: u32 = 9;
+    // The count, four bytes and eight that are spare.
+    let body = [1, 0, node_of(inode)];
+    let mut head = [0; OutHeader::SIZE];
+    let len = (OutHeader::SIZE + size_of_val(&body)) as u32;
+    OutHeader { len, error: PRUNE, unique: 0 }.encode_into(&mut head);
+    [&head[..], &body.map(u64::to_le_bytes).concat()].concat()
+}
+
 /// The answer to statfs.
 pub fn statfs(space: &Space) -> Vec<u8> {
     let mut bytes = [0; Statfs::SIZE];

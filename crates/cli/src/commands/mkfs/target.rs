@@ -122,7 +122,10 @@ impl Target {
         }
         let mut file = WritableFile::open_exclusive_part(&self.path, self.bytes())?;
         if !self.is_block_device {
-            file.grow(self.whole_bytes).with_context(|| self.path.display().to_string())?;
+            // A limit (`ulimit -f`), or a host without sparse files of this size.
+            let grown = file.grow(self.whole_bytes);
+            let grown = grown.with_context(|| self.path.display().to_string());
+            grown.map_err(|error| if self.exists { error } else { self.give_up(error) })?;
         }
         Ok(file)
     }
