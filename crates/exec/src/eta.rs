@@ -641,6 +641,46 @@ mod tests {
         is_about(said, (average + second_half) / 2.0);
     }
 
+    /// Between two looks several phases may run: each has the share of the resources that it has of the time.
+    #[test]
+    fn phases_of_one_look_share_what_was_spent_by_their_time() {
+        let first = phase("a", work(20, 0, 0), Some(20.0), 1.0);
+        let none = |name| phase(name, work(10, 0, 0), None, 0.0);
+        let spent = |seconds| {
+            let processor = Duration::from_secs(seconds);
+            Some(Spent { processor, bytes_read: seconds, bytes_from_device: seconds })
+        };
+        let phases = [
+            first,
+            phase("b", work(5, 0, 1), Some(5.0), 1.0),
+            phase("c", work(15, 0, 1), Some(15.0), 1.0),
+            none("d"),
+        ];
+        // Both computed all the time, or each of them half of it.
+        for (processor, left) in [(40, 10.0), (30, 7.5)] {
+            let mut estimator = Estimator::default();
+            let before = [first, none("b"), none("c"), none("d")];
+            let _ = estimator.look(&at(20.0, &before), spent(20));
+            let eta = estimator.look(&at(40.0, &phases), spent(processor)).unwrap();
+            is_about(eta.left.as_secs_f64(), left);
+        }
+    }
+
+    /// Phases of another round that are not repeated keep their time: only what is spent from then on counts.
+    #[test]
+    fn a_phase_that_is_not_repeated_is_not_counted_twice() {
+        let mut estimator = Estimator::default();
+        let open = phase("open", work(10, 0, 0), Some(100.0), 1.0);
+        let ended = [open, phase("a", work(10, 0, 0), Some(10.0), 1.0)];
+        let _ = estimator.look(&Snapshot { rounds: 2, ..at(110.0, &ended) }, None);
+        // In the second round a phase takes as long as the model says; that of the first round was a slow one.
+        let again = [open, phase("a", work(10, 0, 0), Some(5.0), 0.5)];
+        let now = Snapshot { round: 2, rounds: 3, ..at(115.0, &again) };
+        let said = estimator.look(&now, None).unwrap().left.as_secs_f64();
+        // 5 s of this round; a third one as long as the phases by the paces of the second.
+        is_about(said, 5.0 + 20.0);
+    }
+
     #[test]
     fn nothing_is_known_at_first() {
         let look = |now: &Snapshot, spent| Estimator::default().look(now, spent);
