@@ -7,7 +7,8 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::InodeFlags;
 
 use crate::edit::{
-    CubeEdit, Edit, GroupEdit, InodeEdit, JournalEdit, Phase, SuperblockEdit, TreeEdit,
+    CubeEdit, DirectoryEdit, Edit, GroupEdit, InodeEdit, JournalEdit, Phase, SuperblockEdit,
+    TreeEdit,
 };
 use crate::plan::Wanted;
 
@@ -95,6 +96,32 @@ pub(super) fn without_misread_values(mut wanted: Wanted) -> Wanted {
     wanted
 }
 
+/// Defers deletions of devices, FIFOs and sockets for their flags as long as directories are to be salvaged: an entry that cannot be
+/// read yet may prove what they are.
+pub(super) fn until_names_are_read(mut wanted: Wanted) -> Wanted {
+    let salvages =
+        |edit: &Edit| matches!(edit, Edit::Directory { edit: DirectoryEdit::Salvage, .. });
+    if wanted.keys().any(salvages) {
+        wanted.retain(|edit, cause| {
+            !matches!(edit, Edit::Inode { edit: InodeEdit::Clear, .. }) || !is_of_special(cause)
+        });
+    }
+    wanted
+}
+
+/// Whether a finding says that a device, FIFO or socket is none.
+const fn is_of_special(cause: &Option<Problem>) -> bool {
+    matches!(
+        cause,
+        Some(
+            Problem::CharDeviceInvalid { .. }
+                | Problem::BlockDeviceInvalid { .. }
+                | Problem::FifoInvalid { .. }
+                | Problem::SocketInvalid { .. }
+        )
+    )
+}
+
 /// The edits of one phase that are made now. Findings that rest on a wrong geometry, or on a
 /// directory of the wrong type, are judged again after that repair; until then the free space is
 /// unknown too.
@@ -178,16 +205,8 @@ pub(super) fn without_hasty_edits(wanted: Wanted) -> Wanted {
             let may_count = !matches!(of_map, InodeEdit::Sectors(0));
             return remapped.contains(inode) || (may_count && without_attributes.contains(inode));
         }
-        let may_wait = matches!(
-            cause,
-            Some(
-                Problem::SymlinkInvalid { .. }
-                    | Problem::CharDeviceInvalid { .. }
-                    | Problem::BlockDeviceInvalid { .. }
-                    | Problem::FifoInvalid { .. }
-                    | Problem::SocketInvalid { .. }
-            )
-        );
+        let may_wait =
+            matches!(cause, Some(Problem::SymlinkInvalid { .. })) || is_of_special(cause);
         let of_its_data = matches!(
             cause,
             Some(

@@ -4,6 +4,7 @@ use floe_check::CheckOptions;
 use floe_format::InodeNr;
 use floe_repair::policy::Yes;
 use floe_repair::{RepairOptions, repair};
+use floe_testkit::problems::cases;
 use floe_testkit::recipe::{Edit, Recipe, superblock};
 use floe_testkit::tree::stored;
 use floe_testkit::{Image, Profile, oracle, tool};
@@ -56,5 +57,19 @@ fn a_file_without_links_keeps_its_name() {
                 assert_eq!(after.len(), before.len(), "{profile}, {path}: something new");
             }
         }
+    }
+}
+
+/// A device or socket that a directory names, behind an entry that must be salvaged first, is kept for that name.
+#[test]
+fn a_special_file_waits_for_the_name_that_proves_it() {
+    if tool::missing() {
+        return;
+    }
+    for path in ["/char", "/block", "/fifo", "/socket"] {
+        let name = format!("proofs: extents of {path}, named behind a broken entry");
+        let case = cases().into_iter().find(|case| case.recipe.name() == name).unwrap();
+        let paths = stored(&mended(case.recipe)).unwrap();
+        assert!(paths.contains_key(path.as_bytes()), "{path}: {:?}", paths.keys());
     }
 }

@@ -5,7 +5,7 @@
 use anyhow::Context as _;
 
 use crate::Profile;
-use crate::recipe::{Edit, Recipe, inode};
+use crate::recipe::{Edit, Recipe, entry, inode};
 use floe_format::{BlockNr, GroupNr};
 
 use super::Case;
@@ -116,6 +116,14 @@ fn flags() -> Vec<Recipe> {
             recipes.push(on(Profile::InlineData, &name, &[]).edit(edit()));
             recipes.push(on(Profile::Ext4K2, &format!("{name}, no inline data"), &[]).edit(edit()));
         }
+        // The entry that proves its type is read once the directory is salvaged.
+        let name = format!("extents of {path}, named behind a broken entry");
+        let salvaged = &["dirent-structure-corrupt"];
+        recipes.push(
+            on(Profile::InlineData, &name, salvaged)
+                .edit(inode(path).set_flags(EXTENTS))
+                .edit(entry("/lost+found").rec_len(99)),
+        );
     }
     recipes
 }
