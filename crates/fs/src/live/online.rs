@@ -106,7 +106,10 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     /// Checks a cube that nobody uses, and repairs it if that is wanted.
     fn look(&self, job: &Job, has_changed: &mut bool) -> Result<Done, String> {
         let text = |error: &dyn std::error::Error| error.to_string();
-        self.make_durable().map_err(|error| text(&error))?;
+        if job.repairs {
+            // An undo file is about what a crash would leave. A check reads through the journal, and leaves the others their flushes.
+            self.make_durable().map_err(|error| text(&error))?;
+        }
         let options = CheckOptions { now_seconds: crate::now().seconds, ..CheckOptions::default() };
         let cubes = Cubes::of(self.disk, &options).map_err(|error| text(&error))?;
         let scope = cubes.find(&CubeName::Number(job.cube)).map_err(|error| text(&error))?;
