@@ -6,6 +6,7 @@ use floe_disk::ops::Change;
 use floe_format::InodeNr;
 
 use super::ends::Unsettled;
+use super::flight::Run;
 use super::flush::{Batch, Choice, PAGES_PER_BATCH, RECORDS_PER_BATCH, Step};
 use super::losses::Losses;
 use super::lower::{Carried, Deed, Lower};
@@ -45,10 +46,10 @@ impl Step {
         };
         let cut = flight.cut.filter(|cut| *cut < *stored_bytes);
         let runs = &flight.runs;
-        let end = runs.last().map_or(0, |(at, bytes)| at + bytes.len() as u64);
+        let end = runs.last().map_or(0, Run::end);
         let stored = cut.unwrap_or(*stored_bytes).max(end);
-        let writes = runs.iter().map(|(offset_bytes, bytes)| {
-            let (inode, offset_bytes) = (*inode, *offset_bytes);
+        let writes = runs.iter().map(|run| {
+            let (inode, offset_bytes, bytes) = (*inode, run.offset_bytes, run.bytes());
             deed(OpKind::Write { inode, offset_bytes, bytes })
         });
         let grown = (stored != flight.size_bytes).then(|| resize(flight.size_bytes));

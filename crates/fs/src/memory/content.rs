@@ -7,8 +7,9 @@
 //! [pages]: super::pages
 
 use floe_sync::atomic::{Ordering, fence};
-use floe_sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use floe_sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::flight::{BUFFER_BYTES, Buffers, Flight, Run};
 use super::pages::{Locked, MOST_KEPT, PAGE, PAGE_BYTES, Page, Pages};
 use super::status::Length;
 use crate::store::SeekFor;
@@ -55,19 +56,6 @@ pub(crate) struct Brought {
     pub(crate) dirty: u64,
     /// Those for which memory was taken.
     pub(crate) kept: u64,
-}
-
-/// Content on its way to the disk.
-#[derive(Debug)]
-pub(crate) struct Flight {
-    /// The disk's content is cut to this size first.
-    pub(crate) cut: Option<u64>,
-    /// The pages.
-    indices: Vec<u64>,
-    /// Runs of neighbouring pages with their offsets, up to the end of the file.
-    pub(crate) runs: Vec<(u64, Vec<u8>)>,
-    /// The size of the file.
-    pub(crate) size_bytes: u64,
 }
 
 /// A write to a file.
@@ -316,16 +304,20 @@ impl Content {
         if to > size && !write.grows {
             return Ok(false);
         }
-        let mut page = [0; PAGE];
         let there = part_of(start, size);
         let within = (from - start) as usize;
         let bytes =
             &write.bytes[(from - write.offset_bytes) as usize..(to - write.offset_bytes) as usize];
-        let base = locked.present().is_none();
-        if base && (within > 0 || bytes.len() < there) {
+        let is_new = if locked.present().is_some() {
+            locked.write(None, within, bytes)
+        } else if within == 0 && bytes.len() >= there {
+            locked.replace(bytes)
+        } else {
+            let mut page = [0; PAGE];
             read_below(valid, start, &mut page[..there], below)?;
-        }
-        brought.kept += u64::from(locked.write(base.then_some(&page), within, bytes));
+            locked.write(Some(&page), within, bytes)
+        };
+        brought.kept += u64::from(is_new);
         brought.dirty += u64::from(!locked.dirt.counts());
         if !locked.dirt.dirty {
             locked.dirt.dirty = true;
@@ -368,12 +360,12 @@ impl Content {
         gone
     }
 
-    /// Takes bytes that the disk lacks, in runs of at most the given length and a page. They stay readable here.
-    pub(crate) fn take_off(
+    /// Takes bytes that the disk lacks, in runs of at most a buffer. They stay readable here.
+    pub(super) fn take_off(
         &self,
         length: &Length,
         resized: &mut Resized,
-        most_bytes: usize,
+        buffers: &Arc<Buffers>,
     ) -> Flight {
         let (size_bytes, cut) = (length.size(), resized.cut.take());
         (resized.resized, resized.stored_bytes) = (false, size_bytes);
@@ -383,7 +375,7 @@ impl Content {
             pages.cells().iter().flat_map(|cell| std::mem::take(&mut *cell.dirty())).collect();
         due.sort_unstable();
         due.dedup();
-        for index in due {
+        for (nth, &index) in due.iter().enumerate() {
             let Some(slot) = pages.get(index) else { continue };
             let mut locked = slot.lock();
             let at = index * PAGE_BYTES;
@@ -393,16 +385,15 @@ impl Content {
                 continue;
             }
             (locked.dirt.dirty, locked.dirt.flying) = (false, true);
-            let goes_on = |(start, run): &&mut (u64, Vec<u8>)| {
-                at == *start + run.len() as u64 && run.len() < most_bytes
-            };
-            if flight.runs.last_mut().filter(goes_on).is_none() {
-                flight.runs.push((at, Vec::new()));
+            let goes_on = |run: &Run| run.end() == at && run.has_room(len);
+            if !flight.runs.last().is_some_and(goes_on) {
+                let neighbours = due[nth..].iter().zip(index..);
+                let near =
+                    neighbours.take(BUFFER_BYTES / PAGE).take_while(|(one, next)| *one == next);
+                flight.runs.push(buffers.run(at, near.count() * PAGE));
             }
-            if let (Some((_, run)), Some(page)) = (flight.runs.last_mut(), locked.present()) {
-                let from = run.len();
-                run.resize(from + len, 0);
-                page.read(0, &mut run[from..]);
+            if let (Some(run), Some(page)) = (flight.runs.last_mut(), locked.present()) {
+                page.read(0, run.grow(len));
             }
             flight.indices.push(index);
         }

@@ -5,7 +5,9 @@
 //! which something waits stay; [`Limits::records`] bounds those.
 
 use floe_format::InodeNr;
+use floe_sync::Arc;
 
+use super::flight::Buffers;
 use super::pages::PAGE_BYTES;
 use super::{Limits, State};
 
@@ -81,6 +83,8 @@ pub(super) struct Kept {
     /// half of what waited then has reached the disk.
     left: Amounts,
     pinned: u64,
+    /// Buffers for content on its way to the disk.
+    pub(super) buffers: Arc<Buffers>,
 }
 
 /// Inodes, names and pages without those that wait.

@@ -8,8 +8,8 @@ use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_sync::thread;
 
 use super::carry::survive;
-use super::content::Flight;
 use super::ends::Unsettled;
+use super::flight::Flight;
 use super::losses::Losses;
 use super::lower::Lower;
 use super::mnode::Mnode;
@@ -27,9 +27,6 @@ use crate::{Attributes, FsError, Timestamp};
 pub(super) const RECORDS_PER_BATCH: usize = 512;
 /// Pages of content that a batch takes, or those of one file.
 pub(super) const PAGES_PER_BATCH: u64 = 2048;
-
-/// Bytes of one write to the disk.
-const MOST_WRITTEN: usize = 1 << 20;
 
 /// A batch: steps in the order in which the disk takes them.
 pub(super) struct Batch {
@@ -171,7 +168,7 @@ fn content_off(state: &State, inode: InodeNr, batch: &mut Batch) -> bool {
     let time = node.folded().ctime;
     let mut resized = node.content.lock();
     let stored_bytes = resized.stored_bytes;
-    let flight = node.content.take_off(&node.status.length, &mut resized, MOST_WRITTEN);
+    let flight = node.content.take_off(&node.status.length, &mut resized, &state.kept.buffers);
     drop(resized);
     batch.touched.insert(inode);
     batch.steps.push(Step::Content { inode, time, stored_bytes, flight });

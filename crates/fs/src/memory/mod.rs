@@ -31,6 +31,7 @@ mod deletions;
 mod ends;
 mod evict;
 mod extended;
+mod flight;
 mod flush;
 mod follow;
 #[cfg(all(test, feature = "shuttle"))]

@@ -16,6 +16,7 @@ use crate::Timestamp;
 pub(crate) const PAGE_BYTES: u64 = if cfg!(feature = "shuttle") { 32 } else { 4096 };
 pub(crate) const PAGE: usize = PAGE_BYTES as usize;
 const WORDS: usize = PAGE / 8;
+const ZEROES: &[u8; PAGE] = &[0; PAGE];
 
 /// Pages that are kept of those that a read brings at once. Whoever reads more has a cache, as the kernel has in front of a mount,
 /// or a buffer of his own; to keep them here, too, takes that memory again, and longer than to read them.
@@ -166,24 +167,34 @@ impl Locked<'_> {
         self.slot.page().filter(|page| !page.is_absent())
     }
 
+    /// Lets the page be these bytes, and zeroes behind them. Returns whether memory was taken for it.
+    pub(crate) fn replace(&self, bytes: &[u8]) -> bool {
+        self.set(WRITTEN, |page| {
+            page.copy_in(0, bytes);
+            page.copy_in(bytes.len(), &ZEROES[bytes.len()..]);
+        })
+    }
+
     /// Replaces bytes. Absent bytes become `base` first. Returns whether memory was taken for the page.
     pub(crate) fn write(&self, base: Option<&[u8; PAGE]>, within: usize, bytes: &[u8]) -> bool {
-        self.set(base, within, bytes, WRITTEN)
+        self.set(WRITTEN, |page| {
+            if let Some(base) = base {
+                page.copy_in(0, base);
+            }
+            page.copy_in(within, bytes);
+        })
     }
 
     /// Lets an absent page be what the disk has.
     pub(crate) fn fill(&self, with: &[u8; PAGE]) -> bool {
-        self.set(Some(with), 0, &[], FILLED)
+        self.set(FILLED, |page| page.copy_in(0, with))
     }
 
-    fn set(&self, base: Option<&[u8; PAGE]>, within: usize, bytes: &[u8], state: u64) -> bool {
+    fn set(&self, state: u64, copy: impl FnOnce(&Page)) -> bool {
         let is_new = self.slot.page.get().is_none();
         let page = self.slot.page.get_or_init(Page::absent);
         page.version.begin();
-        if let Some(base) = base {
-            page.copy_in(0, base);
-        }
-        page.copy_in(within, bytes);
+        copy(page);
         page.state.store(state, Ordering::Release);
         page.version.end();
         is_new
@@ -193,7 +204,7 @@ impl Locked<'_> {
     pub(crate) fn zero_from(&self, within: usize) {
         if let Some(page) = self.present() {
             page.version.begin();
-            page.copy_in(within, &[0; PAGE][within..]);
+            page.copy_in(within, &ZEROES[within..]);
             page.version.end();
         }
     }

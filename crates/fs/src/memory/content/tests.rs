@@ -37,8 +37,8 @@ fn land(disk: &RefCell<Vec<u8>>, flight: &Flight) {
     {
         disk.truncate(cut as usize);
     }
-    for (at, bytes) in &flight.runs {
-        let (at, end) = (*at as usize, *at as usize + bytes.len());
+    for run in &flight.runs {
+        let (at, end, bytes) = (run.offset_bytes as usize, run.end() as usize, run.bytes());
         if disk.len() < end {
             disk.resize(end, 0);
         }
@@ -63,7 +63,7 @@ proptest! {
             into[..len].copy_from_slice(&rest[..len]);
             Ok(len)
         };
-        let mut content = Content::default();
+        let (mut content, buffers) = (Content::default(), Arc::default());
         let (mut resized, mut flight, mut pages) = (Resized::default(), None::<Flight>, 0);
         let length = length(before as u64);
         let disk_bytes = before as u64;
@@ -90,7 +90,7 @@ proptest! {
                     model.resize(size as usize, 0);
                 }
                 Act::TakeOff if flight.is_none() => {
-                    flight = Some(content.take_off(&length, &mut resized, 8192));
+                    flight = Some(content.take_off(&length, &mut resized, &buffers));
                 }
                 Act::TakeOff => { content.drop_clean(); }
                 Act::Bring(at, len, writes) => {
