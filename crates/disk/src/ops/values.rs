@@ -139,8 +139,8 @@ impl Op<'_> {
             return Ok(());
         }
         if !self.counts_usage() {
-            // Linux refuses such an orphan at a mount and records an error of the file system. Its blocks were logged all the same. Where
-            // usage is counted, the flag says that its blocks are not.
+            // Linux refuses an orphan with this flag at a mount and records an error of the file system; without it, it deletes the orphan.
+            // Its blocks were logged all the same. Where usage is counted, the flag says that its blocks are not.
             inode.set_flags(InodeFlags::EA_INODE, false);
             inode.set_flags(InodeFlags::JOURNAL_DATA, true);
         }

@@ -6,7 +6,8 @@ use floe_disk::volume::Volume;
 use floe_ext4::tx::DirectTx;
 use floe_format::InodeNr;
 use floe_format::ext::inode::InodeFlags;
-use floe_testkit::{Profile, build, tool};
+use floe_testkit::kernel::Mounted;
+use floe_testkit::{Profile, build, kernel, tool};
 
 use super::model::time;
 use super::{device_of, image_of, judge};
@@ -155,6 +156,8 @@ fn values_go_in_steps_where_there_is_little_room() {
     // Linux mounts no file system cleanly that has an orphan with this flag. Its blocks are revoked all the same.
     let flags = made.volume.inode(&mut made.tx, value).unwrap().flags();
     assert!(!flags.contains(InodeFlags::EA_INODE) && flags.contains(InodeFlags::JOURNAL_DATA));
+    made.tx.commit().unwrap();
+    linux_deletes_orphans(&device);
     made.finish(value);
     assert_eq!(made.volume.orphans(), []);
     let removed = made.volume.unlink(&mut made.tx, &CALLER, ROOT, b"many").unwrap();
@@ -167,6 +170,19 @@ fn values_go_in_steps_where_there_is_little_room() {
     made.file("another");
     assert_eq!(made.room(), before);
     made.leave("in steps");
+}
+
+/// After a crash, a mount of Linux deletes such a value as it deletes any orphan.
+fn linux_deletes_orphans(device: &MemDevice) {
+    if let Err(reason) = kernel::mount_available() {
+        eprintln!("skipped: {reason:#}");
+        return;
+    }
+    let image = image_of(device);
+    Mounted::new(image.path(), "").unwrap().unmount().unwrap();
+    let left = Volume::open(&image).unwrap().superblock().last_orphan;
+    assert_eq!(left, 0);
+    judge(&image, "mounted by Linux");
 }
 
 /// A file that is being cut and loses its last name is deleted when nobody has it open, not cut alone.
