@@ -171,6 +171,8 @@ fn apply_to_block(
     match edit {
         DirectoryEdit::Salvage => salvage(stage, open, logical),
         DirectoryEdit::Fill => match open.map.find_in_order(logical) {
+            // An extent that leads nowhere takes the place, and is to stay.
+            Some(block) if !stage.geometry.contains(block) => Err(Failure::Misplaced(block)),
             Some(_) => Ok(()),
             None => Err(Failure::NoSpace("block")),
         },

@@ -5,10 +5,10 @@ use floe_check::open::WhichSuperblock;
 use floe_check::{CheckOptions, Problem, Report};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::{BlockNr, GroupNr};
-use floe_repair::edit::Edit;
+use floe_repair::edit::{DirectoryEdit, Edit};
 use floe_repair::policy::{Decision, Policy, Yes};
-use floe_repair::{Repair, RepairOptions, repair};
-use floe_testkit::recipe::{Recipe, backup, superblock};
+use floe_repair::{Reason, Repair, RepairOptions, repair};
+use floe_testkit::recipe::{Recipe, backup, inode, superblock};
 use floe_testkit::{Profile, tool};
 
 /// Accepts everything but one kind of finding.
@@ -137,4 +137,31 @@ fn another_number_in_a_backup_waits_for_that_in_the_primary() {
     let accepted = mended(&image, &mut Yes);
     assert!(accepted.is_clean(), "{:?}", accepted.left);
     assert_eq!(accepted.after.found, [], "the backups followed");
+}
+
+/// The place of a directory's block is taken by an extent that leads nowhere and is to stay: nothing is said to have been filled.
+#[test]
+fn a_hole_where_a_refused_extent_is_stays_one() {
+    if tool::missing() {
+        return;
+    }
+    let recipe = Recipe::new("an extent that leads nowhere")
+        .on(Profile::Ext4K1)
+        .edit(inode("/big").raw(|raw| raw[0x28 + 12 + 7] = 0x7f));
+    let image = recipe.build().unwrap();
+    let refused = mended(&image, &mut AllBut("extent-start-out-of-range"));
+    let fills = |edit: &Edit| matches!(edit, Edit::Directory { edit: DirectoryEdit::Fill, .. });
+    assert!(!refused.deeds.iter().any(|deed| fills(&deed.edit)), "{:?}", refused.deeds);
+    let reason = |id: &str| {
+        let of_id = |(problem, _): &&(Problem, Reason)| problem.row().id == id;
+        refused.left.iter().find(of_id).map(|(_, reason)| reason.clone())
+    };
+    assert_eq!(
+        reason("extent-start-out-of-range"),
+        Some(Reason::Refused),
+        "{:?}",
+        refused.before.found
+    );
+    assert!(matches!(reason("directory-hole"), Some(Reason::Failed(_))), "{:?}", refused.left);
+    assert!(mended(&image, &mut Yes).is_clean());
 }
