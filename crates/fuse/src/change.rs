@@ -98,7 +98,7 @@ impl<S: Store> Adapter<'_, S> {
                 let (size_bytes, change) = self.new_fields(inode, by, fields)?;
                 OpKind::Change { inode, size_bytes, change }
             }
-            Change::Write { offset_bytes, bytes, flags } => {
+            Change::Write { offset_bytes, bytes, flags, .. } => {
                 if flags.contains(WriteFlags::KILL_SUIDGID) {
                     self.lose_ids(inode, by)?;
                 }

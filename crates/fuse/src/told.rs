@@ -24,11 +24,14 @@ impl<S: Store> Adapter<'_, S> {
     pub(crate) fn learn_times(&self, inode: InodeNr, change: &Change<'_>) {
         let asked = match change {
             Change::Setattr(asked) => asked,
-            // Past the kernel's cache: it tells times of its own later, or has none.
-            Change::Write { flags, .. } if self.writeback && !flags.contains(WriteFlags::CACHE) => {
+            // Past the kernel's cache. It keeps the time of what programs write with `O_DIRECT`, and does not notice the other writes.
+            Change::Write { flags, direct: false, .. }
+                if self.writeback && !flags.contains(WriteFlags::CACHE) =>
+            {
                 if let Ok(file) = self.fs.attributes(inode) {
                     self.times.learn(inode, Some(file.mtime), file.ctime);
                 }
+                self.writers.note_outdated(inode);
                 return;
             }
             _ => return,

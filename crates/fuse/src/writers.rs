@@ -27,8 +27,8 @@ struct Failures {
     of_files: HashMap<InodeNr, Errno>,
     /// Files about which the kernel is to ask.
     untold: Vec<InodeNr>,
-    /// Files of which the kernel shows more than there is, and which are still open for writing.
-    in_part: HashSet<InodeNr>,
+    /// Files of which the kernel shows something else than there is, and which are still open for writing.
+    wrong: HashSet<InodeNr>,
     /// The same, without writers: the kernel is to forget them.
     outdated: Vec<InodeNr>,
 }
@@ -64,7 +64,7 @@ impl Writers {
             drop(counts);
             let mut failures = self.failures();
             failures.of_files.remove(&inode);
-            if failures.in_part.remove(&inode) {
+            if failures.wrong.remove(&inode) {
                 failures.outdated.push(inode);
             }
         }
@@ -84,7 +84,15 @@ impl Writers {
         let mut failures = self.failures();
         failures.of_files.insert(inode, errno);
         failures.untold.push(inode);
-        failures.in_part.insert(inode);
+        failures.wrong.insert(inode);
+    }
+
+    /// The kernel does not notice what was written past its cache, and shows the time of before. Where opens are not reported, nobody knows
+    /// when the last writer has gone.
+    pub(crate) fn note_outdated(&self, inode: InodeNr) {
+        if !self.unknown {
+            self.failures().wrong.insert(inode);
+        }
     }
 
     /// The error of a file, once.
@@ -97,7 +105,7 @@ impl Writers {
         std::mem::take(&mut self.failures().untold)
     }
 
-    /// Files of which the kernel keeps a size, and perhaps content, that they do not have.
+    /// Files of which the kernel keeps a size, a time, or perhaps content, that they do not have.
     pub(crate) fn take_outdated(&self) -> Vec<InodeNr> {
         std::mem::take(&mut self.failures().outdated)
     }

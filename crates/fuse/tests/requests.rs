@@ -192,6 +192,32 @@ fn what_the_kernel_keeps_is_agreed_and_asked_for_before_holes_are_told() {
     });
 }
 
+/// The kernel keeps the time of a write with `O_DIRECT` although the content comes at once, and tells nothing if the time is the same
+/// as before. Other writes past its cache it does not notice.
+#[test]
+fn times_of_direct_writes_are_those_that_the_kernel_keeps() {
+    const READ_WRITE: u64 = 2;
+    let direct = u64::from(OFlags::DIRECT.bits());
+    let modified = |kernel: &MemoryCarrier, node| {
+        kernel.ask(request(Opcode::Getattr, 77, node, &[0; 16]));
+        // Messages that nobody asked for come in between.
+        let shown = std::iter::repeat_with(|| answer(kernel)).find(|(_, unique, _)| *unique == 77);
+        let (_, _, shown) = shown.unwrap();
+        [shown[16 + 0x20..16 + 0x28].to_vec(), shown[16 + 0x34..16 + 0x38].to_vec()].concat()
+    };
+    for (flags, moves) in [(READ_WRITE | direct, false), (READ_WRITE, true)] {
+        served(&in_memory(), &ServeOptions::default(), |kernel, _| {
+            let file = create(kernel, "file", 0o644);
+            let created = modified(kernel, file);
+            std::thread::sleep(Duration::from_millis(30));
+            let head = words(&[0, 0, 5, 0, flags]);
+            must(kernel, Opcode::Write, file, &[&head[..], b"bytes"].concat());
+            must(kernel, Opcode::Release, file, &words(&[0, READ_WRITE, 0]));
+            assert_eq!(modified(kernel, file) != created, moves, "{flags:#x}");
+        });
+    }
+}
+
 #[test]
 fn an_empty_file_is_kept_until_somebody_may_write_to_it() {
     served(&in_memory(), &ServeOptions::default(), |kernel, _| {

@@ -283,3 +283,24 @@ fn stage_safely<'d>(
     }
     Ok(None)
 }
+
+#[cfg(test)]
+mod tests {
+    use floe_format::{BlockNr, BlockRun, LogicalBlock};
+
+    use super::*;
+
+    #[test]
+    fn a_damaged_length_counts_up_to_the_next_extent_and_the_end_of_the_file() {
+        let extent = |logical, len_blocks| Extent {
+            logical: LogicalBlock(logical),
+            run: BlockRun { start: BlockNr(1000), len_blocks },
+            unwritten: false,
+        };
+        assert_eq!(mapped_blocks(vec![extent(10, 50), extent(0, 4565)], 60), 60);
+        assert_eq!(mapped_blocks(vec![extent(0, 4), extent(8, 4)], 60), 8);
+        // Behind the end there is no content.
+        assert_eq!(mapped_blocks(vec![extent(0, 4), extent(58, 4), extent(90, 9)], 60), 6);
+        assert_eq!(mapped_blocks(vec![extent(0, u64::MAX), extent(7, u64::MAX)], 0), 0);
+    }
+}

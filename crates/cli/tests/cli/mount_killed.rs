@@ -265,7 +265,7 @@ fn a_server_that_is_killed_while_the_kernel_writes_back_leaves_nothing_behind() 
             for thread in 0..6 {
                 scope.spawn(move || write_and_replace(folder, thread));
             }
-            std::thread::sleep(Duration::from_millis(300));
+            std::thread::sleep(Duration::from_millis(800));
             kill(&ours);
             let free = is_free_soon(&image);
             if !free {

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use floe_format::ext::quota::QuotaKind;
 use floe_testkit::quota::set_limits;
@@ -129,16 +130,51 @@ fn a_full_disk_refuses_what_shells_write() {
     ours.unmount();
 }
 
+/// A server that gets no memory would end, and lose what is not durable.
+#[test]
+fn a_limit_of_the_address_space_is_told_before_the_mount() {
+    if !can_mount() {
+        return;
+    }
+    let image = made(24 << 20, &[]);
+    let folder = tool::scratch("floe-limited-").unwrap();
+    let place = folder.path().to_str().unwrap();
+    let mount = |options: &str| {
+        let mut shell = Command::new("sh");
+        let script = "ulimit -v 800000; exec \"$0\" mount -o \"$1\" \"$2\" \"$3\"";
+        shell.args(["-c", script, env!("CARGO_BIN_EXE_floe"), options]).arg(image.path());
+        super::ran(&shell.arg(place).output().unwrap())
+    };
+    let refused = mount("threads=4");
+    assert_eq!(refused.code, 32, "{}", refused.err);
+    assert!(refused.err.contains("limited to 781 MiB (`ulimit -v`)"), "{}", refused.err);
+    let mounted = mount("threads=4,memory=32M");
+    assert_eq!(mounted.code, 0, "{}", mounted.err);
+    for at in 0..40 {
+        fs::write(folder.path().join(at.to_string()), vec![b'x'; 400_000]).unwrap();
+    }
+    assert_eq!(floe(&["umount", place]).code, 0);
+    assert!(oracle::e2fsck(&image).unwrap().clean());
+}
+
+/// Whether the server can have the kernel forget a file.
+fn kernel_forgets() -> bool {
+    let version = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = version.split('.').filter_map(|part| part.parse::<u32>().ok());
+    let forgets = (numbers.next(), numbers.next()) >= (Some(6), Some(18));
+    if !forgets {
+        eprintln!("skipped: Linux takes FUSE_NOTIFY_PRUNE from 6.18 on");
+    }
+    forgets
+}
+
 /// The kernel shows a file as programs wrote it, even if it could not be written, until it forgets the file.
 #[test]
 fn a_file_that_was_refused_in_part_soon_looks_as_it_is() {
     if !can_mount() {
         return;
     }
-    let version = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut numbers = version.split('.').filter_map(|part| part.parse::<u32>().ok());
-    if (numbers.next(), numbers.next()) < (Some(6), Some(18)) {
-        eprintln!("skipped: Linux takes FUSE_NOTIFY_PRUNE from 6.18 on");
+    if !kernel_forgets() {
         return;
     }
     let image = made(24 << 20, &["-m", "0"]);
@@ -155,7 +191,7 @@ fn a_file_that_was_refused_in_part_soon_looks_as_it_is() {
     drop((full, far));
     let is_true = || len("full") < 24 << 20 && len("far") == 0;
     assert!((0..100).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
         is_true()
     }));
     let seen = fs::read(path("full")).unwrap();
@@ -385,7 +421,7 @@ fn what_is_deleted_is_discarded_by_itself() {
         if kept_bytes() + (7 << 20) < before {
             break;
         }
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(100));
     }
     assert!(kept_bytes() + (7 << 20) < before, "{before} and {}", kept_bytes());
     ours.unmount();
@@ -425,7 +461,7 @@ fn fstrim_gives_the_space_of_deleted_files_back() {
             if kept_bytes() + (7 << 20) < before {
                 break;
             }
-            std::thread::sleep(std::time::Duration::from_millis(100));
+            std::thread::sleep(Duration::from_millis(100));
             trim();
         }
         assert!(kept_bytes() + (7 << 20) < before, "{options:?}: {before} and {}", kept_bytes());

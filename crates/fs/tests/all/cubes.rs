@@ -120,6 +120,7 @@ fn a_cube_is_checked_and_repaired_while_the_others_are_served() {
             let report =
                 String::from_utf8(fs.cube_call(&CubeCall::Report(Which::Of(a))).unwrap()).unwrap();
             assert!(report.starts_with("state: repaired"), "{report}");
+            assert!(report.contains("(/a/file3"), "the path of the file: {report}");
             assert_eq!(gates.state(1), (Mode::Serving, None));
             // The repair dropped the map that led nowhere, and with it the content.
             write(fs, file, 0, &[3; 3000]).unwrap();

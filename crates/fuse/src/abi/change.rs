@@ -1,6 +1,7 @@
 //! Decoding of requests that change the file system.
 
 use bitflags::bitflags;
+use rustix::fs::OFlags;
 
 use super::InitFlags;
 use super::messages::{
@@ -127,6 +128,8 @@ pub enum Change<'a> {
         bytes: &'a [u8],
         /// The kind of the write.
         flags: WriteFlags,
+        /// The program passes the kernel's cache by (`O_DIRECT`).
+        direct: bool,
     },
     /// An attribute is set.
     Setxattr {
@@ -215,10 +218,11 @@ impl<'a> Change<'a> {
             Opcode::Setattr => Self::Setattr(SetattrIn::decode(body.first_chunk()?)),
             Opcode::Write => {
                 let (head, rest) = body.split_first_chunk()?;
-                let WriteIn { offset, size, flags, .. } = WriteIn::decode(head);
+                let WriteIn { offset, size, flags, open_flags, .. } = WriteIn::decode(head);
                 let bytes = rest.get(..usize::try_from(size).ok()?)?;
                 let flags = WriteFlags::from_bits_truncate(flags);
-                Self::Write { offset_bytes: offset, bytes, flags }
+                let direct = open_flags & OFlags::DIRECT.bits() != 0;
+                Self::Write { offset_bytes: offset, bytes, flags, direct }
             }
             Opcode::Setxattr => Self::setxattr(body, agreed)?,
             Opcode::Removexattr => Self::Removexattr { name: name(body)? },

@@ -296,6 +296,7 @@ layout! {
         0x08 offset: u64,
         0x10 size: u32,
         0x14 flags: u32,
+        0x20 open_flags: u32,
     }
 }
 

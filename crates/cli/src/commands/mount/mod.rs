@@ -1,5 +1,6 @@
 //! `floe mount`: serves an image as a mounted file system.
 
+mod address_space;
 mod daemon;
 mod foreign;
 mod notify;

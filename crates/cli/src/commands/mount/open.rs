@@ -25,7 +25,7 @@ use floe_sync::Arc;
 use super::daemon::{self, Log};
 use super::options::Options;
 use super::watch::Watch;
-use super::{Args, log_status_on_signal, notify, unmount_on_signals};
+use super::{Args, address_space, log_status_on_signal, notify, unmount_on_signals};
 use crate::input::device::InUse;
 use crate::message::message;
 use crate::terminal::failure;
@@ -52,6 +52,7 @@ impl Args {
 
     fn open_and_serve_unlocked(&self, options: &Options) -> Result<()> {
         let wanted = options.read_only;
+        address_space::judge(options.memory_bytes, self.serving(options).threads)?;
         match self.access(options)? {
             Access::Writing(disk, volume) => self.serve_writing(disk, *volume, options),
             Access::Reading(why) if wanted == Some(false) => {

@@ -66,7 +66,7 @@ impl Watch {
         let Some(Use::Mounted { device, .. }) = mounted_at(mount_point) else {
             bail!("it is not in /proc/self/mountinfo");
         };
-        let abort = open_abort(device.minor).context("fusectl cannot be used")?;
+        let abort = open_abort(device.minor).context("/sys/fs/fuse/connections is not there")?;
         let (from, to) = io::pipe()?;
         let over = Arc::new(AtomicBool::new(false));
         let (log, ended) = (Arc::clone(log), Arc::clone(&over));
