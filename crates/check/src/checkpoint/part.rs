@@ -273,26 +273,26 @@ pub fn merge_parts(
     asker: Option<Share>,
 ) -> Result<(Header, Merged), PartRefusal> {
     let mut first: Option<(Header, String)> = None;
-    let (mut all, mut roll, mut witnesses) = (Merged::default(), Roll::default(), Vec::new());
+    let (mut loaded, mut roll, mut witnesses) = (Vec::new(), Roll::default(), Vec::new());
     for at in 0..parts.count() {
         let name = parts.name(at);
         let mut bytes =
             parts.open(at).map_err(|source| PartRefusal::File { name: name.clone(), source })?;
-        let (header, loaded) = load(&mut bytes, &name, of, volume)?;
+        let (header, part) = load(&mut bytes, &name, of, volume)?;
         match &first {
             Some((known, _)) if *known == header => {}
             Some((known, other)) => return Err(of_other_check(known, other, &header, name)),
             None => first = Some((header.clone(), name.clone())),
         }
-        let Loaded { share, witnesses: of_part, found } = loaded;
+        let Loaded { share, witnesses: of_part, found } = part;
         roll.add(name.clone(), found.round(), share)?;
         witnesses.extend(of_part);
-        if !all.add(found) {
-            let how = "it refines other groups than another part".to_owned();
-            return Err(PartRefusal::Foreign { name, how });
-        }
+        loaded.push(((found.round(), share.index()), name, found));
     }
     roll.must_be_complete()?;
+    // In the order of shards lists of directories are in order, too, and need not be sorted.
+    loaded.sort_unstable_by_key(|(place, ..)| *place);
+    let all = merged(loaded)?;
     let Some((header, _)) = first else {
         let (round, missing) = (Round::Shards, vec![0]);
         return Err(PartRefusal::Missing { round, missing, count: 1 });
@@ -306,6 +306,54 @@ pub fn merge_parts(
             Err(PartRefusal::Changed { name, why })
         }
         None => Ok((header, all)),
+    }
+}
+
+/// Merges the evidence of parts, whose names are given for messages.
+fn merged(parts: Vec<((Round, u32), String, Found)>) -> Result<Merged, PartRefusal> {
+    let mut rest = Lengths::default();
+    parts.iter().for_each(|(.., found)| rest.add(found));
+    let mut all = Merged::default();
+    for (at, (_, name, found)) in parts.into_iter().enumerate() {
+        if !all.add(found) {
+            let how = "it refines other groups than another part".to_owned();
+            return Err(PartRefusal::Foreign { name, how });
+        }
+        if at == 0 {
+            rest.reserve(&mut all.evidence);
+        }
+    }
+    Ok(all)
+}
+
+/// The lengths of the long lists of all parts, so that merging many parts does not move those before each time.
+#[derive(Default)]
+struct Lengths {
+    runs: usize,
+    infos: usize,
+    named: usize,
+    dotdots: usize,
+}
+
+impl Lengths {
+    fn add(&mut self, found: &Found) {
+        if let Found::Shard(part) = found {
+            self.runs += part.inodes.dirs.runs.len();
+            self.infos += part.inodes.dirs.infos.len();
+            self.named += part.directories.named.len();
+            self.dotdots += part.directories.dotdots.len();
+        }
+    }
+
+    /// Makes room for all of them in the lists, which hold the first part's.
+    fn reserve(&self, all: &mut PartEvidence) {
+        fn reserve<T>(list: &mut Vec<T>, all: usize) {
+            list.reserve_exact(all.saturating_sub(list.len()));
+        }
+        reserve(&mut all.inodes.dirs.runs, self.runs);
+        reserve(&mut all.inodes.dirs.infos, self.infos);
+        reserve(&mut all.directories.named, self.named);
+        reserve(&mut all.directories.dotdots, self.dotdots);
     }
 }
 

@@ -21,6 +21,22 @@ pub fn places(count: usize, pool: &Pool, wanted: impl Fn(usize) -> bool + Sync) 
     found.in_order()
 }
 
+/// The indexes of the elements of `list` for which `wanted` holds, in order.
+pub fn places_in<T: Sync>(
+    list: &[T],
+    pool: &Pool,
+    wanted: impl Fn(&T) -> bool + Sync,
+) -> Vec<usize> {
+    let found = pool.watched(None).run(&pieces(list.len()), |found: &mut Places, piece| {
+        for (at, element) in list[piece.clone()].iter().enumerate() {
+            if wanted(element) {
+                found.0.push(piece.start + at);
+            }
+        }
+    });
+    found.in_order()
+}
+
 /// Indexes that workers came across.
 #[derive(Debug, Default)]
 pub struct Places(pub Vec<usize>);
@@ -75,6 +91,12 @@ impl Cells {
         self.0.get(at / TAKEN)?.get(at % TAKEN)
     }
 
+    /// The cells of a piece, as [`pieces`] cuts them.
+    #[inline]
+    pub fn piece(&self, piece: &Range<usize>) -> &[AtomicU32] {
+        self.0.get(piece.start / TAKEN).map_or(&[], |cells| cells)
+    }
+
     /// The number in a cell, once the workers that change it have ended.
     #[inline]
     pub fn get(&self, at: usize) -> Option<u32> {
@@ -127,6 +149,9 @@ mod tests {
         for count in [0, 1, TAKEN, 3 * TAKEN + 5] {
             let odd = places(count, &Pool::new(3), |at| at % 2 == 1);
             assert!(odd.into_iter().eq((0..count).filter(|at| at % 2 == 1)), "{count}");
+            let list: Vec<usize> = (0..count).map(|at| at * 2).collect();
+            let thirds = places_in(&list, &Pool::new(3), |value| value % 3 == 0);
+            assert!(thirds.into_iter().eq((0..count).step_by(3)), "{count}");
         }
     }
 }

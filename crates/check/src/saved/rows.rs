@@ -92,7 +92,8 @@ impl Decoder<'_> {
         while left > 0 {
             let count = left.min(CHUNK_ROWS as u64) as usize;
             for (column, last) in columns.iter_mut().zip(&mut last) {
-                self.column(column, count, last)?;
+                column.resize(count, 0);
+                self.column(column, last)?;
             }
             let columns: [&[u64]; N] = columns.each_ref().map(|column| &column[..count]);
             rows.reserve(count);
@@ -109,31 +110,33 @@ impl Decoder<'_> {
         Ok(rows)
     }
 
-    /// Reads so many cells of a column.
-    fn column(&mut self, cells: &mut Vec<u64>, count: usize, last: &mut u64) -> Result<(), Fault> {
-        cells.clear();
+    /// Reads the cells of a column.
+    fn column(&mut self, cells: &mut [u64], last: &mut u64) -> Result<(), Fault> {
         if self.below(RUNS + 1)? == ONE_BY_ONE {
-            for _ in 0..count {
-                cells.push(self.step(last)?);
+            for cell in cells {
+                *cell = self.step(last)?;
             }
             return Ok(());
         }
-        while cells.len() < count {
+        let mut rest = cells;
+        while !rest.is_empty() {
             let step = decoded_step(self.number()?);
-            let run = self.below((count - cells.len()) as u64 + 1)? as usize;
+            let run = self.below(rest.len() as u64 + 1)? as usize;
             if run == 0 {
                 return Err(Fault::Damaged);
             }
+            let (of_run, behind) = rest.split_at_mut(run);
             if step == 0 {
-                cells.resize(cells.len() + run, *last);
-                continue;
+                of_run.fill(*last);
+            } else {
+                let mut value = *last;
+                for cell in of_run {
+                    value = value.wrapping_add(step);
+                    *cell = value;
+                }
+                *last = value;
             }
-            let mut value = *last;
-            cells.extend((0..run).map(|_| {
-                value = value.wrapping_add(step);
-                value
-            }));
-            *last = value;
+            rest = behind;
         }
         Ok(())
     }

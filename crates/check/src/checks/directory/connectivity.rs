@@ -11,17 +11,23 @@ use floe_exec::{Accumulator, Pool};
 use floe_format::ext::inode::FileType;
 use floe_format::features::Compat;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
-use floe_sync::atomic::Ordering;
+use floe_sync::atomic::{AtomicU32, Ordering};
 
 use crate::checks::context::directory::{DirCx, DirEvidence};
 use crate::checks::directory::entry_scan;
 use crate::evidence::ledger::Ledger;
-use crate::evidence::pieces::{Cells, Places, pieces, places};
+use crate::evidence::pieces::{Cells, Places, pieces};
 use crate::problem::{Findings, Name, Problem, Sink};
 use crate::scan::inode_reader::InodeReader;
 
 /// No directory.
 const NONE: u32 = u32::MAX;
+
+/// The number in a cell of the tree, if there is one.
+#[inline]
+fn known(cell: &AtomicU32) -> Option<u32> {
+    Some(cell.load(Ordering::Relaxed)).filter(|number| *number != NONE)
+}
 
 /// The tree of directories: 12 bytes each.
 #[derive(Debug, Default)]
@@ -193,11 +199,17 @@ enum Step {
 /// The directories without a parent and those whose parent has no lower rank, but for the root. Whoever
 /// follows any other one upwards comes to one of these or to the root, and each loop has one of them.
 fn uphill(tree: &DirTree, root: Option<u32>, pool: &Pool) -> Vec<usize> {
-    // Ranks fit 32 bits, and the highest number is no parent.
-    places(tree.parents.count(), pool, |rank| {
-        tree.parents.get(rank).is_some_and(|parent| parent as usize >= rank)
-            && Some(rank as u32) != root
-    })
+    let uphill =
+        pool.watched(None).run(&pieces(tree.parents.count()), |all: &mut Places, piece| {
+            for (at, parent) in tree.parents.piece(piece).iter().enumerate() {
+                // Ranks fit 32 bits, and the highest number is no parent.
+                let (rank, parent) = (piece.start + at, parent.load(Ordering::Relaxed));
+                if parent as usize >= rank && Some(rank as u32) != root {
+                    all.0.push(rank);
+                }
+            }
+        });
+    uphill.in_order()
 }
 
 /// Follows `starts` up to the root. Returns those that hang on nothing, as ranks in order: without a
@@ -280,10 +292,9 @@ fn check_dotdots(
     pool: &Pool,
     found: &mut Findings,
 ) {
-    let one = |found: &mut Findings, rank: u32| {
-        let stored = tree.dotdot(rank);
+    let one = |found: &mut Findings, rank: u32, stored: InodeNr, parent: Option<u32>| {
         let is_root = Some(rank) == root;
-        let parent = if is_root { root } else { tree.parent(rank) };
+        let parent = if is_root { root } else { parent };
         let is_cut = !is_root && (parent.is_none() || cut.binary_search(&rank).is_ok());
         // A directory moved to lost+found moves its `..`, and thereby a link, to lost+found.
         let target = if is_cut { cx.index.get(stored) } else { parent };
@@ -302,8 +313,12 @@ fn check_dotdots(
     };
     let pieces = pieces(tree.parents.count());
     found.merge(pool.watched(None).run(&pieces, |found: &mut Findings, piece| {
-        // Ranks fit 32 bits.
-        (piece.start as u32..piece.end as u32).for_each(|rank| one(found, rank));
+        let cells = tree.dotdots.piece(piece).iter().zip(tree.parents.piece(piece));
+        for (at, (dotdot, parent)) in cells.enumerate() {
+            let [stored, parent] = [dotdot, parent].map(known);
+            // Ranks fit 32 bits.
+            one(found, (piece.start + at) as u32, InodeNr(stored.unwrap_or(0)), parent);
+        }
     }));
 }
 

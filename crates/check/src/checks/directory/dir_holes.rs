@@ -8,7 +8,7 @@ use floe_format::{InodeNr, LogicalBlock};
 
 use crate::checks::context::directory::DirCx;
 use crate::evidence::dirs::DirFlags;
-use crate::evidence::pieces::places;
+use crate::evidence::pieces::places_in;
 use crate::problem::{Problem, Sink};
 
 /// Holes of one directory that are reported one by one; a directory with more is sparse garbage,
@@ -24,7 +24,7 @@ pub fn check(cx: &DirCx<'_>, pool: &Pool, found: &mut impl Sink) {
     }
     let runs = &cx.dirs.runs;
     // Most directories consist of one run from logical block 0, and so have no hole.
-    let parted = places(runs.len(), pool, |at| runs[at].logical > 0);
+    let parted = places_in(runs, pool, |run| run.logical > 0);
     let mut parted: Vec<InodeNr> = parted.into_iter().map(|at| runs[at].dir).collect();
     parted.sort_unstable();
     parted.dedup();

@@ -13,7 +13,7 @@ use crate::checks::directory::entry_scan::{self, Scan};
 use crate::checks::directory::htree::{LeafHashes, Role, Tree, begin};
 use crate::evidence::dirs::{DirFlags, DirRun};
 use crate::evidence::htree::{HtreeEvidence, Leaf, Node};
-use crate::evidence::pieces::places;
+use crate::evidence::pieces::places_in;
 use crate::problem::{Findings, Problem, Sink};
 use crate::scan::directory_blocks::scan_runs;
 
@@ -60,7 +60,7 @@ fn of<T>(list: &[T], rank: u32, rank_of: impl Fn(&T) -> u32) -> &[T] {
 fn sizes(cx: &DirCx<'_>, pool: &Pool) -> Vec<(u32, InodeNr, u32)> {
     let end = |run: &DirRun| run.logical.saturating_add(u32::from(run.len_blocks));
     let runs = &cx.dirs.runs;
-    let indexed = places(runs.len(), pool, |at| runs[at].flags.contains(DirFlags::INDEXED));
+    let indexed = places_in(runs, pool, |run| run.flags.contains(DirFlags::INDEXED));
     let mut sizes: Vec<_> = indexed
         .into_iter()
         .map(|at| &runs[at])

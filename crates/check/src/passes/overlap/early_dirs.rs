@@ -224,50 +224,69 @@ pub fn settle_ranks(cx: &DirCx<'_>, evidence: &mut DirEvidence) {
     // Only blocks of directories that have a rank ran ahead.
     let (mut children, mut parents) = (Ranks::of(cx.index), Ranks::of(cx.index));
     let (named, links) = (&mut evidence.named, &mut evidence.links);
-    named.retain_mut(|(child, parent)| match (children.get(*child), parents.get(*parent)) {
-        (Some(child_rank), Some(parent_rank)) => {
-            (*child, *parent) = (child_rank, parent_rank);
-            true
+    let mut settle = |(child, parent): &mut (u32, u32)| {
+        let ranks = children.get(*child).zip(parents.get(*parent));
+        if let Some(ranks) = ranks {
+            (*child, *parent) = ranks;
         }
-        // As the directory pass counts a name of what is no directory after all.
-        _ => {
-            if cx.volume.keeps(InodeNr(*child)) {
-                links.add(InodeNr(*child));
+        ranks.is_some()
+    };
+    // Nearly always all are known, so that nothing moves up.
+    if let Some(first) = named.iter_mut().position(|pair| !settle(pair)) {
+        let mut rest = named.split_off(first);
+        rest.retain_mut(|pair| {
+            // As the directory pass counts a name of what is no directory after all.
+            let is_known = settle(pair);
+            if !is_known && cx.volume.keeps(InodeNr(pair.0)) {
+                links.add(InodeNr(pair.0));
             }
-            false
-        }
-    });
+            is_known
+        });
+        named.append(&mut rest);
+    }
     let mut ranks = Ranks::of(cx.index);
     evidence.dotdots.retain_mut(|(dir, _)| ranks.settle(dir));
     evidence.htree.nodes.retain_mut(|node| ranks.settle(&mut node.rank));
     evidence.htree.leaves.retain_mut(|leaf| ranks.settle(&mut leaf.rank));
 }
 
-/// Looks up ranks of directories, which are often asked for in order: the lists of shards are.
+/// Ranks that are remembered.
+const REMEMBERED: usize = 64;
+
+/// Looks up ranks of directories, which are often asked for in order: the lists of shards are. Else a few parents are
+/// asked for again and again.
 struct Ranks<'a> {
     index: &'a DirIndex,
+    inodes: &'a [InodeNr],
     /// The rank found last.
     last: u32,
+    /// Directories with their ranks, each at the place that the end of its number gives; 0: none.
+    before: [(u32, u32); REMEMBERED],
 }
 
 impl<'a> Ranks<'a> {
-    const fn of(index: &'a DirIndex) -> Self {
-        Self { index, last: 0 }
+    fn of(index: &'a DirIndex) -> Self {
+        Self { index, inodes: index.inodes(), last: 0, before: [(0, 0); REMEMBERED] }
     }
 
     #[inline]
     fn get(&mut self, dir: u32) -> Option<u32> {
-        let dir = InodeNr(dir);
         // The same one again, or the next one.
-        for rank in [self.last, self.last.saturating_add(1)] {
-            if self.index.inodes().get(rank as usize) == Some(&dir) {
-                self.last = rank;
-                return Some(rank);
-            }
+        match self.inodes.get(self.last as usize..).unwrap_or_default() {
+            [same, ..] if same.0 == dir => return Some(self.last),
+            [_, next, ..] if next.0 == dir => self.last += 1,
+            _ => self.last = self.look_up(dir)?,
         }
-        let rank = self.index.get(dir)?;
-        self.last = rank;
-        Some(rank)
+        Some(self.last)
+    }
+
+    #[inline]
+    fn look_up(&mut self, dir: u32) -> Option<u32> {
+        let known = &mut self.before[dir as usize % REMEMBERED];
+        if known.0 != dir || dir == 0 {
+            *known = (dir, self.index.get(InodeNr(dir))?);
+        }
+        Some(known.1)
     }
 
     /// Puts the rank in the place of the inode, if there is one.
