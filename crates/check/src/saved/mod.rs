@@ -145,8 +145,8 @@ pub struct Decoder<'r> {
 const MOST_TEXTS: usize = 1024;
 /// Bytes of a text or of a name, at most.
 const MOST_TEXT_BYTES: u64 = 1024;
-/// Elements for which room is made before they are seen.
-const ROOM: u64 = 4096;
+/// Elements for which room is made before they are seen. (Room that is not used takes no memory.)
+const ROOM: u64 = 1 << 16;
 
 impl<'r> Decoder<'r> {
     /// Reads from `source`; the first record follows what ended with `chain`.
@@ -177,14 +177,19 @@ impl<'r> Decoder<'r> {
     /// See [`Fault`].
     #[inline]
     pub fn number(&mut self) -> Result<u64, Fault> {
-        let first = self.frames.byte()?;
         // Most numbers are small.
-        if first < 0x80 { Ok(first.into()) } else { self.long_number(first) }
+        let first = self.frames.byte()?;
+        if first < 0x80 {
+            return Ok(first.into());
+        }
+        let second = self.frames.byte()?;
+        let number = u64::from(first & 0x7f) | u64::from(second & 0x7f) << 7;
+        if second < 0x80 { Ok(number) } else { self.long_number(number) }
     }
 
-    fn long_number(&mut self, first: u8) -> Result<u64, Fault> {
-        let mut number = u64::from(first & 0x7f);
-        for shift in (7..64).step_by(7) {
+    /// The rest of a number, behind its first two bytes.
+    fn long_number(&mut self, mut number: u64) -> Result<u64, Fault> {
+        for shift in (14..64).step_by(7) {
             let byte = self.frames.byte()?;
             let part = u64::from(byte & 0x7f);
             if part << shift >> shift != part {
