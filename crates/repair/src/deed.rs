@@ -49,6 +49,8 @@ pub enum Reason {
 /// Data loss or change that a user would notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fate {
+    /// The latest changes of the whole file system are lost with transactions that are damaged in the journal.
+    Transactions,
     /// A file or directory is deleted.
     Deleted,
     /// Part of a file is lost.
@@ -66,12 +68,20 @@ pub enum Fate {
 
 impl Fate {
     /// All fates, worst first.
-    pub const ALL: [Self; 6] =
-        [Self::Deleted, Self::Cut, Self::Cloned, Self::Attributes, Self::Name, Self::Moved];
+    pub const ALL: [Self; 7] = [
+        Self::Transactions,
+        Self::Deleted,
+        Self::Cut,
+        Self::Cloned,
+        Self::Attributes,
+        Self::Name,
+        Self::Moved,
+    ];
 
     /// Name in machine-readable reports.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Transactions => "transactions",
             Self::Deleted => "deleted",
             Self::Cut => "cut",
             Self::Cloned => "cloned",
@@ -95,6 +105,7 @@ impl Deed {
             (Loss::Name, _) => Some(Fate::Name),
             (Loss::Attributes, _) => Some(Fate::Attributes),
             (Loss::Data, Edit::CloneShared { .. }) => Some(Fate::Cloned),
+            (Loss::Data, Edit::Journal(_)) => Some(Fate::Transactions),
             (Loss::Data, _) => Some(Fate::Cut),
             (Loss::File, _) => Some(Fate::Deleted),
         }

@@ -311,6 +311,9 @@ fn journal(edit: &JournalEdit, tense: Tense) -> String {
         JournalEdit::Hide(name) => {
             format!("the visible journal file {name} {was} moved to the hidden inode")
         }
+        JournalEdit::LoseTransactions => {
+            format!("the transactions that are damaged in the journal {were} given up")
+        }
         JournalEdit::ExternalChecksum => {
             format!("the checksum of the external journal's superblock {was} recomputed")
         }

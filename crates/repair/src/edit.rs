@@ -360,6 +360,8 @@ pub enum JournalEdit {
     Hide(Name),
     /// Recomputes the checksum of an external journal's superblock.
     ExternalChecksum,
+    /// Does without transactions that are damaged in the log: the replay has left them out.
+    LoseTransactions,
 }
 
 /// A change of the orphan list.
@@ -653,6 +655,7 @@ impl Edit {
                 InodeEdit::EmptyInline => Loss::Data,
                 _ => Loss::None,
             },
+            Self::Journal(JournalEdit::LoseTransactions) => Loss::Data,
             Self::AttributeBlock { edit: AttributeBlockEdit::Salvage { .. }, .. } => {
                 Loss::Attributes
             }

@@ -88,7 +88,13 @@ impl Toll {
                 (_, Some(inode)) if deed.loss >= Loss::Data => {
                     emptied.insert(inode);
                 }
-                (Edit::Journal(JournalEdit::Drop | JournalEdit::Reset) | Edit::Group { .. }, _) => {
+                (
+                    Edit::Journal(
+                        JournalEdit::Drop | JournalEdit::Reset | JournalEdit::LoseTransactions,
+                    )
+                    | Edit::Group { .. },
+                    _,
+                ) => {
                     toll.uncounted = true;
                 }
                 _ => {}
@@ -201,7 +207,7 @@ pub struct Escalated<'d> {
     /// The repair.
     pub repair: Repair<'d>,
     /// Its stage; `None`: no stage is within the allowance, so only the journal is replayed, as any
-    /// mount does.
+    /// mount does; nothing is done if transactions in it are damaged.
     pub stage: Option<Stage>,
     /// Its cost.
     pub toll: Toll,

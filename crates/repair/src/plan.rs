@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use floe_check::Problem;
 use floe_format::ext::inode::InodeFlags;
+use floe_format::ext::jbd2;
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
@@ -148,6 +149,9 @@ pub fn plan(problem: &Problem) -> Plan {
         P::FastCommitAreaTooLarge { expected: 0, .. } => superblock(SuperblockEdit::DropFastCommit),
         P::FastCommitAreaTooLarge { expected, .. } => journal(JournalEdit::FastCommits(expected)),
         P::ExternalJournalWithoutUser => journal(JournalEdit::OneUser),
+        P::JournalStaleV2Fields { version: jbd2::SUPERBLOCK_V2, .. } => {
+            journal(JournalEdit::OneUser)
+        }
         P::JournalStaleV2Fields { .. } => journal(JournalEdit::ZeroStaleFields),
         P::JournalInodeBackupStale { .. } => journal(JournalEdit::BackUpMap),
         P::ReservedGdtWithoutResizeInode { .. } => {
@@ -166,7 +170,8 @@ pub fn plan(problem: &Problem) -> Plan {
         P::GroupUninitWithoutChecksumFeature { group: nr, .. } => group(nr, GroupEdit::ClearUninit),
         P::GroupItableUnusedTooLarge { group: nr, .. } => group(nr, GroupEdit::ItableUnusedZero),
         P::LastGroupBlockUninit { group: nr } => group(nr, GroupEdit::ClearBlockUninit),
-        P::JournalTransactionCorrupt { .. } | P::FastCommitCorrupt { .. } => Plan::Remark,
+        P::JournalTransactionCorrupt { .. } => journal(JournalEdit::LoseTransactions),
+        P::FastCommitCorrupt { .. } => Plan::Remark,
         P::TestFsFlagSet => superblock(SuperblockEdit::ClearTestFlag),
         P::QuotaInodeNotReserved { kind, .. } => superblock(SuperblockEdit::MoveQuotaInode(kind)),
         P::MmpBlockOutOfRange { .. } => superblock(SuperblockEdit::DropMmp),

@@ -156,6 +156,7 @@ fn journal(edit: &JournalEdit) -> bool {
         // The journal may hold the only copy of the latest changes.
         JournalEdit::Drop
         | JournalEdit::Reset
+        | JournalEdit::LoseTransactions
         | JournalEdit::Forget
         | JournalEdit::ClearNeedsRecovery => false,
     }

@@ -94,13 +94,16 @@ pub fn repair<'d>(
     session.journal.found.0.extend(of_cubes(&taken));
     let outcome = session.run()?;
     let Outcome { before, after, deeds, left, halted, mut journal, rounds, rescans } = outcome;
-    if taken.transactions > 0 && halted.is_none() {
+    let stays_untouched = journal == JournalState::Ignored;
+    if taken.transactions > 0 && halted.is_none() && !stays_untouched {
         let (transactions, blocks) = (u64::from(taken.transactions), taken.blocks);
         journal = JournalState::Replayed { transactions, blocks };
     }
-    if halted.is_some() {
+    if halted.is_some() || stays_untouched {
         staged.clear();
         staged_journal.iter().for_each(Overlay::clear);
+    }
+    if halted.is_some() {
         mark_errors(&staged)?;
     }
     Ok(Repair {
@@ -293,6 +296,9 @@ impl<'s> Session<'s> {
             }
             let before = before.get_or_insert_with(|| self.first_report(&examination));
             let next = self.round(&examination, used_backup)?;
+            if self.keeps_damaged_log(&of_recovery) {
+                return Ok(self.untouched(before.clone()));
+            }
             // Journal findings appear only in the first round. The final verdict needs a full
             // examination made after recovery. (A halt returns to the findings of the first one.)
             let no_proof = examination.rescanned_parts.is_some() && self.decisions.halted.is_none();

@@ -292,7 +292,13 @@ impl Finder<'_> {
                 self.events.push(JournalEvent::MultipleUsers { users: superblock.nr_users });
                 return None;
             }
-            jbd2::SUPERBLOCK_V2 => superblock.nr_users <= 1,
+            // Linux looks at no number of users. Fields of version 2 are what the log was written by.
+            jbd2::SUPERBLOCK_V2 => {
+                if superblock.nr_users > 1 {
+                    self.events.push(JournalEvent::StaleV2Fields);
+                }
+                true
+            }
             kind @ (jbd2::DESCRIPTOR_BLOCK | jbd2::COMMIT_BLOCK | jbd2::REVOKE_BLOCK) => {
                 return self.corrupt(SuperblockFault::BlockType(kind));
             }

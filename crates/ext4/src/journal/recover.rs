@@ -370,7 +370,8 @@ impl<D: ReadBlocks> Recovery<'_, D> {
             self.corrupt(end);
             return Next::Done;
         }
-        if (v1 && !v1_fits(&commit, scan.crc)) || !self.format.commit_ok(block) {
+        let fits = self.format.commit_ok(block) || self.format.torn_commit_ok(block);
+        if (v1 && !v1_fits(&commit, scan.crc)) || !fits {
             if older {
                 return Next::Done;
             }

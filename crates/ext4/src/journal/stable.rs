@@ -42,8 +42,10 @@ pub(super) fn committed(device: &dyn ReadBlocks, journal: &Journal) -> io::Resul
                 len += u32::try_from(format.tags(&block).count()).unwrap_or(u32::MAX - 1);
             }
             jbd2::REVOKE_BLOCK if format.tail_ok(&block) => {}
-            jbd2::COMMIT_BLOCK if format.commit_ok(&block) => {
-                let dependencies = commit::of(&block);
+            jbd2::COMMIT_BLOCK if format.torn_commit_ok(&block) || format.commit_ok(&block) => {
+                // One that is torn behind its fields was written without any.
+                let is_whole = format.commit_ok(&block);
+                let dependencies = if is_whole { commit::of(&block) } else { Vec::new() };
                 all.push(Committed { sequence, start, dependencies });
                 sequence = sequence.wrapping_add(1);
                 start = ring.advance(at, 1);

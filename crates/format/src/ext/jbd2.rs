@@ -347,6 +347,15 @@ impl JournalFormat {
         !self.has_block_tails() || be32_at(block, 0x10) == Some(self.compute_commit(block))
     }
 
+    /// Whether a commit block fits if all behind its fields is taken for zeroes, which it was written with: only that was torn, and
+    /// the transaction counts all the same (`jbd2_commit_block_csum_verify_partial` of the kernel).
+    pub fn torn_commit_ok(&self, block: &[u8]) -> bool {
+        let mut whole = vec![0; block.len()];
+        let fields = block.len().min(CommitBlock::SIZE);
+        whole[..fields].copy_from_slice(&block[..fields]);
+        self.commit_ok(&whole)
+    }
+
     /// The crc32c of a data block of transaction `sequence`, as it lies in the journal (still
     /// escaped). Version 2 stores its low 16 bits.
     pub(crate) fn compute_data(&self, sequence: u32, data: &[u8]) -> u32 {

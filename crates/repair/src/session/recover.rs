@@ -7,12 +7,12 @@ use floe_check::evidence::totals::Totals;
 use floe_check::open::{Opened, lost_primary, open};
 use floe_check::problem::{Findings, Weight};
 use floe_check::recovery::Recovery;
-use floe_check::report::in_order;
+use floe_check::report::{JournalState, in_order};
 use floe_check::{Examination, JournalUse, Problem, Report, recovery};
 use floe_format::features::Incompat;
 
 use super::settle::{fold, hidden_target};
-use super::{Outcome, RepairError, Session};
+use super::{Decisions, Outcome, RepairError, Session};
 use crate::deed::{Deed, Reason};
 use crate::edit::{Edit, SuperblockEdit};
 use crate::failure::Failure;
@@ -92,6 +92,37 @@ impl Session<'_> {
         }
     }
 
+    /// Whether transactions are damaged in the log that the policy does not give up. Without a replay nothing may be changed.
+    pub(super) fn keeps_damaged_log(&self, of_recovery: &Findings) -> bool {
+        let Decisions { decided, halted, quit, .. } = &self.decisions;
+        let is_kept = |problem: &Problem| {
+            is_lost_transaction(problem) && decided.get(problem) == Some(&false)
+        };
+        halted.is_none() && !quit && of_recovery.0.iter().any(is_kept)
+    }
+
+    /// Ends a repair that leaves the log, and so everything, as it was.
+    pub(super) fn untouched(self, before: Report) -> Outcome {
+        let reason = |problem: &Problem| match is_lost_transaction(problem) {
+            true => Reason::Refused,
+            false => {
+                Reason::Impossible("first, damaged transactions in the journal must be given up")
+            }
+        };
+        let damage = before.found.iter().filter(|one| one.row().weight > Weight::Remark);
+        let left = damage.map(|problem| (problem.clone(), reason(problem))).collect();
+        Outcome {
+            after: before.clone(),
+            before,
+            deeds: Vec::new(),
+            left,
+            halted: None,
+            journal: JournalState::Ignored,
+            rounds: self.rounds,
+            rescans: Vec::new(),
+        }
+    }
+
     /// Ends a repair that only replays the journal: recovery has updated the superblock, and only
     /// its findings are known.
     pub(super) fn recovered(self, opened: Opened) -> Outcome {
@@ -134,4 +165,8 @@ impl Session<'_> {
             rescans: Vec::new(),
         }
     }
+}
+
+const fn is_lost_transaction(problem: &Problem) -> bool {
+    matches!(problem, Problem::JournalTransactionCorrupt { .. })
 }

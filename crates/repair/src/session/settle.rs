@@ -29,6 +29,8 @@ pub(super) fn settle(
 ) {
     if clean {
         sb.state = STATE_VALID;
+        // Where errors are recorded, nobody believes the orphan list: its inodes were repaired as any others.
+        sb.last_orphan = 0;
     } else {
         sb.state &= !STATE_VALID;
     }

@@ -8,6 +8,7 @@ mod commit;
 mod crash;
 mod crash_support;
 mod cubes;
+mod damaged_log;
 mod directory_rebuild;
 mod encrypted;
 mod extent_depth;

@@ -165,6 +165,11 @@ fn one_change(
 pub(super) fn heading(fate: Fate, tense: Tense) -> String {
     let were = tense.were();
     match fate {
+        Fate::Transactions => {
+            format!(
+                "The latest changes {were} lost with transactions that are damaged in the journal"
+            )
+        }
         Fate::Deleted => format!("These {were} deleted"),
         Fate::Cut => format!("These {were} truncated: part of the content is lost"),
         Fate::Cloned => {

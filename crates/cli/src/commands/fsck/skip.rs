@@ -52,6 +52,9 @@ impl Fsck<'_> {
                 // A failed replay makes a check due; two repairs would need two undo files.
                 return Ok(None);
             }
+            if !self.recovers_whole() {
+                return Ok(None);
+            }
             replayed = self.repair(front, Extras { journal_only: true, ..extras }, None, out)?;
         }
         if replayed != Outcome::CLEAN {
@@ -113,6 +116,17 @@ impl Fsck<'_> {
         let Ok(device) = self.source.open() else { return false };
         floe_check::open::open(&device, options.superblock)
             .is_ok_and(|opened| is_sound(&device, opened, &options))
+    }
+
+    /// Whether the journal can be replayed as a whole. As for e2fsck, a check is due otherwise.
+    fn recovers_whole(&self) -> bool {
+        let options = CheckOptions { journal: JournalUse::Replay, ..CheckOptions::default() };
+        let Ok(device) = self.source.open() else { return false };
+        let opened = floe_check::open::open(&device, self.source.which());
+        opened.is_ok_and(|opened| {
+            let found = recovery::recover(&device, &opened, &options).found;
+            found.0.iter().all(|problem| problem.row().weight <= Weight::Remark)
+        })
     }
 
     /// The message printed instead of a check; `None`: a check is needed.

@@ -239,6 +239,11 @@ mod tests {
                 prop_assert_eq!((commit.commit_sec, commit.commit_nsec), (17, 18));
                 prop_assert_eq!((commit.blocktype, commit.sequence), (COMMIT_BLOCK, sequence));
                 prop_assert!(format.commit_ok(&block));
+                block[1023] = 1;
+                prop_assert!(format.commit_ok(&block) != format.has_block_tails());
+                prop_assert!(format.torn_commit_ok(&block));
+                block[8] ^= 1;
+                prop_assert!(format.torn_commit_ok(&block) != format.has_block_tails());
             }
         }
     }

@@ -1,0 +1,138 @@
+//! Committed transactions that are damaged in the log: a repair loses them only where it may, and none that Linux replays.
+
+use std::ffi::OsStr;
+
+use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
+use floe_check::CheckOptions;
+use floe_format::ext::jbd2::JournalSuperblock;
+use floe_format::ext::superblock::{OFFSET_BYTES, STATE_ERROR, Superblock};
+use floe_repair::edit::{Edit, JournalEdit};
+use floe_repair::escalation::{Allowance, Stage, escalate};
+use floe_repair::policy::Policy;
+use floe_repair::{Fate, RepairOptions, repair};
+use floe_testkit::{Profile, build, tool};
+
+const BLOCK: u64 = 1024;
+/// Two transactions of three blocks each, with descriptor and commit block, from block 1 of the log on.
+const FIRST_COMMIT: u64 = 5;
+const REPLAYED: [u64; 2] = [7002, 7005];
+
+/// A file system with a journal that has checksums, and holds both; and where its journal lies.
+fn two_transactions() -> (Vec<u8>, u64) {
+    let image = build::base(Profile::by_name("ext4-1k").unwrap()).unwrap();
+    let folder = tool::scratch("floe-log-").unwrap();
+    let blocks = folder.path().join("blocks");
+    std::fs::write(&blocks, vec![0x5a; 3 * BLOCK as usize]).unwrap();
+    let blocks = blocks.display();
+    let script =
+        format!("jo -c -v 3\njw -b 7000,7001,7002 {blocks}\njw -b 7003,7004,7005 {blocks}\njc\n");
+    // It names the kind of checksums, which `build::debugfs` takes for an error.
+    let file = folder.path().join("script");
+    std::fs::write(&file, script).unwrap();
+    let words = [OsStr::new("-w"), OsStr::new("-f"), file.as_os_str(), image.path().as_os_str()];
+    tool::must("debugfs", &words, &[0]).unwrap();
+    let bytes = image.to_vec().unwrap();
+    // The superblock of a journal is the only block that begins so and says that it is one.
+    let begins = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 4];
+    let at = bytes.chunks(BLOCK as usize).position(|block| block.starts_with(&begins)).unwrap();
+    (bytes, at as u64 * BLOCK)
+}
+
+fn options() -> RepairOptions<'static> {
+    let check = CheckOptions { now_seconds: i64::from(tool::NOW), ..CheckOptions::default() };
+    RepairOptions { check, random: [7; 16], ..RepairOptions::default() }
+}
+
+/// The repair in these stages, without any loss; `None` if nothing may be written. Whether the blocks of each transaction came.
+fn without_loss(device: &MemDevice, stages: &[Stage]) -> Option<[bool; 2]> {
+    let nothing = Allowance { things: Some(0), bytes: Some(0) };
+    let stage = |policy: &mut dyn Policy| repair(device, &options(), policy);
+    let repair = escalate(stages, &nothing, device, stage).unwrap().repair;
+    if !repair.changes() {
+        assert!(!repair.is_clean() && !repair.left.is_empty() && repair.deeds.is_empty());
+        return None;
+    }
+    assert!(repair.is_clean());
+    Some(replayed(&repair.staged))
+}
+
+fn replayed(device: &dyn ReadBlocks) -> [bool; 2] {
+    REPLAYED.map(|block| {
+        let mut byte = [0];
+        device.read_at(block * BLOCK, &mut byte).unwrap();
+        byte == [0x5a]
+    })
+}
+
+#[test]
+fn damaged_transactions_are_given_up_only_on_request() {
+    if tool::missing() {
+        return;
+    }
+    let (mut bytes, journal) = two_transactions();
+    let whole = MemDevice::new(bytes.clone());
+    assert_eq!(without_loss(&whole, &[Stage::Safe]), Some([true, true]));
+    // The sequence number of the first data block's commit: within its fields.
+    bytes[(journal + FIRST_COMMIT * BLOCK) as usize + 16] ^= 0xff;
+    let device = MemDevice::new(bytes);
+    for stages in [&[Stage::Safe][..], &[Stage::Preen], &[Stage::Preen, Stage::Safe, Stage::All]] {
+        assert_eq!(without_loss(&device, stages), None, "{stages:?}");
+    }
+    // As e2fsck -p.
+    let anyhow = Allowance::default();
+    let stage = |policy: &mut dyn Policy| repair(&device, &options(), policy);
+    let preened = escalate(&[Stage::Preen], &anyhow, &device, stage).unwrap();
+    assert!(preened.repair.is_clean() && preened.toll.uncounted);
+    assert_eq!(replayed(&preened.repair.staged), [false, false]);
+    let lost = Edit::Journal(JournalEdit::LoseTransactions);
+    let deed = preened.repair.deeds.iter().find(|deed| deed.edit == lost).unwrap();
+    assert_eq!(deed.fate(), Some(Fate::Transactions));
+}
+
+/// As `jbd2_commit_block_csum_verify_partial` of Linux, which e2fsck lacks.
+#[test]
+fn a_commit_block_that_is_torn_behind_its_fields_counts() {
+    if tool::missing() {
+        return;
+    }
+    let (mut bytes, journal) = two_transactions();
+    bytes[(journal + FIRST_COMMIT * BLOCK) as usize + 600] = 0xff;
+    assert_eq!(without_loss(&MemDevice::new(bytes), &[Stage::Safe]), Some([true, true]));
+}
+
+/// Linux looks at no number of users; e2fsck drops features and with them the log.
+#[test]
+fn a_number_of_users_costs_no_transaction() {
+    if tool::missing() {
+        return;
+    }
+    let (mut bytes, journal) = two_transactions();
+    let superblock: &mut [u8; 1024] = bytes[journal as usize..].first_chunk_mut().unwrap();
+    let mut decoded = JournalSuperblock::decode(superblock);
+    decoded.nr_users = 2;
+    decoded.encode_into(superblock);
+    decoded.checksum = JournalSuperblock::compute_checksum(superblock);
+    decoded.encode_into(superblock);
+    let device = MemDevice::new(bytes);
+    assert_eq!(without_loss(&device, &[Stage::Safe]), Some([true, true]));
+}
+
+/// Where errors are recorded, nobody works off the orphan list: neither may it stay for the next mount.
+#[test]
+fn a_clean_file_system_keeps_no_orphan_list() {
+    if tool::missing() {
+        return;
+    }
+    let (bytes, _) = two_transactions();
+    let device = MemDevice::new(bytes);
+    let mut superblock = [0; Superblock::SIZE];
+    device.read_at(OFFSET_BYTES, &mut superblock).unwrap();
+    let mut decoded = Superblock::decode(&superblock);
+    (decoded.last_orphan, decoded.state) = (14, decoded.state | STATE_ERROR);
+    decoded.encode_with_checksum(&mut superblock);
+    device.write_at(OFFSET_BYTES, &superblock).unwrap();
+    let mended = repair(&device, &options(), &mut floe_repair::policy::Yes).unwrap();
+    assert!(mended.is_clean());
+    mended.staged.read_at(OFFSET_BYTES, &mut superblock).unwrap();
+    assert_eq!(Superblock::decode(&superblock).last_orphan, 0);
+}
