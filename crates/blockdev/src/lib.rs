@@ -59,6 +59,7 @@ mod read_plan;
 mod recorder;
 mod stack;
 mod striped;
+mod this_host;
 mod undo;
 #[cfg(feature = "io-uring")]
 mod uring;
@@ -84,6 +85,7 @@ pub use read_plan::{Batch, JoinLimits, Part, PartBytes, ReadPlan};
 pub use recorder::{Crash, Event, Recorder, SECTOR_BYTES, Span, Trace};
 pub use stack::DeviceNumber;
 pub use striped::{Striped, StripedError};
+pub use this_host::{host_name, this_boot};
 pub use undo::{
     RestoreError, Restored, Saved, UndoFile, UndoReadError, UndoWriteError, UndoWriter,
     UndoWriterOptions,

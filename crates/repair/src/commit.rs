@@ -3,11 +3,12 @@
 //! The order of writes, each step ending with a flush:
 //!
 //! 1. the complete undo file, under its final name; the device is untouched until then
-//! 2. the old superblock with the "cleanly unmounted" flag cleared
-//! 3. every changed block that no later step names
-//! 4. the group descriptors after the primary superblock
-//! 5. superblocks of journals that needed recovery
-//! 6. the block of the primary superblock, as staged, once the rest reads back as written
+//! 2. with multiple-mount protection, the mark of a checker, which the last step takes away
+//! 3. the old superblock with the "cleanly unmounted" flag cleared
+//! 4. every changed block that no later step names
+//! 5. the group descriptors after the primary superblock
+//! 6. superblocks of journals that needed recovery
+//! 7. the block of the primary superblock, as staged, once the rest reads back as written
 //!
 //! `docs/safety.md` gives the reasons and names the tests.
 
@@ -21,6 +22,8 @@ use floe_blockdev::{Overlay, ReadBlocks, UndoWriter, UndoWriterOptions, WriteBlo
 use floe_exec::{Interrupt, Phase};
 use floe_format::ext::superblock::OFFSET_BYTES as SUPERBLOCK_AT;
 
+use crate::multi_mount::{Marked, MmpBlock};
+
 use changes::{Changes, Ranges};
 pub use error::CommitError;
 pub(crate) use mark::marked;
@@ -31,12 +34,18 @@ pub struct Seen {
     size_bytes: u64,
     /// The primary superblock; `None` if it could not be read.
     superblock: Option<Box<[u8; 1024]>>,
+    /// The block against multiple mounts.
+    mmp: Option<MmpBlock>,
 }
 
 impl Seen {
     /// Records size and superblock. Must run before anything else reads the device.
     pub fn of(device: &dyn ReadBlocks) -> Self {
-        Self { size_bytes: device.size_bytes(), superblock: superblock_of(device) }
+        Self {
+            size_bytes: device.size_bytes(),
+            superblock: superblock_of(device),
+            mmp: MmpBlock::of(device),
+        }
     }
 
     /// Fails if size or superblock of the device changed since.
@@ -46,11 +55,13 @@ impl Seen {
         if now_bytes < self.size_bytes {
             return Err(CommitError::Shrank { was_bytes: self.size_bytes, now_bytes });
         }
-        if self.superblock == superblock_of(&device) {
-            Ok(())
-        } else {
-            Err(CommitError::ChangedMeanwhile)
+        if self.superblock != superblock_of(&device) {
+            return Err(CommitError::ChangedMeanwhile);
         }
+        if self.mmp != MmpBlock::now(device) {
+            return Err(CommitError::OtherMachine);
+        }
+        Ok(())
     }
 }
 
@@ -128,7 +139,7 @@ pub fn commit<D: ReadBlocks>(
         .settle(|range| changes.all.touch(&range))
         .map_err(|source| CommitError::Staged { source })?;
     let undo_bytes = match &options.undo {
-        Some(undo) => save(staged, &device, &changes, undo)?,
+        Some(undo) => save(staged, &device, &changes, undo, options.seen.mmp.as_ref())?,
         None => 0,
     };
     if options.interrupt.is_some_and(Interrupt::asked) {
@@ -139,6 +150,9 @@ pub fn commit<D: ReadBlocks>(
         phase.expect(changes.all.bytes());
     }
     let mut writing = Writing { staged, device, options, done_bytes: 0 };
+    let marked = Marked::new(device, options.seen.mmp.clone(), true);
+    let marked = marked.map_err(|source| writing.failed(SUPERBLOCK_AT, source))?;
+    writing.device = &marked;
     writing.mark(&changes)?;
     writing.write(&changes.early)?;
     writing.write(&changes.descriptors)?;
@@ -148,6 +162,7 @@ pub fn commit<D: ReadBlocks>(
     }
     writing.write(&changes.superblock)?;
     writing.verify(&changes.superblock)?;
+    marked.end().map_err(|source| writing.failed(SUPERBLOCK_AT, source))?;
     Ok(Committed { bytes: writing.done_bytes, undo_bytes, not_saved: changes.unreadable })
 }
 
@@ -157,6 +172,7 @@ fn save<D: ReadBlocks>(
     device: &dyn ReadBlocks,
     changes: &Changes,
     undo: &UndoTarget<'_>,
+    place: Option<&MmpBlock>,
 ) -> Result<u64, CommitError> {
     let superblock = superblock_of(staged).ok_or_else(|| CommitError::Staged {
         source: std::io::Error::other("the staged superblock cannot be read"),
@@ -169,7 +185,8 @@ fn save<D: ReadBlocks>(
     };
     let mut writer = UndoWriter::create(undo.path, &options)?;
     let mut old = Vec::new();
-    for chunk in changes.saved_chunks(staged.page_bytes()) {
+    let mmp = place.map(|place| place.start_bytes()..place.start_bytes() + place.block_bytes);
+    for chunk in changes.saved_chunks(staged.page_bytes(), mmp) {
         old.resize((chunk.end - chunk.start) as usize, 0);
         device
             .read_at(chunk.start, &mut old)

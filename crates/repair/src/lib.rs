@@ -32,6 +32,7 @@ pub mod failure;
 pub mod file_map;
 pub mod fixes;
 pub mod identifiers;
+pub mod multi_mount;
 pub mod plan;
 pub mod plan_file;
 pub mod policy;

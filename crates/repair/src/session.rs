@@ -22,7 +22,9 @@ use crate::better_edits::{with_better_edits, without_metadata_as_maps};
 use crate::deed::{Deed, Reason};
 use crate::edit::{Edit, GroupEdit, JournalEdit, Phase, SuperblockEdit};
 use crate::extras::Step;
+use crate::failure::Failure;
 use crate::fixes;
+use crate::multi_mount::drop_own_mark;
 use crate::plan::Wanted;
 use crate::policy::{Policy, Sharing};
 use crate::proof::weighed;
@@ -86,6 +88,7 @@ pub fn repair<'d>(
         true => take_over(&staged).map_err(RepairError::Locked)?,
         false => Recovered::default(),
     };
+    drop_own_mark(&staged).map_err(|error| RepairError::Stage(Failure::Io(error)))?;
     let mut session = Session::new(&staged, &options, policy);
     if let Some(journal) = &staged_journal {
         session.journal_device = Some(journal);

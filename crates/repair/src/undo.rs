@@ -4,6 +4,7 @@ use floe_blockdev::{ReadBlocks, RestoreError, Restored, UndoFile, WriteBlocks};
 use floe_format::ext::superblock::OFFSET_BYTES as SUPERBLOCK_AT;
 
 use crate::commit::{marked, superblock_of};
+use crate::multi_mount::{Marked, MmpBlock};
 
 /// Sector size that disks write atomically: a superblock may be torn between two sectors.
 const SECTOR_BYTES: usize = 512;
@@ -61,17 +62,28 @@ pub fn standing(file: &UndoFile, device: &dyn ReadBlocks) -> Result<Standing, Re
 /// # Errors
 /// [`RestoreError`] says whether anything was written.
 pub fn undo(file: &UndoFile, device: &dyn WriteBlocks) -> Result<Restored, RestoreError> {
+    let wrap =
+        |source| RestoreError::Write { offset_bytes: SUPERBLOCK_AT, restored_bytes: 0, source };
+    // The mark keeps other machines away. Its block gets the old content of the file when that is over.
+    let place = if file.differing(&device)?.is_empty() { None } else { MmpBlock::now(device) };
+    let is_in_file = |place: &MmpBlock| {
+        let start = place.start_bytes();
+        file.saved().iter().any(|saved| saved.range().contains(&start))
+    };
+    let ends_clean = !place.as_ref().is_some_and(is_in_file);
+    let held = Marked::new(device, place, ends_clean).map_err(wrap)?;
+    let device: &dyn WriteBlocks = &held;
     // The clean flag must not be cleared if no saved superblock restores it.
     if is_saved(file)
         && !file.differing(&device)?.is_empty()
         && let Some(superblock) = superblock_of(&device).and_then(|now| marked(&now))
     {
-        let wrap =
-            |source| RestoreError::Write { offset_bytes: SUPERBLOCK_AT, restored_bytes: 0, source };
         device.write_at(SUPERBLOCK_AT, &superblock).map_err(wrap)?;
         device.flush().map_err(wrap)?;
     }
-    file.restore(device)
+    let restored = file.restore(device)?;
+    held.end().map_err(wrap)?;
+    Ok(restored)
 }
 
 /// Whether the undo file includes the primary superblock.

@@ -55,6 +55,7 @@ const OF_CHECK: Rules = &[
 const OF_REPAIR: Rules = &[
     ("failure", &[]),
     ("identifiers", &[]),
+    ("multi_mount", &[]),
     ("shared_owners", &[]),
     ("edit", &[]),
     ("extras", &["edit"]),
@@ -79,6 +80,7 @@ const OF_REPAIR: Rules = &[
             "extras",
             "failure",
             "fixes",
+            "multi_mount",
             "plan",
             "policy",
             "proof",
@@ -87,9 +89,9 @@ const OF_REPAIR: Rules = &[
         ],
     ),
     ("escalation", &["deed", "edit", "plan", "policy", "safety", "session"]),
-    ("commit", &[]),
+    ("commit", &["multi_mount"]),
     ("plan_file", &["commit", "session"]),
-    ("undo", &["commit"]),
+    ("undo", &["commit", "multi_mount"]),
     ("cube", &["deed", "failure", "policy", "session", "shared_owners"]),
 ];
 

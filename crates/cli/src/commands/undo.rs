@@ -64,7 +64,7 @@ impl Args {
         }
         refuse_users(&source, &name)?;
         let interrupt = signals::end_between_writes()?;
-        let (device, _) = source.open_for_writing(false)?;
+        let (device, _) = source.open_alone()?;
         let standing = self.judge(&file, &*device, &name)?;
         match standing {
             Standing::Untouched => {

@@ -14,12 +14,15 @@ use floe_report::human::size;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
+use crate::input::device::Source;
+
 /// Punches holes where the file system, which was just found clean, has free blocks or unused parts
 /// of inode tables: in an image file, which shrinks, or in a block device, where the same call
 /// discards the blocks, which then read as zeroes.
 pub(crate) fn unused(path: &Path, name: &str, out: &mut impl Write) -> anyhow::Result<()> {
     // Others stay away until the last hole is punched.
     let device = WritableFile::open_exclusive(path)?;
+    Source::whole(path).mind_other_machines(&device)?;
     let opened = floe_check::open::open(&device, WhichSuperblock::default())?;
     let (volume, _) = Volume::new(&device, opened, 0);
     let geometry = &volume.geometry;

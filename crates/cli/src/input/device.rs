@@ -13,7 +13,10 @@ use floe_blockdev::{
 };
 use floe_check::open::WhichSuperblock;
 use floe_format::BlockNr;
+use floe_repair::multi_mount;
+use floe_sync::thread;
 
+use crate::exit::Ended;
 use crate::input::files::InputPath;
 use crate::input::format_messages;
 use crate::input::size::bytes;
@@ -226,6 +229,40 @@ impl Source {
         let window = Window::new(file, bytes.start, len_bytes).with_context(|| self.name())?;
         let offset_bytes = window.offset_bytes();
         Ok((Box::new(window), offset_bytes))
+    }
+
+    /// As [`Self::open_for_writing`], unless another machine has the file system mounted.
+    pub(crate) fn open_alone(&self) -> anyhow::Result<(Box<dyn WriteBlocks>, u64)> {
+        let (device, offset_bytes) = self.open_for_writing(false)?;
+        self.mind_other_machines(&*device)?;
+        Ok((device, offset_bytes))
+    }
+
+    /// Refuses a device whose file system another machine has mounted (multiple-mount protection). Waits for that, and says so, unless
+    /// its block says that nobody has.
+    pub(crate) fn mind_other_machines(&self, device: &dyn WriteBlocks) -> anyhow::Result<()> {
+        let name = self.name();
+        let sizes = match self.block_size {
+            Some(bytes) => vec![u64::from(bytes)],
+            None => (10..=16).map(|shift| 1 << shift).collect(),
+        };
+        let block = self.superblock.unwrap_or(0);
+        let named: Vec<u64> = sizes.into_iter().map(|bytes| block.saturating_mul(bytes)).collect();
+        let active = multi_mount::active(device, &named, &mut |time| {
+            message!(
+                "floe: {name}: another machine may have it mounted (multiple-mount protection); waiting {} seconds to see",
+                time.as_secs()
+            );
+            thread::sleep(time);
+        });
+        match active {
+            Some(problem) => Err(Ended::failed(format!(
+                "{name}: {} ({problem}): another machine has it mounted. Writing to it would destroy it; end that use \
+                 first. Nothing was written",
+                problem.row().id
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Claims the bytes of the file system for reading: writers are kept out until the claim is

@@ -47,7 +47,7 @@ impl ApplyPlan<'_> {
             return Ok(outcome(&header));
         }
         let interrupt = signals::end_between_writes()?;
-        let (device, fs_offset_bytes) = self.source.open_for_writing(false)?;
+        let (device, fs_offset_bytes) = self.source.open_alone()?;
         if let Some(path) = self.undo {
             let Ok(_hold) = interrupt.hold() else { return Ok(CANCELLED) };
             undo_target::make_way(path, &*device).with_context(|| name.clone())?;

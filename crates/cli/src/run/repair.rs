@@ -129,6 +129,7 @@ impl RepairRun<'_> {
         let interrupt = signals::end_between_writes_with(front::cancel_code(self.front))?;
         let root = self.front.is_some_and(|front| front.root);
         let (device, fs_offset_bytes) = self.source.open_for_writing(root)?;
+        self.source.mind_other_machines(&*device)?;
         if let Some(path) = self.undo {
             let Ok(_hold) = interrupt.hold() else { return Ok(self.cancelled()) };
             undo_target::make_way(path, &*device).with_context(|| self.source.name())?;

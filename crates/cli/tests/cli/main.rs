@@ -37,6 +37,7 @@ mod mount_killed;
 mod mount_limits;
 mod mount_losses;
 mod mounted_cubes;
+mod multi_mount;
 mod native;
 mod native_resized;
 mod odd_calls;

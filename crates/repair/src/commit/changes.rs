@@ -149,10 +149,17 @@ impl Changes {
         Ok(())
     }
 
-    /// The ranges to save in the undo file, in chunks.
-    pub(super) fn saved_chunks(&self, page_bytes: u64) -> impl Iterator<Item = Range<u64>> + '_ {
+    /// The ranges to save in the undo file, in chunks: those of the changes, and the page that carries the mark meanwhile.
+    pub(super) fn saved_chunks(
+        &self,
+        page_bytes: u64,
+        marked: Option<Range<u64>>,
+    ) -> impl Iterator<Item = Range<u64>> + '_ {
         let unreadable = |at: u64| self.unreadable.binary_search(&at).is_ok();
-        self.all.chunks().flat_map(move |chunk| {
+        let mut all = self.all.clone();
+        marked.filter(|page| !all.touch(page)).into_iter().for_each(|page| all.insert(page));
+        let chunks_of_all: Vec<_> = all.chunks().collect();
+        chunks_of_all.into_iter().flat_map(move |chunk| {
             let hurt = self.unreadable.partition_point(|&at| at < chunk.start);
             let whole = self.unreadable.get(hurt).is_none_or(|&at| at >= chunk.end);
             let step_bytes = if whole { CHUNK_BYTES } else { page_bytes };

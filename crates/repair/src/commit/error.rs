@@ -36,6 +36,12 @@ pub enum CommitError {
          Nothing was written; make sure that it is not mounted, and start again"
     )]
     ChangedMeanwhile,
+    /// The block against multiple mounts is not the one that was examined.
+    #[error(
+        "another machine has begun to use the file system during the check: its block against multiple mounts has changed. \
+         Nothing was written; end that use, and start again"
+    )]
+    OtherMachine,
     /// The old bytes of pages to be overwritten cannot be read, and therefore not be saved.
     #[error(
         "the old content of {pages} blocks cannot be saved because it cannot be read, the first at \

@@ -20,6 +20,7 @@ mod judged;
 mod kernel;
 mod linux_refuses;
 mod memory;
+mod multi_mount;
 mod native;
 mod no_place;
 mod no_room;

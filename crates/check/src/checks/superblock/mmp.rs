@@ -1,8 +1,9 @@
 //! Check: multiple-mount protection says that nobody else uses the file system.
 //! Reads: the MMP block, backup superblocks.  Keeps: nothing.  Emits: `Mmp*`; each of them ends the check.
-//! Does not verify: that a sequence number stands still, which would take seconds.
+//! Does not verify: that a sequence number stands still, which would take seconds; writers do (`floe_repair::multi_mount`).
 
-use floe_format::ext::mmp::{MAGIC, Mmp, SEQ_CLEAN, SEQ_MAX};
+use floe_blockdev::this_boot;
+use floe_format::ext::mmp::{MAGIC, Mmp, SEQ_CLEAN, SEQ_FSCK, SEQ_MAX};
 use floe_format::ext::superblock::{MAGIC as SUPERBLOCK_MAGIC, Superblock};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, GroupNr};
@@ -37,10 +38,25 @@ pub fn check(volume: &Volume<'_>) -> Option<Problem> {
         let expected = Mmp::compute_checksum(volume.seed, &bytes);
         return Some(Problem::MmpChecksumBad { block, stored: mmp.checksum, expected });
     }
-    if mmp.seq != SEQ_CLEAN && mmp.seq > SEQ_MAX {
+    if mmp.seq != SEQ_CLEAN && mmp.seq > SEQ_MAX && !is_of_this_boot(&mmp) {
         return Some(Problem::MmpInUse { block, sequence: mmp.seq });
     }
     None
+}
+
+/// The device name that a repair by Floe leaves in its mark: the kernel's present start.
+pub fn device_name() -> Option<[u8; 32]> {
+    let name = format!("floe {}", this_boot()?);
+    let mut bytes = [0; 32];
+    let len = name.len().min(bytes.len());
+    bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+    Some(bytes)
+}
+
+/// Whether the mark of a checker is one that a repair by Floe made since this machine started. Repairs hold a lock that the
+/// machine enforces, and whoever opens the device heeds it: so that repair was killed, or the caller is told of it.
+pub fn is_of_this_boot(mmp: &Mmp) -> bool {
+    mmp.seq == SEQ_FSCK && Some(mmp.bdevname) == device_name()
 }
 
 /// The block named has no mark: damaged, or not the block. A wrong number must not be believed, because whoever

@@ -8,11 +8,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use floe_blockdev::{
-    FileDevice, IDENTIFY_BYTES, ReadBlocks, Use, WritableFile, identify, uses_of_part,
+    FileDevice, IDENTIFY_BYTES, ReadBlocks, Use, Window, WritableFile, identify, uses_of_part,
 };
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
+use floe_repair::multi_mount;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
+
+use crate::input::device::Source;
 
 /// A block device or image file, which may not exist yet.
 pub(super) struct Target {
@@ -74,6 +77,15 @@ impl Target {
             && let Some(found) = uses.iter().find(|found| !matches!(found, Use::Loop { .. }))
         {
             bail!("{name} is {found}; no file system is made there (-F twice forces it)");
+        }
+        if force < 2 && multi_mount::is_protected(&FileDevice::open(&self.path)?, self.offset) {
+            // Opened for the caches that are passed by; nothing is written.
+            let device = WritableFile::open_exclusive_part(&self.path, self.bytes())?;
+            let source = Source { offset: self.offset, ..Source::whole(&self.path) };
+            match self.offset {
+                0 => source.mind_other_machines(&device)?,
+                at => source.mind_other_machines(&Window::new(device, at, None)?)?,
+            }
         }
         // mke2fs asks on a terminal, and proceeds in scripts.
         let asks = !as_mke2fs || (stdin().is_terminal() && stdout().is_terminal());

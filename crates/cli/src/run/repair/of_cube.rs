@@ -36,7 +36,7 @@ impl RepairRun<'_> {
     ) -> anyhow::Result<Outcome> {
         let named = || self.source.name();
         let interrupt = signals::end_between_writes_with(front::cancel_code(self.front))?;
-        let (device, fs_offset_bytes) = self.source.open_for_writing(false)?;
+        let (device, fs_offset_bytes) = self.source.open_alone()?;
         if let (Some(path), false) = (self.undo, self.dry_run) {
             let Ok(_hold) = interrupt.hold() else { return Ok(self.cancelled()) };
             undo_target::make_way(path, &*device).with_context(named)?;
