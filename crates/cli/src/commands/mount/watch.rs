@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, clap::Args)]
 pub(crate) struct WatcherArgs {
     /// The server
-    server: i32,
+    server: u32,
 }
 
 /// A mount that is watched over until this is dropped.
@@ -127,7 +127,7 @@ impl WatcherArgs {
         };
         signals::on_user_signal(end_connection.clone())?;
         set_parent_process_death_signal(Some(Signal::USR1))?;
-        let parent = getppid().map(|parent| parent.as_raw_nonzero().get());
+        let parent = getppid().map(|parent| parent.as_raw_nonzero().get().unsigned_abs());
         if parent != Some(self.server) {
             // The server died before it could be told.
             end_connection();
