@@ -351,6 +351,7 @@ fn map(edit: MapEdit, tense: Tense) -> String {
         MapEdit::ZeroPointer { logical, block, .. } => format!(
             "the pointer to the indirect {block} from {logical} on {was} removed, which leaves a hole"
         ),
+        MapEdit::CutAt { first } => format!("the blocks from {first} on {were} dropped"),
         MapEdit::Checksum { node } => {
             format!("the checksum of the extent node {node} {was} recomputed")
         }

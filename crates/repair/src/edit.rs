@@ -480,6 +480,8 @@ pub enum MapEdit {
     RemoveExtent { node: BlockNr, logical: LogicalBlock, block: Option<BlockNr> },
     /// Turns a pointer of a block map into a hole. Level 0: to data.
     ZeroPointer { logical: LogicalBlock, level: u8, block: BlockNr },
+    /// Drops everything from this block on.
+    CutAt { first: LogicalBlock },
     /// Keeps the content of an extent node and recomputes its checksum.
     Checksum { node: BlockNr },
     /// Keeps the entries of an extent node and corrects its depth.
@@ -660,7 +662,9 @@ impl Edit {
                 Loss::Attributes
             }
             Self::Map {
-                edit: MapEdit::RemoveExtent { .. } | MapEdit::ZeroPointer { .. }, ..
+                edit:
+                    MapEdit::RemoveExtent { .. } | MapEdit::ZeroPointer { .. } | MapEdit::CutAt { .. },
+                ..
             } => Loss::Data,
             Self::Group { edit: GroupEdit::PlaceInodeTable, .. } | Self::Release { .. } => {
                 Loss::File

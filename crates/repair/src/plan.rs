@@ -176,6 +176,8 @@ pub fn plan(problem: &Problem) -> Plan {
         P::QuotaInodeNotReserved { kind, .. } => superblock(SuperblockEdit::MoveQuotaInode(kind)),
         P::MmpBlockOutOfRange { .. } => superblock(SuperblockEdit::DropMmp),
         P::MmpMagicBad { .. } | P::MmpChecksumBad { .. } => one(Edit::CleanMmp),
+        // The replay of the journal has mended it.
+        P::PrimarySuperblockUuidWrong => Plan::Remark,
         P::PrimarySuperblockOpenFailed { .. }
         | P::GroupDescriptorsInsane { .. }
         | P::SuperblockChecksumBad { .. } => superblock(SuperblockEdit::PrimaryFromBackup),
@@ -238,6 +240,7 @@ pub fn plan(problem: &Problem) -> Plan {
         P::InodeSizeBeyondLinux { expected, most, .. } if expected > most => Plan::Impossible(
             "it has blocks past the largest file that Linux opens; `floe cp` copies it",
         ),
+        P::BlocksPastAgreedSize { inode: of, first, .. } => map(of, MapEdit::CutAt { first }),
         P::InodeSizeWrong { inode: of, expected, .. }
         | P::InodeSizeBeyondLinux { inode: of, expected, .. } => {
             inode(of, InodeEdit::Size(expected))
@@ -265,7 +268,8 @@ pub fn plan(problem: &Problem) -> Plan {
             map(of, MapEdit::ZeroPointer { logical, level, block })
         }
         P::ImagicFlagUnsupported { inode: of } => clear_flags(of, InodeFlags::IMAGIC),
-        P::SpecialFileImmutableFlag { inode: of, .. } => {
+        P::SpecialFileImmutableFlag { inode: of, .. }
+        | P::SymlinkImmutableFlag { inode: of, .. } => {
             inode(of, InodeEdit::ClearFlags(SPECIAL_ATTRIBUTES))
         }
         P::SpecialFileSizeNonzero { inode: of, .. } => inode(of, InodeEdit::Size(0)),

@@ -32,6 +32,7 @@ pub(crate) fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
             | MapEdit::ToExtents => true,
             MapEdit::RemoveExtent { .. }
             | MapEdit::ZeroPointer { .. }
+            | MapEdit::CutAt { .. }
             | MapEdit::CloseGap { .. }
             | MapEdit::MarkWritten
             | MapEdit::Gather => false,

@@ -553,7 +553,7 @@ problems! {
         repair "Clear the flag.";
     0x010030 "special-file-immutable-flag" SpecialFileImmutableFlag { inode: InodeNr, flags: u32 }
         Cosmetic Remark ask Inode
-        "{inode} is a device, pipe, socket or link with the immutable or append-only flag \
+        "{inode} is a device, pipe or socket with the immutable or append-only flag \
              ({flags:#x})"
         means "The flags have no use on such a file."
         repair "Clear the flags.";
@@ -2160,6 +2160,28 @@ problems! {
         means "The bytes behind the blocks are zeroes that nobody can write. Linux refuses to load the \
              inode (\"Structure needs cleaning\")."
         repair "Set the size to fit the blocks.";
+
+    0x070130 "blocks-past-agreed-size" BlocksPastAgreedSize {
+        inode: InodeNr, size: u64, sectors: u64, first: LogicalBlock,
+    }
+        DataRisk Damage ask Inode
+        "{inode} has size {size} and {sectors} sectors, which fit each other; its map leads to more \
+             blocks, from {first} on"
+        means "The blocks below the size and the nodes that lead to them make exactly the number of sectors, so the \
+             inode says twice where the file ends. A node that leads further is of another time, as after a lost write: its \
+             blocks may be free, or belong to other files, and their bytes are not the file's."
+        repair "Drop the blocks past the size. The size stays.";
+    0x070131 "symlink-immutable-flag" SymlinkImmutableFlag { inode: InodeNr, flags: u32 }
+        Metadata Damage preen Inode
+        "{inode} is a symlink with the immutable or append-only flag ({flags:#x})"
+        means "Linux refuses to load such a link (\"Structure needs cleaning\"); no program can set the flags."
+        repair "Clear the flags. The target stays.";
+    0x070132 "primary-superblock-uuid-wrong" PrimarySuperblockUuidWrong
+        Metadata Damage ask Superblock
+        "the primary superblock has another UUID than the descriptors and the journal"
+        means "The checksums of the descriptors begin with the UUID, and none fits the one that is stored. The journal holds the \
+             right one, but Linux judges the descriptors before it replays the journal, and does not mount."
+        repair "Replay the journal, which brings the right superblock back.";
 
     0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }
         Metadata Damage preen Superblock

@@ -15,7 +15,7 @@ pub(super) fn rebuild(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failu
     let mut open = OpenDir::new(stage, inode)?;
     open.dir.parent = open.parent(stage);
     if open.is_inline() {
-        return Ok(());
+        return drop_index_flag(stage, inode);
     }
     let content = content(stage, &open)?;
     let size_blocks = open.map.end();
@@ -27,6 +27,16 @@ pub(super) fn rebuild(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failu
         stage.note(format!("{inode}: {}", text(settled)));
     }
     Ok(())
+}
+
+/// A directory whose entries lie in the inode has no index.
+fn drop_index_flag(stage: &Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
+    let mut image = stage.read_inode(inode)?;
+    if !image.flags().contains(InodeFlags::INDEX) {
+        return Ok(());
+    }
+    image.base.flags &= !InodeFlags::INDEX.bits();
+    stage.write_inode(&image)
 }
 
 /// The concatenated blocks of a directory. Holes and unreadable blocks become zeroes, which hold no

@@ -59,6 +59,7 @@ pub(super) fn apply_all(
                 map.runs.retain(|extent| !covers(extent, logical, block));
             }
             MapEdit::CloseGap { logical, to } => close_gap(&mut map, logical, to),
+            MapEdit::CutAt { first } => cut(&mut map, first),
             MapEdit::MarkWritten => {
                 map.runs.iter_mut().for_each(|extent| extent.unwritten = false);
             }
@@ -142,6 +143,7 @@ fn names_pointer(edit: &MapEdit, entry: &Entry) -> bool {
                 && (level == u8::MAX
                     || (entry.extent.logical == logical && entry.level == u16::from(level)))
         }
+        MapEdit::CutAt { first } => entry.extent.logical >= first,
         _ => false,
     }
 }
@@ -154,7 +156,16 @@ fn names(edit: &MapEdit, entry: &Entry) -> bool {
                 && entry.extent.logical == logical
                 && block.is_none_or(|block| entry.extent.run.start == block)
         }
+        MapEdit::CutAt { first } => entry.extent.logical >= first,
         _ => false,
+    }
+}
+
+/// Shortens the extent that reaches past the last block before `first`.
+fn cut(map: &mut FileMap, first: LogicalBlock) {
+    map.runs.retain(|extent| extent.logical < first);
+    for extent in &mut map.runs {
+        extent.run.len_blocks = extent.run.len_blocks.min(first.0 - extent.logical.0);
     }
 }
 
@@ -244,7 +255,11 @@ fn zero_pointers(
         })
         .collect();
     let by_block = has_no_content(image.number);
-    let mut zero = Zero { stage, wanted, seen: HashSet::new(), by_block };
+    let cut_at = edits.iter().find_map(|edit| match *edit {
+        MapEdit::CutAt { first } => Some(first),
+        _ => None,
+    });
+    let mut zero = Zero { stage, wanted, seen: HashSet::new(), by_block, cut_at };
     for index in 0..15 {
         if let Some((logical, level)) = stage.geometry.indirect().root_slot(index) {
             let slot = &mut image.base.block[index * 4..index * 4 + 4];
@@ -264,6 +279,8 @@ struct Zero<'w, 'a> {
     seen: HashSet<BlockNr>,
     /// Matches pointers by target block instead of logical block: see [`has_no_content`].
     by_block: bool,
+    /// Nothing from here on stays.
+    cut_at: Option<LogicalBlock>,
 }
 
 impl Zero<'_, '_> {
@@ -275,7 +292,8 @@ impl Zero<'_, '_> {
         }
         // At most 3: `IndirectForm::root_slot` returns no deeper level.
         let anywhere = (LogicalBlock(0), u8::MAX, block);
-        let named = self.wanted.contains(&(logical, level as u8, block))
+        let named = self.cut_at.is_some_and(|first| logical >= first)
+            || self.wanted.contains(&(logical, level as u8, block))
             || (level > 0 && self.wanted.contains(&anywhere))
             || (self.by_block && self.wanted.iter().any(|(_, _, other)| *other == block));
         if named {

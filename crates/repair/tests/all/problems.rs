@@ -66,6 +66,11 @@ const EXCEPTIONS: &[Exception] = &[
         "another machine may be at work on the file system",
         &["another machine or checker is at work"],
     ),
+    exception(
+        "extents: pointers past a size that sectors confirm",
+        "e2fsck believes the map; size and sectors agree that the file is shorter",
+        &["/fragmented (Content, Regular)"],
+    ),
     exception("no superblock", NO_BACKUP, &["no usable superblock"]),
     exception("block size", NO_BACKUP, &["no usable superblock"]),
     exception("superblock checksum", NO_BACKUP, &["no usable superblock"]),

@@ -237,6 +237,11 @@ fn inline_data() -> Vec<(Who, Recipe)> {
         (Both, case("directory", on, inode("/dir/sub").size(64)).expect(&["inode-size-wrong"])),
         (
             Both,
+            case("indexed directory", on, inode("/dir/sub").set_flags(INDEX))
+                .expect(&["htree-root-invalid"]),
+        ),
+        (
+            Both,
             case(
                 "no inline_data feature",
                 on,
@@ -330,7 +335,6 @@ fn symlinks_and_special_files() -> Vec<(Who, Recipe)> {
             case("fast, extents", on, inode("/fast-link").set_flags(EXTENTS))
                 .expect(&["fast-symlink-extents-flag"]),
         ),
-        (Both, case("locked link", on, inode("/fast-link").set_flags(IMMUTABLE))),
         (
             Both,
             case("size of a fifo", on, inode("/fifo").size(1))

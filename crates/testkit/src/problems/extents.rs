@@ -87,7 +87,38 @@ pub(super) fn cases() -> Vec<Case> {
         k1("a node met twice", &["extent-tree-walk-failed"]).edit(node_twice("/fragmented")).into(),
     );
     cases.extend(depths());
+    cases.extend(sizes());
     cases
+}
+
+/// Makes a file end after 20 blocks by its size and its sectors; the nodes lead further.
+fn ends_early(path: &'static str) -> Edit {
+    Edit::new(move |volume| {
+        let number = volume.lookup(path)?;
+        let mut blocks: Vec<_> = volume.map(number)?.data.into_keys().map(|key| key.0).collect();
+        blocks.sort_unstable();
+        let mut raw = volume.inode_bytes(number)?;
+        let extents = Inode::decode(&raw).is_some_and(|inode| inode.base.flags & EXTENTS != 0);
+        let nodes = if extents { u32::from(raw[0x28 + 6]) } else { 1 };
+        let size = (blocks[19] + 1) * u64::from(volume.geometry.block_size);
+        raw[4..8].copy_from_slice(&(size as u32).to_le_bytes());
+        let sectors = (20 + nodes) * (volume.geometry.block_size / 512);
+        raw[0x1c..0x20].copy_from_slice(&sectors.to_le_bytes());
+        volume.put_inode(number, &raw)?;
+        volume.fix_inode(number)
+    })
+}
+
+/// Files whose size and sectors agree, and whose map leads further. e2fsck believes the map.
+fn sizes() -> Vec<Case> {
+    let past = &["blocks-past-agreed-size"];
+    vec![
+        k1("blocks past a size that sectors confirm", past).edit(ends_early("/fragmented")).into(),
+        k1("pointers past a size that sectors confirm", past)
+            .on(Profile::Ext3)
+            .edit(ends_early("/fragmented"))
+            .into(),
+    ]
 }
 
 /// Nodes below the root with a wrong depth.

@@ -368,6 +368,18 @@ fn files() -> Vec<Case> {
             &["inode-size-beyond-linux"],
         ),
         stricter(
+            "immutable link",
+            Ext4K1,
+            inode("/fast-link").set_flags(InodeFlags::IMMUTABLE.bits()),
+            &["symlink-immutable-flag"],
+        ),
+        stricter(
+            "append-only long link",
+            Ext4K1,
+            inode("/long-link").set_flags(InodeFlags::APPEND.bits()),
+            &["symlink-immutable-flag"],
+        ),
+        stricter(
             "named value",
             Ext4K1,
             inode("/dir/file").set_flags(EA_INODE),

@@ -1,13 +1,15 @@
 //! Check: `i_size` and `i_blocks` against the mapping.
 //! Reads: the inode.  Keeps: nothing.  Emits: `InodeSizeWrong`, `InodeSizeBeyondLinux`, `InodeBlockCountWrong`.
 
+use floe_format::InodeNr;
 use floe_format::ext::indirect::{IndirectForm, MOST_LEVELS};
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::ext::superblock::OS_HURD;
-use floe_format::features::{Incompat, RoCompat};
+use floe_format::features::Incompat;
 
 use crate::checks::context::inode::InodeCx;
 use crate::checks::mapping::mapper::Mapping;
+use crate::checks::mapping::size_witness;
 use crate::problem::{Findings, Problem, Sink};
 
 /// The largest size of a block-mapped file in bytes.
@@ -42,6 +44,8 @@ pub(crate) fn check_size(
     if wrong {
         found.push(Problem::InodeSizeWrong { inode, stored, expected });
     } else if file_type == Some(FileType::Regular)
+        // As long as its map could reach, which `mke2fs` does not limit. Linux loads it to resize only.
+        && cx.number != InodeNr::RESIZE
         && !cx.inode.flags().contains(InodeFlags::INLINE_DATA)
     {
         let extents = cx.inode.flags().contains(InodeFlags::EXTENTS);
@@ -82,13 +86,8 @@ pub(crate) fn check_block_count(cx: &InodeCx<'_>, clusters: u64, found: &mut Fin
     if volume.superblock.creator_os == OS_HURD {
         return;
     }
-    let base = &cx.inode.base;
-    let flags = cx.inode.flags();
-    let huge = volume.has_ro_compat(RoCompat::HUGE_FILE);
-    let high = if huge { u64::from(base.blocks_high) << 32 } else { 0 };
-    let stored = u64::from(base.blocks_lo) | high;
-    let blocks = clusters * u64::from(volume.geometry.cluster_blocks);
-    let counted = blocks * volume.geometry.count_units(flags);
+    let (base, flags) = (&cx.inode.base, cx.inode.flags());
+    let (stored, counted) = size_witness::sectors(cx, clusters);
     if stored != counted || (volume.geometry.counts_in_blocks(flags) && base.blocks_high != 0) {
         found.push(Problem::InodeBlockCountWrong { inode: cx.number, stored, counted });
     }

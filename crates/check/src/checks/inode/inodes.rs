@@ -244,6 +244,10 @@ fn check_index_flag(cx: &InodeCx<'_>, is_dir: bool, found: &mut Findings) {
         found.push(Problem::IndexFlagOnNonDirectory { inode });
     } else if !cx.volume.has_compat(Compat::DIR_INDEX) {
         found.push(Problem::IndexFlagWithoutDirIndex { inode });
+    } else if cx.inode.flags().contains(InodeFlags::INLINE_DATA) {
+        // Linux lists its names by the index that there is no block for.
+        let reason = "its entries lie in the inode";
+        found.push(Problem::HtreeRootInvalid { inode, reason });
     }
 }
 

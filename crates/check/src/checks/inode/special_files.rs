@@ -1,4 +1,4 @@
-//! Check: devices, FIFOs and sockets; and flags that neither they nor symlinks can have.
+//! Check: devices, FIFOs and sockets.
 //! Reads: the inode.  Keeps: nothing.  Emits: `SpecialFileImmutableFlag`, `SpecialFileSizeNonzero`,
 //! `SpecialFileExtentsOrInlineFlag`, `CharDeviceInvalid`, `BlockDeviceInvalid`, `FifoInvalid`,
 //! `SocketInvalid`.
@@ -33,9 +33,9 @@ pub fn check(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
     }
 }
 
-/// Reports an inode that is no regular file or directory and cannot be changed: e2fsck doubts such
-/// flags there, but a file system with them is clean. For special files and symlinks.
-pub(super) fn check_immutable(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
+/// Reports a special file that cannot be changed: e2fsck doubts such
+/// flags there, but a file system with them is clean. (Symlinks: `checks/inode/symlinks.rs`.)
+fn check_immutable(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
     let flags = cx.inode.flags() & (InodeFlags::IMMUTABLE | InodeFlags::APPEND);
     if !flags.is_empty() {
         let (inode, flags) = (cx.number, flags.bits());

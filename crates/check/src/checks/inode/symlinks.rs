@@ -1,7 +1,7 @@
 //! Check: symlinks, and whether `i_block` of an inode maps blocks at all.
 //! Reads: the inode; the block of a long symlink (later, with the attribute blocks).
 //! Keeps: blocks of long symlinks.  Emits: `FastSymlinkExtentsFlag`, `SymlinkInvalid`,
-//! `SpecialFileImmutableFlag`.
+//! `SymlinkImmutableFlag`.
 
 use floe_format::BlockNr;
 use floe_format::ext::extent::ExtentNode;
@@ -75,7 +75,16 @@ pub fn check(cx: &InodeCx<'_>, attributes: &OfInode, evidence: &mut InodeEvidenc
         Ok(None) => {}
         Err(reason) => return evidence.found.push(invalid(cx, reason)),
     }
-    crate::checks::inode::special_files::check_immutable(cx, evidence);
+    check_locked(cx, evidence);
+}
+
+/// Problem `symlink-immutable-flag`: e2fsck passes over such flags, or takes them for a hint.
+fn check_locked(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
+    let flags = cx.inode.flags() & (InodeFlags::IMMUTABLE | InodeFlags::APPEND);
+    if !flags.is_empty() {
+        let (inode, flags) = (cx.number, flags.bits());
+        evidence.found.push(Problem::SymlinkImmutableFlag { inode, flags });
+    }
 }
 
 fn invalid(cx: &InodeCx<'_>, reason: &'static str) -> Problem {

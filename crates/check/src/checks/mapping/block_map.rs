@@ -22,20 +22,29 @@ struct Walk<'m, 'a, 'e> {
     bad_blocks: u32,
     /// Adjacent data blocks not yet mapped: logical start, run.
     pending: Option<(u64, BlockRun)>,
+    /// Blocks of a file by its size; no limit for all else.
+    size_blocks: u64,
 }
 
 /// Walks the block map of an inode.
 pub fn walk(mapper: &mut Mapper<'_, '_>) -> Mapping {
     let form = mapper.cx.volume.geometry.indirect();
     let resize = mapper.inode() == InodeNr::RESIZE;
-    let mut walk = Walk { mapper, bad_blocks: 0, pending: None };
+    let size_blocks = match mapper.file_type {
+        Some(FileType::Regular) if !resize => {
+            let block_size = u64::from(mapper.cx.volume.geometry.block_size);
+            mapper.cx.inode.size_bytes().div_ceil(block_size)
+        }
+        _ => u64::MAX,
+    };
+    let mut walk = Walk { mapper, bad_blocks: 0, pending: None, size_blocks };
     for index in 0..15 {
         let pointer = walk.mapper.cx.inode.block_word(index).unwrap_or(0);
         let Some((logical, level)) = form.root_slot(index) else { continue };
         if resize {
             walk.resize_inode_word(index, pointer, logical.0);
         } else {
-            walk.pointer(pointer, logical.0, level as u8);
+            walk.followed(pointer, logical.0, level as u8);
         }
     }
     walk.flush();
@@ -113,6 +122,16 @@ impl Walk<'_, '_, '_> {
         if pointer == 0 {
             return;
         }
+        if logical < self.size_blocks || !self.is_past_agreed_size(logical) {
+            self.followed(pointer, logical, level);
+        }
+    }
+
+    /// A pointer that is the file's: those in the inode are, because they were stored with the size.
+    fn followed(&mut self, pointer: u32, logical: u64, level: u8) {
+        if pointer == 0 {
+            return;
+        }
         let block = BlockNr(u64::from(pointer));
         if let Some(problem) = self.judge(block, logical, level) {
             self.bad_blocks += 1;
@@ -125,6 +144,13 @@ impl Walk<'_, '_, '_> {
             self.flush();
             self.indirect(block, logical, level);
         }
+    }
+
+    /// Whether what lies at `logical` is not the file's, by its inode.
+    #[cold]
+    fn is_past_agreed_size(&mut self, logical: u64) -> bool {
+        self.flush();
+        self.mapper.is_past_agreed_size(logical, 0)
     }
 
     /// The first thing wrong with a pointer.
@@ -174,7 +200,8 @@ impl Walk<'_, '_, '_> {
             && cx.number != InodeNr::BAD_BLOCKS
             && cx.volume.geometry.contains(run.start)
             && cx.volume.geometry.contains(BlockNr(run.end().0 - 1))
-            && blocks < self.most_blocks();
+            && blocks < self.most_blocks()
+            && logical + u64::from(len) <= self.size_blocks;
         if !sound {
             return false;
         }

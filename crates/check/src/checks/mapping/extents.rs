@@ -5,7 +5,7 @@
 
 use floe_format::ext::extent::{Extent, ExtentHeader, ExtentNode, Index, MAX_DEPTH};
 use floe_format::ext::inode::InodeFlags;
-use floe_format::{BlockNr, InodeNr, LogicalBlock};
+use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use crate::checks::context::inode::InodeCx;
 use crate::checks::mapping::mapper::{Mapper, Mapping};
@@ -136,6 +136,9 @@ impl Walk<'_, '_, '_> {
         for index in 0..header.entries {
             if level == self.depth {
                 let extent = node.extent(index);
+                if at.is_some() && self.ends_file(node, index, (place, floor)) {
+                    continue;
+                }
                 let range = self.with_size(node, index, range);
                 if self.leaf_entry(&extent, place, floor, range) {
                     floor = extent.logical.0 + extent.run.len_blocks;
@@ -146,6 +149,40 @@ impl Walk<'_, '_, '_> {
                 self.index_entry(entry, next, place, level, range);
             }
         }
+    }
+
+    /// Whether a leaf extent, or its part past the size, is not the file's, which the inode says; the part
+    /// below is mapped.
+    fn ends_file(
+        &mut self,
+        node: &ExtentNode<'_>,
+        index: u16,
+        (at, floor): (BlockNr, u64),
+    ) -> bool {
+        let extent = node.extent(index);
+        if extent.logical.0 + extent.run.len_blocks <= self.size_blocks || self.mapper.is_dir() {
+            return false;
+        }
+        let len_blocks = self.size_blocks.saturating_sub(extent.logical.0);
+        let range = Range { start: floor, last: None, size_last: None };
+        let below = Extent { run: BlockRun::new(extent.run.start, len_blocks), ..extent };
+        // Space that was reserved past the end is no content, and may have been left uncounted.
+        let holds_content = (index..node.header().entries).any(|at| !node.extent(at).unwritten);
+        if !self.mapper.ends_at_size && !holds_content {
+            return false;
+        }
+        if len_blocks > 0 && self.judge_leaf(&below, at, floor, range).is_some() {
+            return false;
+        }
+        let was_known = self.mapper.ends_at_size;
+        let own = self.mapper.clusters_of(below.logical.0, below.run);
+        if !self.mapper.is_past_agreed_size(extent.logical.0, own) {
+            return false;
+        }
+        if len_blocks > 0 && !was_known {
+            self.map(&below);
+        }
+        true
     }
 
     /// The range of one leaf extent: the end of the file limits an extent of the last leaf that
@@ -264,6 +301,13 @@ impl Walk<'_, '_, '_> {
     ) {
         let inode = self.mapper.inode();
         let Index { logical, node: block } = entry;
+        if logical.0 >= self.size_blocks
+            && level > 0
+            && !self.mapper.is_dir()
+            && self.mapper.is_past_agreed_size(logical.0, 0)
+        {
+            return;
+        }
         if block.0 == 0 || !self.mapper.cx.volume.geometry.contains(block) {
             self.mapper.report(Problem::ExtentStartOutOfRange { inode, node, logical, block });
             return;

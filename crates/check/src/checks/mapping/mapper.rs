@@ -37,6 +37,8 @@ pub struct Mapper<'a, 'e> {
     dir_flags: DirFlags,
     /// The last mapped block: physical, logical.
     previous: Option<(u64, u64)>,
+    /// Blocks that the map names past the size are not the file's.
+    pub(super) ends_at_size: bool,
 }
 
 /// The last logical block that a directory may have without large_dir: at 2 GiB.
@@ -54,7 +56,7 @@ impl<'a, 'e> Mapper<'a, 'e> {
     ) -> Self {
         evidence.buffers.nodes_seen.clear();
         let mapping = Mapping::default();
-        Self { cx, evidence, mapping, file_type, dir_flags, previous: None }
+        Self { cx, evidence, mapping, file_type, dir_flags, previous: None, ends_at_size: false }
     }
 
     /// Notes a finding.
@@ -150,6 +152,23 @@ impl<'a, 'e> Mapper<'a, 'e> {
     /// one physical cluster, at the same offset in it (problem `cluster-misaligned-mapping`).
     fn claim_clusters(&mut self, logical: u64, run: BlockRun) {
         let geometry = &self.cx.volume.geometry;
+        let first = geometry.cluster_of(run.start);
+        let last = geometry.cluster_of(BlockNr(run.end().0 - 1));
+        let (from, clusters, misplaced) = self.clusters_from(logical, run);
+        self.evidence.claims.claim_clusters(from, clusters);
+        self.mapping.clusters += clusters;
+        if misplaced {
+            self.evidence.claims.share_clusters(first, last - first + 1);
+            let logical = LogicalBlock(logical);
+            let (inode, block) = (self.cx.number, run.start);
+            self.report(Problem::ClusterMisalignedMapping { inode, logical, block });
+        }
+    }
+
+    /// The clusters of a run that the block before it does not share: the first, how many; and whether the
+    /// run lies in them as no run may.
+    pub(super) fn clusters_from(&self, logical: u64, run: BlockRun) -> (u64, u64, bool) {
+        let geometry = &self.cx.volume.geometry;
         let ratio = u64::from(geometry.cluster_blocks);
         let first = geometry.cluster_of(run.start);
         let last = geometry.cluster_of(BlockNr(run.end().0 - 1));
@@ -167,14 +186,7 @@ impl<'a, 'e> Mapper<'a, 'e> {
         };
         let from = if goes_on { first + 1 } else { first };
         let clusters = (last + 1).saturating_sub(from);
-        self.evidence.claims.claim_clusters(from, clusters);
-        self.mapping.clusters += clusters;
-        if misaligned || torn {
-            self.evidence.claims.share_clusters(first, last - first + 1);
-            let logical = LogicalBlock(logical);
-            let (inode, block) = (self.cx.number, run.start);
-            self.report(Problem::ClusterMisalignedMapping { inode, logical, block });
-        }
+        (from, clusters, misaligned || torn)
     }
 
     /// Hands a run of directory blocks to the directory pass; gaps before it are holes.

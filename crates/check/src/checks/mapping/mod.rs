@@ -3,3 +3,4 @@
 pub mod block_map;
 pub mod extents;
 pub mod mapper;
+pub(crate) mod size_witness;

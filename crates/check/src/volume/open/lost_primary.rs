@@ -33,5 +33,20 @@ pub fn lost_primary(before: &Opened, after: &Opened) -> Vec<Problem> {
         matches!(problem, Problem::PrimarySuperblockOpenFailed { .. })
             && !after.found.0.contains(problem)
     };
-    before.found.0.iter().filter(is_lost).cloned().collect()
+    let lost = before.found.0.iter().filter(is_lost).cloned();
+    lost.chain(other_identity(before, after)).collect()
+}
+
+/// The finding that the primary superblock has another UUID than the descriptors, and the journal brings the right one back. Linux
+/// judges the descriptors before it replays anything, so it does not mount, and tells the log for another file system's.
+fn other_identity(before: &Opened, after: &Opened) -> Option<Problem> {
+    let unproven = |opened: &Opened| {
+        let bad =
+            |problem: &&Problem| matches!(problem, Problem::GroupDescriptorChecksumBad { .. });
+        opened.found.0.iter().filter(bad).count()
+    };
+    let all = before.groups.len();
+    let differs = before.superblock.uuid != after.superblock.uuid;
+    let is_other = differs && unproven(before) == all && unproven(after) < all;
+    is_other.then_some(Problem::PrimarySuperblockUuidWrong)
 }
