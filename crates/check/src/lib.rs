@@ -57,6 +57,6 @@ pub use passes::{recovery, rescan};
 pub use problem::Problem;
 pub use reader::Reader;
 pub use report::Report;
-pub use view::view;
+pub use view::{lacks_changes, view};
 pub use volume::journal::JournalUse;
 pub use volume::{Volume, descriptors, open};

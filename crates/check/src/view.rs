@@ -2,11 +2,13 @@
 
 use floe_blockdev::ReadBlocks;
 use floe_ext4::files::Files;
+use floe_format::ext::superblock::Superblock;
+use floe_format::features::Incompat;
 
 use crate::error::CheckError;
 use crate::options::CheckOptions;
 use crate::passes::recovery;
-use crate::problem::{Findings, Problem};
+use crate::problem::{Findings, Object, Problem, Weight};
 use crate::volume::open::{Opened, open};
 
 /// Opens the file system on `device` as a check does (with a backup superblock if the primary is
@@ -41,4 +43,16 @@ fn hand_over<T>(
     let Opened { superblock, geometry, groups, found: opening, .. } = opened;
     found.0.extend(opening.0);
     look(&Files::new(device, superblock, geometry, groups), &found.0)
+}
+
+/// Whether a finding of [`view`] says that the latest changes of the file system, which has this superblock after recovery, are not
+/// among its files.
+pub fn lacks_changes(problem: &Problem, superblock: &Superblock) -> bool {
+    let row = problem.row();
+    let waits = superblock.features().incompat.contains(Incompat::RECOVER);
+    match problem {
+        Problem::JournalTransactionCorrupt { .. } | Problem::FastCommitCorrupt { .. } => true,
+        // Such as an external journal that is not there.
+        _ => waits && row.object == Object::Journal && row.weight > Weight::Remark,
+    }
 }

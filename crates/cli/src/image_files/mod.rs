@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::fmt::Display;
 
 use floe_blockdev::{FileDevice, ReadBlocks};
-use floe_check::{CheckOptions, JournalUse, view};
+use floe_check::{CheckOptions, JournalUse, lacks_changes, view};
 use floe_ext4::files::{FileFault, Files, Step, printable};
 
 use crate::exit::Outcome;
@@ -128,6 +128,9 @@ impl ImageArgs {
         let looked = view(&device, &options, |files, found| {
             for problem in found {
                 message!("floe: {}: {problem}", complaints.image);
+                if lacks_changes(problem, files.superblock()) {
+                    complaints.damaged.set(true);
+                }
             }
             look(files, &complaints)
         });

@@ -255,6 +255,40 @@ fn what_is_in_the_journal_counts() {
     assert!(image.to_vec().unwrap() == before, "reading changed the image");
 }
 
+/// An image whose files lack the latest changes is read, and nobody takes it for whole.
+#[test]
+fn lost_changes_are_damage() {
+    let (Some(damaged), Some(without)) = (image("ext4"), image("ext4")) else { return };
+    let folder = tool::scratch("floe-journal-").unwrap();
+    let debugfs = |image: &Image, script: &str| {
+        let file = folder.path().join("script");
+        fs::write(&file, script).unwrap();
+        let arguments = [OsStr::new("-wf"), file.as_os_str(), image.path().as_os_str()];
+        tool::must("debugfs", &arguments, &[0]).unwrap();
+    };
+    let new = folder.path().join("new");
+    fs::write(&new, [b'n'; 4096]).unwrap();
+    debugfs(&damaged, &format!("jo -c -v 3\njw -b 5 {}\njc\n", new.display()));
+    // The checksum of the only commit block.
+    let mut bytes = damaged.to_vec().unwrap();
+    let commit = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2];
+    let at = bytes.chunks(4096).position(|block| block.starts_with(&commit)).unwrap() * 4096;
+    bytes[at + 16] ^= 1;
+    fs::write(damaged.path(), bytes).unwrap();
+    debugfs(&without, "ssv journal_inum 0\nssv journal_dev 1792\nfeature needs_recovery\n");
+    let target = folder.path().join("target");
+    for image in [&damaged, &without] {
+        for command in [["ls"], ["export"]] {
+            let ran = floe_on(&command, image.path());
+            assert_eq!(ran.code, 4, "{command:?}: {}", ran.err);
+        }
+        let from = format!("image:{}", image.path().display());
+        let built = floe(&["mkfs", "--from", &from, target.to_str().unwrap(), "64m"]);
+        assert_eq!(built.code, 8, "{}", built.err);
+        assert!(built.err.contains("floe export") && !target.exists(), "{}", built.err);
+    }
+}
+
 #[test]
 fn other_formats_and_partitions_are_read() {
     let Some(image) = image("ext4-1k") else { return };

@@ -3,9 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use floe_blockdev::{FileDevice, ReadBlocks};
-use floe_check::{CheckOptions, view};
+use floe_check::{CheckOptions, lacks_changes, view};
 use floe_disk::mkfs::tree::{Contents, Timestamp, Tree};
 use floe_disk::source::{self, BoxedContents, Changes, IdMap, Loaded, Spooled};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
@@ -165,7 +165,7 @@ impl FromArgs {
     pub(super) fn load(&self, use_it: &mut Use<'_>) -> anyhow::Result<Outcome> {
         let scratch = std::env::temp_dir();
         let loaded = match self.from.as_ref() {
-            None => anyhow::bail!("no source is given"),
+            None => bail!("no source is given"),
             Some(Origin::Image(path)) => return self.load_image(path, use_it),
             Some(Origin::Any(path)) if path.is_dir() => source::directory(path)?,
             Some(Origin::Any(path)) if is_file_system(path) => {
@@ -183,7 +183,10 @@ impl FromArgs {
 
     fn load_image(&self, path: &Path, use_it: &mut Use<'_>) -> anyhow::Result<Outcome> {
         let device = Source::whole(path).open()?;
-        let looked = view(&device, &CheckOptions::default(), |files, _| {
+        let looked = view(&device, &CheckOptions::default(), |files, found| {
+            if let Some(damage) = found.iter().find(|one| lacks_changes(one, files.superblock())) {
+                bail!("{}: {damage}. `floe export` reads the intact rest", path.display());
+            }
             let Loaded { tree, contents, .. } = source::image(files)?;
             self.change(tree, &contents, use_it)
         });
