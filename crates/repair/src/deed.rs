@@ -106,6 +106,11 @@ impl Deed {
             (Loss::Attributes, _) => Some(Fate::Attributes),
             (Loss::Data, Edit::CloneShared { .. }) => Some(Fate::Cloned),
             (Loss::Data, Edit::Journal(_)) => Some(Fate::Transactions),
+            // A list of orphans that names inodes of others costs nothing.
+            (Loss::Data, Edit::Cube { .. }) => {
+                let is_log = matches!(self.problem, Some(Problem::CubeJournalDamaged { .. }));
+                is_log.then_some(Fate::Transactions)
+            }
             (Loss::Data, _) => Some(Fate::Cut),
             (Loss::File, _) => Some(Fate::Deleted),
         }

@@ -657,7 +657,8 @@ impl Edit {
                 InodeEdit::EmptyInline => Loss::Data,
                 _ => Loss::None,
             },
-            Self::Journal(JournalEdit::LoseTransactions) => Loss::Data,
+            Self::Journal(JournalEdit::LoseTransactions)
+            | Self::Cube { edit: CubeEdit::Journal, .. } => Loss::Data,
             Self::AttributeBlock { edit: AttributeBlockEdit::Salvage { .. }, .. } => {
                 Loss::Attributes
             }

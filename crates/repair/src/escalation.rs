@@ -10,7 +10,7 @@ use floe_format::InodeNr;
 use floe_format::ext::extent::Extent;
 
 use crate::deed::Deed;
-use crate::edit::{Edit, InodeEdit, JournalEdit, Loss, OrphanEdit};
+use crate::edit::{CubeEdit, Edit, InodeEdit, JournalEdit, Loss, OrphanEdit};
 use crate::plan::{Plan, plan};
 use crate::policy::{Decision, Policy, Preen, Yes};
 use crate::safety::is_safe;
@@ -85,6 +85,7 @@ impl Toll {
                         toll.bytes = toll.bytes.saturating_add(stored.saturating_sub(expected));
                     }
                 }
+                (Edit::Cube { edit: CubeEdit::Journal, .. }, _) => toll.uncounted = true,
                 (_, Some(inode)) if deed.loss >= Loss::Data => {
                     emptied.insert(inode);
                 }

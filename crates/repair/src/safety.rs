@@ -6,8 +6,8 @@
 use floe_check::Problem;
 
 use crate::edit::{
-    AttributeBlockEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, JournalEdit, MapEdit,
-    OrphanEdit, OrphanFileEdit, ReservationEdit, SuperblockEdit, TreeEdit,
+    AttributeBlockEdit, CubeEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit,
+    JournalEdit, MapEdit, OrphanEdit, OrphanFileEdit, ReservationEdit, SuperblockEdit, TreeEdit,
 };
 
 /// Whether the change for a finding is safe. A change that is not may still be harmless; a person
@@ -56,6 +56,11 @@ pub(crate) fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
         },
         // Deletes an inode, although an empty one.
         Edit::Release { .. } => false,
+        // It may hold the only copy of the latest changes.
+        Edit::Cube { edit: CubeEdit::Journal, .. } => {
+            !matches!(problem, Some(Problem::CubeJournalDamaged { .. }))
+        }
+        Edit::Cube { .. } => true,
         Edit::OrphanFile(edit) => match edit {
             OrphanFileEdit::Forget
             | OrphanFileEdit::Adopt(_)
@@ -76,7 +81,6 @@ pub(crate) fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
         | Edit::QuotaFile { .. }
         | Edit::Backpointers
         | Edit::OwnDirectories
-        | Edit::Cube { .. }
         | Edit::Backups => true,
     }
 }

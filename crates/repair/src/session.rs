@@ -302,6 +302,7 @@ impl<'s> Session<'s> {
             if self.keeps_damaged_log(&of_recovery) {
                 return Ok(self.untouched(before.clone()));
             }
+            self.note_lost_transactions(&of_recovery);
             // Journal findings appear only in the first round. The final verdict needs a full
             // examination made after recovery. (A halt returns to the findings of the first one.)
             let no_proof = examination.rescanned_parts.is_some() && self.decisions.halted.is_none();

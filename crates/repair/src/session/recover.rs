@@ -14,7 +14,7 @@ use floe_format::features::Incompat;
 use super::settle::{fold, hidden_target};
 use super::{Decisions, Outcome, RepairError, Session};
 use crate::deed::{Deed, Reason};
-use crate::edit::{Edit, SuperblockEdit};
+use crate::edit::{Edit, JournalEdit, SuperblockEdit};
 use crate::failure::Failure;
 
 impl Session<'_> {
@@ -45,17 +45,33 @@ impl Session<'_> {
     fn note_lost_primary(&mut self, lost: Vec<Problem>) {
         let edit = Edit::Superblock(SuperblockEdit::PrimaryFromJournal);
         for problem in &lost {
-            self.attempts.deeds.push(Deed {
-                problem: Some(problem.clone()),
-                edit: edit.clone(),
-                loss: edit.loss(),
-                path: None,
-                notes: Vec::new(),
-                round: self.rounds,
-                extra: false,
-            });
+            self.note_done(problem, &edit);
         }
         self.journal.lost_primary.extend(lost);
+    }
+
+    /// Notes the transactions that the replay of logs of a native file system has left out: the next examination knows nothing of
+    /// them.
+    pub(super) fn note_lost_transactions(&mut self, of_recovery: &Findings) {
+        let edit = Edit::Journal(JournalEdit::LoseTransactions);
+        for problem in &of_recovery.0 {
+            if self.rounds == 1 && matches!(problem, Problem::CubeJournalDamaged { .. }) {
+                self.note_done(problem, &edit);
+            }
+        }
+    }
+
+    /// Notes a change that the replay has made.
+    fn note_done(&mut self, problem: &Problem, edit: &Edit) {
+        self.attempts.deeds.push(Deed {
+            problem: Some(problem.clone()),
+            edit: edit.clone(),
+            loss: edit.loss(),
+            path: None,
+            notes: Vec::new(),
+            round: self.rounds,
+            extra: false,
+        });
     }
 
     /// The report of the first round, with what the replay has mended already.
@@ -168,5 +184,8 @@ impl Session<'_> {
 }
 
 const fn is_lost_transaction(problem: &Problem) -> bool {
-    matches!(problem, Problem::JournalTransactionCorrupt { .. })
+    matches!(
+        problem,
+        Problem::JournalTransactionCorrupt { .. } | Problem::CubeJournalDamaged { .. }
+    )
 }

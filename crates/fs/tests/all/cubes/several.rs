@@ -10,6 +10,9 @@ use floe_ext4::journal::CubeJournal;
 use floe_format::InodeNr;
 use floe_format::native::identity::Identity;
 use floe_fs::{Disk, FileSystem, Live, MemFs, NewInode, now};
+use floe_repair::escalation::{Allowance, Stage, escalate};
+use floe_repair::policy::Policy;
+use floe_repair::{RepairOptions, repair};
 
 use super::journals::{damage, descriptors, ids, journals, repaired};
 use super::struck::{BLOCK, find, make, used, write};
@@ -72,6 +75,16 @@ fn refuses(device: &MemDevice) {
     assert!(device.to_vec() == before, "something was written");
 }
 
+/// Nor by a repair that may lose nothing: to empty a log loses what it holds.
+fn keeps_without_loss(device: &MemDevice) {
+    let nothing = Allowance { things: Some(0), bytes: Some(0) };
+    for stages in [&[Stage::Safe][..], &[Stage::Preen, Stage::Safe, Stage::All]] {
+        let stage = |policy: &mut dyn Policy| repair(device, &RepairOptions::default(), policy);
+        let repair = escalate(stages, &nothing, device, stage).unwrap().repair;
+        assert!(!repair.is_clean() && !repair.changes(), "{stages:?}: {:?}", repair.deeds);
+    }
+}
+
 #[test]
 fn a_damaged_log_of_the_root_cube_is_replayed_up_to_the_damage_by_a_repair() {
     // Which directories are dealt to which journal is a matter of luck.
@@ -87,6 +100,7 @@ fn a_damaged_log_of_the_root_cube_is_replayed_up_to_the_damage_by_a_repair() {
     device.write_at(last + BLOCK + 100, b"damage of a logged block").unwrap();
     assert!(ids(&damage(&device)).contains(&"cube-journal-damaged"));
     refuses(&device);
+    keeps_without_loss(&device);
     repaired(&device);
     assert_eq!(further(&device).len(), 1);
     serves(&device);
@@ -121,6 +135,7 @@ fn damage_in_the_log_of_inode_8_is_no_dead_end() {
         device.write_at(last + inside, b"damage, damage and damage").unwrap();
         assert!(!damage(&device).is_empty(), "{what}");
         refuses(&device);
+        keeps_without_loss(&device);
         repaired(&device);
         assert_eq!(further(&device).len(), 1, "{what}");
         serves(&device);
