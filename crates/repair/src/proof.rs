@@ -148,6 +148,19 @@ fn goes_for_its_flags((edit, cause): (&Edit, &Option<Problem>)) -> Option<InodeN
     let &Edit::Inode { inode, edit: InodeEdit::Clear | InodeEdit::BecomeDirectory } = edit else {
         return None;
     };
+    let of_others = matches!(
+        cause,
+        Some(
+            Problem::InlineDataFlagUnsupported { .. }
+                | Problem::ExtentsFlagUnsupported { .. }
+                | Problem::InodeIsReallyDirectory { .. }
+        )
+    );
+    (of_others || is_of_special(cause)).then_some(inode)
+}
+
+/// Whether a finding says that a device, FIFO or socket is none.
+pub(crate) const fn is_of_special(cause: &Option<Problem>) -> bool {
     matches!(
         cause,
         Some(
@@ -155,12 +168,8 @@ fn goes_for_its_flags((edit, cause): (&Edit, &Option<Problem>)) -> Option<InodeN
                 | Problem::BlockDeviceInvalid { .. }
                 | Problem::FifoInvalid { .. }
                 | Problem::SocketInvalid { .. }
-                | Problem::InlineDataFlagUnsupported { .. }
-                | Problem::ExtentsFlagUnsupported { .. }
-                | Problem::InodeIsReallyDirectory { .. }
         )
     )
-    .then_some(inode)
 }
 
 /// The inode that an edit changes, if its finding follows from bits that are flipped back.

@@ -22,6 +22,9 @@ const BYTES_PER_NAME: u64 = 112;
 const BYTES_PER_RECORD: u64 = 2 * BYTES_PER_INODE + 512;
 
 impl Limits {
+    /// The memory of the default limits.
+    pub const DEFAULT_MEMORY_BYTES: u64 = 512 << 20;
+
     /// Limits under which a file system in memory takes about so many bytes: for inodes and names that are kept, changes that
     /// wait, content that waits and is copied on its way to the disk, and content that is kept. Memory that the disk below
     /// takes for its journal and its groups comes on top, and a single directory may have more names than fit while it is
@@ -52,9 +55,9 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// Those of 512 MiB.
+    /// Those of [`Limits::DEFAULT_MEMORY_BYTES`].
     fn default() -> Self {
-        Self::of_memory(512 << 20)
+        Self::of_memory(Self::DEFAULT_MEMORY_BYTES)
     }
 }
 

@@ -11,6 +11,7 @@ use crate::edit::{
     TreeEdit,
 };
 use crate::plan::Wanted;
+use crate::proof::is_of_special;
 
 /// The edits of the first phase that has any. As long as a phase changes nothing that others depend
 /// on, the edits of the next one too: the examination already counted their result.
@@ -107,19 +108,6 @@ pub(super) fn until_names_are_read(mut wanted: Wanted) -> Wanted {
         });
     }
     wanted
-}
-
-/// Whether a finding says that a device, FIFO or socket is none.
-const fn is_of_special(cause: &Option<Problem>) -> bool {
-    matches!(
-        cause,
-        Some(
-            Problem::CharDeviceInvalid { .. }
-                | Problem::BlockDeviceInvalid { .. }
-                | Problem::FifoInvalid { .. }
-                | Problem::SocketInvalid { .. }
-        )
-    )
 }
 
 /// The edits of one phase that are made now. Findings that rest on a wrong geometry, or on a

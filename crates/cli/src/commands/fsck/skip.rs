@@ -52,7 +52,8 @@ impl Fsck<'_> {
                 // A failed replay makes a check due; two repairs would need two undo files.
                 return Ok(None);
             }
-            if !self.recovers_whole() {
+            // As for e2fsck, a check is due where transactions are damaged.
+            if !self.is_sound_so_far(JournalUse::Replay) {
                 return Ok(None);
             }
             replayed = self.repair(front, Extras { journal_only: true, ..extras }, None, out)?;
@@ -73,7 +74,7 @@ impl Fsck<'_> {
         front: &Front,
         out: &mut impl Write,
     ) -> anyhow::Result<Option<Outcome>> {
-        if !self.extras().journal_only || !self.is_sound_so_far() {
+        if !self.extras().journal_only || !self.is_sound_so_far(JournalUse::Ignore) {
             return Ok(None);
         }
         writeln!(
@@ -105,10 +106,11 @@ impl Fsck<'_> {
         self.options.superblock.is_some() && !opens_primary()
     }
 
-    /// Whether superblock, descriptors and journal have no fault that can be seen without a check.
-    fn is_sound_so_far(&self) -> bool {
+    /// Whether superblock, descriptors and journal have no fault that can be seen without a check; with
+    /// [`JournalUse::Replay`], none of its transactions either.
+    fn is_sound_so_far(&self, journal: JournalUse) -> bool {
         let options = CheckOptions {
-            journal: JournalUse::Ignore,
+            journal,
             superblock: self.source.which(),
             now_seconds: clock::now().now_seconds,
             ..CheckOptions::default()
@@ -116,17 +118,6 @@ impl Fsck<'_> {
         let Ok(device) = self.source.open() else { return false };
         floe_check::open::open(&device, options.superblock)
             .is_ok_and(|opened| is_sound(&device, opened, &options))
-    }
-
-    /// Whether the journal can be replayed as a whole. As for e2fsck, a check is due otherwise.
-    fn recovers_whole(&self) -> bool {
-        let options = CheckOptions { journal: JournalUse::Replay, ..CheckOptions::default() };
-        let Ok(device) = self.source.open() else { return false };
-        let opened = floe_check::open::open(&device, self.source.which());
-        opened.is_ok_and(|opened| {
-            let found = recovery::recover(&device, &opened, &options).found;
-            found.0.iter().all(|problem| problem.row().weight <= Weight::Remark)
-        })
     }
 
     /// The message printed instead of a check; `None`: a check is needed.

@@ -2,10 +2,9 @@
 //! and what was not durable is lost; so a mount that may need more than the limit is refused.
 
 use anyhow::{Result, bail};
+use floe_fs::Limits;
 use rustix::process::{Resource, getrlimit};
 
-/// `memory=` if nothing is said.
-const MEMORY_BYTES: u64 = 512 << 20;
 /// Address space of a thread: its stack, and what the allocator sets aside for it.
 const THREAD_BYTES: u64 = 72 << 20;
 /// Threads besides those that answer: signals, commits, watching.
@@ -16,7 +15,9 @@ const REST_BYTES: u64 = 64 << 20;
 /// Refuses a limit that is too low for a mount with this `memory=` and so many threads that answer.
 pub(super) fn judge(memory_bytes: Option<u64>, threads: usize) -> Result<()> {
     match getrlimit(Resource::As).current {
-        Some(limit) => judge_limit(limit, memory_bytes.unwrap_or(MEMORY_BYTES), threads as u64),
+        Some(limit) => {
+            judge_limit(limit, memory_bytes.unwrap_or(Limits::DEFAULT_MEMORY_BYTES), threads as u64)
+        }
         None => Ok(()),
     }
 }
