@@ -78,6 +78,7 @@ impl Edit {
             }
             Self::Backpointers => format!("the names of inodes {were} stored in them again"),
             Self::Cube { cube, edit } => of_cube(*cube, *edit, tense),
+            Self::MoveHome { .. } => format!("its blocks {were} moved into its cube"),
             Self::Directory { logical, edit, .. } => {
                 format!("{logical}: {}", directory(*edit, tense))
             }
@@ -237,6 +238,23 @@ fn of_cube(cube: u32, edit: CubeEdit, tense: Tense) -> String {
         }
         CubeEdit::Journal => format!("the journal of cube {cube} {was} emptied"),
         CubeEdit::Lots => format!("the lots in the list of cube {cube} {were} given to it again"),
+        CubeEdit::Couple(None) => {
+            format!("it {was} recorded that cube {cube} shares no files with others any more")
+        }
+        CubeEdit::Couple(Some(least)) if least == cube => {
+            format!("it {was} recorded that others share files with cube {cube}, and fail with it")
+        }
+        CubeEdit::Couple(Some(0)) => {
+            format!(
+                "it {was} recorded that cube {cube} shares files with what lies outside of cubes"
+            )
+        }
+        CubeEdit::Couple(Some(least)) => {
+            format!(
+                "it {was} recorded that cube {cube} shares files with cube {least}, and fails \
+                 with it"
+            )
+        }
     }
 }
 

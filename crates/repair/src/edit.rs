@@ -28,6 +28,8 @@ pub enum Phase {
     Links,
     /// Bitmaps, counts, quotas, the orphan file, a new journal.
     Counts,
+    /// Blocks that move into the cube of their file, once all else is sound.
+    Cubes,
 }
 
 impl Phase {
@@ -42,6 +44,7 @@ impl Phase {
             Self::Rebuild => "rebuild",
             Self::Links => "links",
             Self::Counts => "counts",
+            Self::Cubes => "cubes",
         }
     }
 }
@@ -210,6 +213,11 @@ pub enum Edit {
         /// The change.
         edit: CubeEdit,
     },
+    /// Moves blocks of a file that lie in other cubes into its own.
+    MoveHome {
+        /// The file.
+        inode: InodeNr,
+    },
     /// Rewrites a quota file with the counted usage.
     QuotaFile {
         /// `user`, `group` or `project`.
@@ -324,6 +332,8 @@ pub enum CubeEdit {
     Lots,
     /// Makes its journal an empty one, or lets it have none.
     Journal,
+    /// Records the smallest number of the cubes that it shares files with, itself among them.
+    Couple(Option<u32>),
 }
 
 /// A change of the journal.
@@ -616,6 +626,7 @@ impl Edit {
             | Self::Backpointers
             | Self::Reservation { edit: ReservationEdit::Fill, .. }
             | Self::Backups => Phase::Counts,
+            Self::MoveHome { .. } => Phase::Cubes,
         }
     }
 

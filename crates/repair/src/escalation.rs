@@ -8,6 +8,7 @@ use floe_check::reader::Reader;
 use floe_check::{Problem, Report};
 use floe_format::InodeNr;
 use floe_format::ext::extent::Extent;
+use floe_format::native::identity::Identity;
 
 use crate::deed::Deed;
 use crate::edit::{CubeEdit, Edit, InodeEdit, JournalEdit, Loss, OrphanEdit};
@@ -115,13 +116,17 @@ impl Toll {
     }
 }
 
-/// Inodes no longer in use, except those that their owners had deleted. An independent count that
-/// does not trust the list of changes.
+/// Inodes no longer in use, except those that their owners had deleted and the fence of a native file system, which holds free
+/// blocks alone. An independent count that does not trust the list of changes.
 fn vanished(repair: &Repair<'_>) -> u64 {
+    let fences = |report: &Report| {
+        u64::from(Identity::of(&report.superblock).is_some_and(|own| own.fence_inode > 0))
+    };
+    let fence = fences(&repair.before).saturating_sub(fences(&repair.after));
     let finished = |deed: &&Deed| matches!(deed.edit, Edit::Orphans(OrphanEdit::Finish(_)));
     let finished = repair.deeds.iter().filter(finished).count() as u64;
     let (before, after) = (repair.before.totals.inodes_used, repair.after.totals.inodes_used);
-    before.saturating_sub(after).saturating_sub(finished)
+    before.saturating_sub(after).saturating_sub(finished + fence)
 }
 
 /// Bytes that files had mapped and lost.

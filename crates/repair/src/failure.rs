@@ -3,6 +3,7 @@
 use std::io;
 
 use floe_blockdev::UnreadablePage;
+use floe_disk::ops::OpError;
 use floe_format::{BlockNr, GroupNr};
 
 /// Why an edit could not be made. Its finding stays, and the rest of the repair continues.
@@ -42,6 +43,9 @@ pub enum Failure {
          --overwrite-unreadable`"
     )]
     Unreadable(UnreadablePage),
+    /// An operation of the mounted file system refused, which the repair uses, too.
+    #[error(transparent)]
+    Operation(#[from] OpError),
     /// The device or the staging area failed.
     #[error(transparent)]
     Io(io::Error),

@@ -616,9 +616,9 @@ pub fn plan(problem: &Problem) -> Plan {
         P::CubeOrphanOutside { cube, .. } | P::CubeJournalDamaged { cube, .. } => {
             one(Edit::Cube { cube, edit: CubeEdit::Journal })
         }
-        P::CubeHintOld { .. } | P::CubeEntangledBlocks { .. } | P::CubeEntangledName { .. } => {
-            Plan::Remark
-        }
+        P::CubeEntangledBlocks { inode, .. } => one(Edit::MoveHome { inode }),
+        // The end of the repair records which cubes share files.
+        P::CubeHintOld { .. } | P::CubeEntangledName { .. } => Plan::Remark,
         P::RecoveryPending { .. } | P::OrphansPending { .. } => Plan::Remark,
         P::JournalErrorRecorded { .. } => journal(JournalEdit::ClearError),
         P::TimestampNanosecondsBad { .. } => Plan::Remark,

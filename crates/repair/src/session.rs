@@ -41,6 +41,7 @@ mod partial;
 mod recover;
 mod settle;
 mod types;
+mod untangle;
 mod values;
 
 use hidden::HiddenParts;
@@ -50,6 +51,7 @@ use order::{
 };
 use partial::PartialExaminations;
 use settle::{is_sound, mark_errors, settle, settle_superblock};
+use untangle::Couples;
 use values::{one_removal_of_each_area, without_values_in_doubt};
 
 pub use types::{BadBlocks, Repair, RepairError, RepairOptions};
@@ -164,8 +166,7 @@ struct Session<'s> {
     rounds: u32,
     /// State for partial re-examinations.
     partial: PartialExaminations,
-    /// Whether names and blocks may lead from one cube into another, as it was before the repair.
-    coupled: Option<bool>,
+    couples: Couples,
 }
 
 /// Decisions of the policy, and their grounds.
@@ -256,7 +257,7 @@ impl<'s> Session<'s> {
             optional: Optional { steps: options.extras.steps().into(), ..Optional::default() },
             hidden: HiddenParts::default(),
             rounds: 0,
-            coupled: None,
+            couples: Couples::default(),
             // The memory estimate does not cover the evidence kept for it.
             partial: PartialExaminations::new(
                 options.memory_bytes.map_or(options.rescan_percent, |_| 0),
@@ -323,7 +324,7 @@ impl<'s> Session<'s> {
         let used_backup = opened.used_backup.is_some();
         let sb = &mut opened.superblock;
         let first = used_backup || Identity::is_coupled(sb);
-        let coupled = *self.coupled.get_or_insert(first);
+        let coupled = *self.couples.coupled.get_or_insert(first);
         if !Identity::is_sealed(sb) {
             Identity::put_in_use(sb, coupled);
         }
@@ -359,7 +360,7 @@ impl<'s> Session<'s> {
         wanted = without_a_wrong_list(with_better_edits(examination, &stage, wanted));
         wanted = without_misread_values(without_metadata_as_maps(examination, &stage, wanted));
         wanted = without_values_in_doubt(weighed(&stage, wanted));
-        wanted = without_a_lost_journal(wanted);
+        wanted = self.moves_at_the_end(examination, without_a_lost_journal(wanted));
         if wanted.is_empty() && examination.rescanned_parts.is_some() {
             // Only a full examination may conclude that nothing is left.
             self.partial.prove();
@@ -371,6 +372,9 @@ impl<'s> Session<'s> {
         }
         if wanted.is_empty() && !self.hidden.hides_owners() && !self.optional.counted {
             wanted = self.quotas(examination).into_iter().map(|edit| (edit, None)).collect();
+        }
+        if wanted.is_empty() {
+            wanted = self.couplings(examination).into_iter().map(|edit| (edit, None)).collect();
         }
         if wanted.is_empty() {
             // This step needs the types of all inodes.
@@ -467,14 +471,11 @@ impl<'s> Session<'s> {
         let now = self.options.check.now_seconds;
         if self.decisions.halted.is_none() {
             let checked = self.options.clock_believed;
-            let entangled = |problem: &Problem| {
-                matches!(
-                    problem,
-                    Problem::CubeEntangledName { .. } | Problem::CubeEntangledBlocks { .. }
-                )
-            };
-            let coupled = self.coupled == Some(true) && after.found.iter().any(entangled);
-            settle_superblock(self.staged, |sb| settle(sb, clean, now, checked, coupled))?;
+            let coupled = self.couples.is_possible() && untangle::is_entangled(&after);
+            settle_superblock(self.staged, |sb| {
+                settle(sb, clean, now, checked, coupled);
+                self.couples.note(sb);
+            })?;
         }
         let left = after
             .found

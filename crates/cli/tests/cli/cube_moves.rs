@@ -204,6 +204,73 @@ fn lots_of(image: &Image, path: &str) -> Vec<u64> {
     blocks.map(|block| block / 4096).collect()
 }
 
+/// Linux writes into both cubes and outside of them.
+fn linux_writes(image: &Image) {
+    let theirs = kernel::Mounted::new(image.path(), "").unwrap();
+    for top in ["web", "db", "."] {
+        for at in 0..40u8 {
+            let bytes = vec![at; 9000 + usize::from(at) * 5000];
+            fs::write(theirs.path().join(format!("{top}/linux{at}")), bytes).unwrap();
+        }
+        fs::create_dir(theirs.path().join(format!("{top}/dir"))).unwrap();
+        fs::write(theirs.path().join(format!("{top}/dir/file")), "in a directory").unwrap();
+    }
+    theirs.unmount().unwrap();
+}
+
+/// A mount by Floe shows it.
+fn has_what_linux_wrote(image: &Image) {
+    let ours = Ours::new(image.path(), &[]);
+    for top in ["web", "db", "."] {
+        for at in 0..40u8 {
+            let read = fs::read(ours.path().join(format!("{top}/linux{at}"))).unwrap();
+            assert!(read == vec![at; 9000 + usize::from(at) * 5000], "{top}/linux{at}");
+        }
+    }
+    ours.unmount();
+}
+
+#[test]
+fn a_repair_moves_files_of_linux_back_into_their_cubes() {
+    if !can_mount() || kernel::mount_available().is_err() || tool::missing() {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let image = native();
+    assert_eq!(cube(&image, "create", &["/web", "--journal-blocks", "64"]).0, 0);
+    assert_eq!(cube(&image, "create", &["/db"]).0, 0);
+    // All that Linux adds lies outside of the cubes.
+    assert_eq!(cube(&image, "fence", &[]).0, 0);
+    linux_writes(&image);
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (plan, undo, undo_of_plan) = (file("plan"), file("undo"), file("undo-of-plan"));
+    let path = image.path().to_str().unwrap();
+    let before = image.to_vec().unwrap();
+    let repair = |arguments: &[&str]| floe(&[&["repair"], arguments, &[path]].concat());
+    let found = || floe(&["check", "--json", path]).out;
+    assert!(found().contains("cube-entangled-blocks"), "{}", found());
+    let refused = repair(&["--yes", "--cube", "/db"]);
+    assert!(refused.code == 8, "{}{}", refused.out, refused.err);
+    let dry = repair(&["--yes", "--dry-run"]);
+    assert!(dry.code == 1 && dry.out.contains("would be moved into its cube"), "{}", dry.out);
+    assert_eq!(repair(&["--yes", "--plan", &plan]).code, 1);
+    assert!(image.to_vec().unwrap() == before, "planning wrote");
+    let applied = repair(&["--apply-plan", &plan, "--undo", &undo_of_plan]);
+    assert_eq!(applied.code, 1, "{}{}", applied.out, applied.err);
+    let by_plan = image.to_vec().unwrap();
+    judge(&image, "repaired by a plan");
+    assert_eq!(floe(&["undo", &undo_of_plan, path]).code, 0);
+    assert!(image.to_vec().unwrap() == before, "not undone");
+    let ran = repair(&["--policy", "safe", "--max-loss", "0", "--undo", &undo]);
+    assert!(ran.code == 1 && ran.out.contains("moved into its cube"), "{}{}", ran.out, ran.err);
+    assert!(image.to_vec().unwrap() == by_plan, "another result than by the plan");
+    assert!(!found().contains("cube-entangled-blocks"), "{}", found());
+    assert_eq!(repair(&["--yes"]).code, 0, "a second time");
+    has_what_linux_wrote(&image);
+    judge(&image, "mounted after the repair");
+}
+
 #[test]
 fn linux_puts_nothing_into_a_fenced_cube_and_its_files_move_back() {
     if !can_mount() || kernel::mount_available().is_err() || tool::missing() {
@@ -223,16 +290,7 @@ fn linux_puts_nothing_into_a_fenced_cube_and_its_files_move_back() {
             assert!(code == 0 && out.contains("until Floe writes again"), "{out}{err}");
             judge(&image, "fenced");
         }
-        let theirs = kernel::Mounted::new(image.path(), "").unwrap();
-        for top in ["web", "db", "."] {
-            for at in 0..40u8 {
-                let bytes = vec![at; 9000 + usize::from(at) * 5000];
-                fs::write(theirs.path().join(format!("{top}/linux{at}")), bytes).unwrap();
-            }
-            fs::create_dir(theirs.path().join(format!("{top}/dir"))).unwrap();
-            fs::write(theirs.path().join(format!("{top}/dir/file")), "in a directory").unwrap();
-        }
-        theirs.unmount().unwrap();
+        linux_writes(&image);
         let judged = oracle::e2fsck(&image).unwrap();
         assert!(judged.clean(), "{}", judged.text);
         if fenced {
@@ -242,14 +300,7 @@ fn linux_puts_nothing_into_a_fenced_cube_and_its_files_move_back() {
                 assert!(!hit && !of_file.is_empty(), "{path} lies in lots {of_file:?}");
             }
         }
-        let ours = Ours::new(image.path(), &[]);
-        for top in ["web", "db", "."] {
-            for at in 0..40u8 {
-                let read = fs::read(ours.path().join(format!("{top}/linux{at}"))).unwrap();
-                assert!(read == vec![at; 9000 + usize::from(at) * 5000], "{top}/linux{at}");
-            }
-        }
-        ours.unmount();
+        has_what_linux_wrote(&image);
         judge(&image, "mounted by Floe");
         let path = image.path().to_str().unwrap();
         let found = floe(&["check", "--json", path]).out;

@@ -1,5 +1,8 @@
 //! Sub-superblocks of cubes, and the owners of their lots (`docs/cubes.md`).
 
+use std::collections::BTreeSet;
+
+use floe_check::Problem;
 use floe_check::checks::group::reservations::OwnFiles;
 use floe_check::volume::cubes::CubeMap;
 use floe_ext4::cubes::find_stray;
@@ -13,6 +16,7 @@ use floe_format::native::cube::{
     MOST_LOTS, MOST_PATH_BYTES, OwnJournal, SUPER_BYTES, SUPER_NAME, State, SubSuperblock,
 };
 use floe_format::native::identity::Identity;
+use floe_format::words::agree;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr, LogicalBlock};
 
 use super::{inodes, names};
@@ -36,10 +40,31 @@ pub(super) fn apply(stage: &mut Stage<'_>, cube: u32, edit: CubeEdit) -> Result<
             let state = if edit == CubeEdit::Clear { State::Sound } else { sub.state };
             put(stage, &SubSuperblock { state, ..sub })
         }
+        CubeEdit::Couple(coupled) => couple(stage, &map, cube, coupled),
         CubeEdit::Rebuild => rebuild(stage, &map, cube),
         CubeEdit::Lots => give_lots(stage, &map, cube),
         CubeEdit::Journal => mend_journal(stage, &map, cube),
     }
+}
+
+/// Records with which others a cube is coupled.
+fn couple(
+    stage: &mut Stage<'_>,
+    map: &CubeMap,
+    cube: u32,
+    coupled: Option<u32>,
+) -> Result<(), Failure> {
+    let sub = map.current(cube).ok_or(Failure::NotNow("neither copy is good"))?;
+    let left = stage.evidence.report.found.iter().filter_map(|problem| match problem {
+        Problem::CubeEntangledBlocks { inode, cube: own, .. } => (*own == cube).then_some(*inode),
+        _ => None,
+    });
+    let files = left.collect::<BTreeSet<_>>().len();
+    if files > 0 {
+        let text = format!("{files} files of cube {cube} keep blocks in other cubes");
+        stage.note(agree(&text).into_owned());
+    }
+    put(stage, &SubSuperblock { coupled, ..sub })
 }
 
 /// Makes the journal of a cube an empty one, if it cannot be used and its file can; without a file the cube has no journal of its

@@ -18,6 +18,7 @@ mod dirents;
 mod extent_order;
 mod gathered;
 mod group_desc;
+mod home;
 mod htree;
 mod inline_data;
 mod inodes;
@@ -59,7 +60,9 @@ pub(crate) fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
         // Read the places of orphans only once.
         (Edit::Orphans(_), Edit::Orphans(_))
         | (Edit::Attach { .. }, Edit::Attach { .. })
-        | (Edit::Tree(TreeEdit::Reconnect(_)), Edit::Tree(TreeEdit::Reconnect(_))) => true,
+        | (Edit::Tree(TreeEdit::Reconnect(_)), Edit::Tree(TreeEdit::Reconnect(_)))
+        // Open the file system for writing only once.
+        | (Edit::MoveHome { .. }, Edit::MoveHome { .. }) => true,
         _ => false,
     };
     let cleared: BTreeSet<InodeNr> = edits
@@ -87,6 +90,7 @@ pub(crate) fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
             Some(Edit::Tree(TreeEdit::Reconnect(_))) => {
                 results.extend(connectivity::reconnect(stage, &inodes(group)));
             }
+            Some(Edit::MoveHome { .. }) => results.extend(home::move_all(stage, &inodes(group))),
             _ => results.extend(group.iter().map(|edit| {
                 let result = apply(stage, edit);
                 (result, stage.take_notes())
@@ -134,9 +138,11 @@ fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
         Edit::AttributeBlock { block, edit } => xattrs::apply(stage, *block, *edit),
         Edit::CloneShared { inode } => shared_blocks::clone(stage, *inode),
         // Handled together with others of their kind.
-        Edit::Directory { .. } | Edit::Entry { .. } | Edit::Attach { .. } | Edit::Orphans(_) => {
-            Ok(())
-        }
+        Edit::Directory { .. }
+        | Edit::Entry { .. }
+        | Edit::Attach { .. }
+        | Edit::Orphans(_)
+        | Edit::MoveHome { .. } => Ok(()),
         Edit::Tree(edit) => connectivity::apply(stage, *edit),
         Edit::RebuildDirectory { dir } => htree::rebuild(stage, *dir),
         Edit::RebuildExtents { inode } => maps::rebuild(stage, *inode),

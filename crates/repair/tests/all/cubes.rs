@@ -30,6 +30,7 @@ use floe_testkit::{Image, build, oracle, tool, tree};
 use crate::judged;
 
 mod hints;
+mod home;
 mod lost_home;
 mod lost_top;
 mod outside;
