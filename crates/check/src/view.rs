@@ -51,7 +51,9 @@ pub fn lacks_changes(problem: &Problem, superblock: &Superblock) -> bool {
     let row = problem.row();
     let waits = superblock.features().incompat.contains(Incompat::RECOVER);
     match problem {
-        Problem::JournalTransactionCorrupt { .. } | Problem::FastCommitCorrupt { .. } => true,
+        Problem::JournalTransactionCorrupt { .. }
+        | Problem::JournalEndsEarly { .. }
+        | Problem::FastCommitCorrupt { .. } => true,
         // Such as an external journal that is not there.
         _ => waits && row.object == Object::Journal && row.weight > Weight::Remark,
     }

@@ -170,7 +170,9 @@ pub fn plan(problem: &Problem) -> Plan {
         P::GroupUninitWithoutChecksumFeature { group: nr, .. } => group(nr, GroupEdit::ClearUninit),
         P::GroupItableUnusedTooLarge { group: nr, .. } => group(nr, GroupEdit::ItableUnusedZero),
         P::LastGroupBlockUninit { group: nr } => group(nr, GroupEdit::ClearBlockUninit),
-        P::JournalTransactionCorrupt { .. } => journal(JournalEdit::LoseTransactions),
+        P::JournalTransactionCorrupt { .. } | P::JournalEndsEarly { .. } => {
+            journal(JournalEdit::LoseTransactions)
+        }
         P::FastCommitCorrupt { .. } => Plan::Remark,
         P::TestFsFlagSet => superblock(SuperblockEdit::ClearTestFlag),
         P::QuotaInodeNotReserved { kind, .. } => superblock(SuperblockEdit::MoveQuotaInode(kind)),

@@ -233,6 +233,7 @@ fn problem_of(
             block: BlockNr(0),
             reason: "the checksum of its commit block is wrong",
         },
+        JournalEvent::EndsEarly { sequence, last } => Problem::JournalEndsEarly { sequence, last },
         JournalEvent::RecoveryFailed(fault) => recovery_problem(fault),
     })
 }
@@ -259,6 +260,9 @@ fn recovery_problem(fault: RecoveryFault) -> Problem {
         }
         RecoveryFault::ControlChecksum { sequence } => {
             corrupt(sequence, BlockNr(0), "the checksum of a descriptor or revoke block is wrong")
+        }
+        RecoveryFault::EndsEarly { sequence } => {
+            corrupt(sequence, BlockNr(0), "it is not there, and later ones were committed")
         }
         RecoveryFault::RevokeCount { sequence } => {
             corrupt(sequence, BlockNr(0), "a revoke block counts more than it holds")

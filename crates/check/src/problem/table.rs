@@ -2161,6 +2161,12 @@ problems! {
              inode (\"Structure needs cleaning\")."
         repair "Set the size to fit the blocks.";
 
+    0x070123 "journal-ends-early" JournalEndsEarly { sequence: u32, last: u32 }
+        DataRisk Damage preen Journal
+        "the journal seems to end before transaction {sequence}, but transaction {last} was committed"
+        means "Blocks of the log are damaged. Linux and e2fsck take the place for the end, and say nothing: what was committed \
+             from there on is lost."
+        repair "Replay the transactions before it, and give up those behind it.";
     0x070130 "blocks-past-agreed-size" BlocksPastAgreedSize {
         inode: InodeNr, size: u64, sectors: u64, first: LogicalBlock,
     }

@@ -286,6 +286,7 @@ fn code_of(event: &JournalEvent) -> Option<u32> {
         JournalEvent::InodeFromBackup { .. }
         | JournalEvent::BoundsWrong { .. }
         | JournalEvent::ErrorRecorded { .. }
+        | JournalEvent::EndsEarly { .. }
         | JournalEvent::RecoveryFailed(_) => return None,
     })
 }

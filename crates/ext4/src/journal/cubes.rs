@@ -22,7 +22,7 @@ use floe_format::native::lot::{LotRecord, lot_groups};
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
 use super::event::JournalPlace;
-use super::locate::Journal;
+use super::locate::{Journal, since_seconds};
 use super::log::is_after;
 use super::recover::{Pass, replay_into};
 use super::stable::committed;
@@ -305,6 +305,7 @@ fn judge(
         block_size: geo.block_size,
         cut: None,
         is_native: true,
+        since_seconds: since_seconds(sb),
         map: Some(map),
     };
     Ok((journal, file))

@@ -73,6 +73,12 @@ pub enum RecoveryFault {
         /// The transaction.
         sequence: u32,
     },
+    /// Transactions behind the one at which the log of a native file system seems to end were committed. Those before it
+    /// were replayed.
+    EndsEarly {
+        /// The transaction that is not there.
+        sequence: u32,
+    },
     /// `r_count` of a revoke block passes its end. Nothing was replayed.
     RevokeCount {
         /// The transaction.
@@ -247,6 +253,14 @@ pub enum JournalEvent {
     TransactionCorrupt {
         /// The transaction.
         sequence: u32,
+    },
+    /// Transactions behind the one at which the log of a stock file system seems to end were committed. Linux and e2fsck take it
+    /// for the end, and so do we: those before it were replayed.
+    EndsEarly {
+        /// The transaction that is not there.
+        sequence: u32,
+        /// The last one that was committed.
+        last: u32,
     },
     /// Recovery failed in part or as a whole: a full check follows.
     RecoveryFailed(RecoveryFault),

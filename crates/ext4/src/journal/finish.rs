@@ -13,6 +13,7 @@ use super::locate::{Journal, external_superblock, recovered_features};
 use super::log::Log;
 use super::orphans;
 use super::recover::Stop;
+use super::seen::seen;
 
 /// The superblock block of an emptied journal: its offset on the device, and its bytes.
 pub type EmptiedBlock = (u64, Vec<u8>);
@@ -156,10 +157,13 @@ pub(crate) fn emptied(
     let mut emptied = superblock.clone();
     emptied.start = 0;
     emptied.errno = 0;
-    // After a failure the sequence number stays, because the transactions were not consumed. If an
-    // empty journal stands for a transaction, some of its blocks may be in the log.
+    // If an empty journal stands for a transaction, some of its blocks may be in the log.
     if !failed && (superblock.start != 0 || stands_for_one) {
         emptied.sequence = next.wrapping_add(1);
+    } else if failed {
+        // Transactions that were not replayed stay in the log, and must not pass for new ones.
+        let last = seen(device, geo, journal, superblock.sequence).ok()?.sequence;
+        emptied.sequence = last.wrapping_add(1);
     }
     emptied.encode_into(bytes);
     if matches!(emptied.format().checksums, Checksums::V2 | Checksums::V3) {

@@ -37,6 +37,8 @@ pub struct Journal {
     /// Whether it belongs to a native file system: a commit block is written only when all of its transaction is durable, so one
     /// whose transaction cannot be followed is a sign of damage, not of a crash.
     pub is_native: bool,
+    /// When the present use of the file system began at the earliest, in seconds since 1970: older commits are remnants.
+    pub since_seconds: u64,
     /// The map of its inode; `None` for an external journal, whose block numbers are those of its
     /// device.
     pub(crate) map: Option<BlockMap>,
@@ -77,6 +79,14 @@ pub fn find(
     let mut finder = Finder { device, sb, geo, groups, external, events: Vec::new() };
     let journal = finder.find();
     (journal, finder.events)
+}
+
+/// The last time at which a file system was made, mounted by Linux, or checked, in seconds since 1970.
+pub(super) fn since_seconds(sb: &Superblock) -> u64 {
+    let all =
+        [(sb.mkfs_time, sb.mkfs_time_hi), (sb.mtime, sb.mtime_hi), (sb.lastcheck, sb.lastcheck_hi)];
+    let seconds = all.map(|(low, high)| u64::from(low) | u64::from(high) << 32);
+    seconds.into_iter().max().unwrap_or(0)
 }
 
 /// A journal whose superblock is not yet validated.
@@ -149,6 +159,7 @@ impl Finder<'_> {
             block_size: self.geo.block_size,
             cut: None,
             is_native: Identity::of(sb).is_some(),
+            since_seconds: since_seconds(sb),
             map: candidate.map,
         })
     }

@@ -11,6 +11,7 @@
 //! block map, one small record per control block of the log, and per replayed block the place of
 //! its last copy.  Does not verify: the resulting file system.
 
+mod behind_end;
 mod cubes;
 mod event;
 mod fast_commit;

@@ -14,11 +14,13 @@ use floe_format::ext::jbd2::{
 };
 use floe_format::{BlockNr, Geometry};
 
+use super::behind_end::End;
 use super::event::{JournalEvent, JournalPlace, RecoveryFault};
 use super::fast_commit;
 use super::finish;
 use super::locate::Journal;
 use super::log::{Log, Ring, is_after};
+use super::seen::seen;
 
 /// The result of a replay.
 #[derive(Debug)]
@@ -89,7 +91,7 @@ pub fn replay_onto<D: ReadBlocks>(
         };
         let fast = recovery.run();
         let report = recovery.report;
-        next = report.end;
+        next = report.lost.unwrap_or(report.end);
         stop = report.stop;
         replay.events = report.events;
         replay.transactions = report.transactions;
@@ -138,7 +140,10 @@ pub fn replay_into<D: ReadBlocks>(
     let failed = report.stop.failed || report.stop.corrupt;
     if !failed {
         let device: &dyn ReadBlocks = overlay.base();
-        let emptied = finish::emptied(device, geo, journal, report.end, false, false);
+        // Transactions that were dropped stay in the log.
+        let newest = journal.cut.and_then(|_| seen(device, geo, journal, report.end).ok());
+        let next = newest.map_or(report.end, |newest| newest.sequence);
+        let emptied = finish::emptied(device, geo, journal, next, false, false);
         if let Some((offset, block)) = emptied {
             // Cannot fail: the journal lies inside the device.
             drop(overlay.write_at(offset, &block));
@@ -165,6 +170,8 @@ struct Report {
     revoked_blocks: u64,
     /// The transaction after the last one.
     end: u32,
+    /// The last one that was committed behind the end.
+    lost: Option<u32>,
     stop: Stop,
 }
 
@@ -298,36 +305,35 @@ impl<D: ReadBlocks> Recovery<'_, D> {
                 Next::Abort => return None,
             }
         }
-        if self.hides_commit(&scan, ring, &mut block) {
-            // A repair replays all before it.
-            self.fail(RecoveryFault::ControlChecksum { sequence: scan.sequence });
-        }
+        self.judge_end(&scan, ring);
         let end = scan.end.unwrap_or(scan.sequence);
         self.report.end = end;
         controls.retain(|control| is_after(end, control.sequence));
         Some(controls)
     }
 
-    /// Whether the transaction at which the scan of a native journal ended was committed all the same: its commit block lies in
-    /// the log. A transaction that a recovery has dropped begins with zeroes.
-    fn hides_commit(&self, scan: &Scan, ring: Ring, block: &mut [u8]) -> bool {
-        let journal = self.log.journal;
-        let waits = self.format.checksums == Checksums::V3 && !self.is_async();
-        if !journal.is_native || !waits || journal.cut == Some(scan.sequence) {
-            return false;
-        }
-        let mut hides = |at: u32| {
-            self.log.read(at, block).is_ok_and(|()| {
-                let commit = CommitBlock::decode(block.first_chunk().unwrap_or(&[0; 60]));
-                jbd2::header(block).is_some_and(|header| {
-                    (header.blocktype, header.sequence) == (jbd2::COMMIT_BLOCK, scan.sequence)
-                }) && self.format.commit_ok(block)
-                    && commit.commit_sec >= scan.last_commit_seconds
-            })
+    /// Tells transactions that were committed behind the end of the scan. A repair replays all before it.
+    fn judge_end(&mut self, scan: &Scan, ring: Ring) {
+        let end = End {
+            log: self.log,
+            format: self.format,
+            ring,
+            start: scan.start,
+            sequence: scan.end.unwrap_or(scan.sequence),
+            last_commit_seconds: scan.last_commit_seconds,
+            is_async: self.is_async(),
         };
-        let committed = (1..ring.len_blocks()).any(|by| hides(ring.advance(scan.start, by)));
-        committed
-            && self.log.read(scan.start, block).is_ok_and(|()| block.iter().any(|byte| *byte != 0))
+        // Damage that was told hides nothing.
+        let Some(last) = (if self.report.stop.corrupt { None } else { end.lost_commit() }) else {
+            return;
+        };
+        self.report.lost = Some(last);
+        let (sequence, is_native) = (end.sequence, self.log.journal.is_native);
+        if is_native {
+            self.fail(RecoveryFault::EndsEarly { sequence });
+        } else {
+            self.report.events.push(JournalEvent::EndsEarly { sequence, last });
+        }
     }
 
     fn scan_descriptor(&mut self, scan: &mut Scan, ring: Ring, block: &[u8]) -> Next {

@@ -186,6 +186,8 @@ impl Session<'_> {
 const fn is_lost_transaction(problem: &Problem) -> bool {
     matches!(
         problem,
-        Problem::JournalTransactionCorrupt { .. } | Problem::CubeJournalDamaged { .. }
+        Problem::JournalTransactionCorrupt { .. }
+            | Problem::JournalEndsEarly { .. }
+            | Problem::CubeJournalDamaged { .. }
     )
 }

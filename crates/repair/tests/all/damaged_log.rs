@@ -89,6 +89,55 @@ fn damaged_transactions_are_given_up_only_on_request() {
     assert_eq!(deed.fate(), Some(Fate::Transactions));
 }
 
+/// Linux and e2fsck take it for the end of the log, and so do we; but not for a log that loses nothing.
+#[test]
+fn a_header_that_is_damaged_before_later_commits_is_no_end() {
+    if tool::missing() {
+        return;
+    }
+    let (sound, journal) = two_transactions();
+    let header = |block: u64, byte: u64| (journal + block * BLOCK + byte) as usize;
+    // The magic and the number of the commit block, and those of the descriptor.
+    for (block, byte, by) in [(FIRST_COMMIT, 3, 1), (FIRST_COMMIT, 11, 9), (1, 3, 1), (1, 11, 9)] {
+        let mut bytes = sound.clone();
+        bytes[header(block, byte)] += by;
+        let device = MemDevice::new(bytes);
+        for stages in [&[Stage::Safe][..], &[Stage::Preen, Stage::Safe, Stage::All]] {
+            assert_eq!(without_loss(&device, stages), None, "{block} {byte}");
+        }
+        let anyhow = Allowance::default();
+        let stage = |policy: &mut dyn Policy| repair(&device, &options(), policy);
+        let preened = escalate(&[Stage::Preen], &anyhow, &device, stage).unwrap();
+        assert!(preened.repair.is_clean() && preened.toll.uncounted);
+        assert_eq!(replayed(&preened.repair.staged), [false, false]);
+        // Transactions that are left in the log must not pass for new ones.
+        let mut superblock = [0; 1024];
+        preened.repair.staged.read_at(journal, &mut superblock).unwrap();
+        let superblock = JournalSuperblock::decode(&superblock);
+        assert_eq!(superblock.start, 0);
+        let last = u32::from_be_bytes(*sound[header(10, 8)..].first_chunk().unwrap());
+        assert!(superblock.sequence > last, "{} {last}", superblock.sequence);
+    }
+    // The end of the log, with what an earlier turn of the ring left behind it: lower numbers, or an earlier time.
+    for byte in [8, 0x30] {
+        let mut bytes = sound.clone();
+        bytes[header(FIRST_COMMIT, 3)] += 1;
+        bytes[header(10, byte)..][..4].fill(0);
+        let format = JournalSuperblock::decode(bytes[journal as usize..].first_chunk().unwrap());
+        let commit = &mut bytes[header(10, 0)..][..BLOCK as usize];
+        let sum = commit_sum(format.format().seed, commit);
+        commit[0x10..0x14].copy_from_slice(&sum.to_be_bytes());
+        let device = MemDevice::new(bytes);
+        assert_eq!(without_loss(&device, &[Stage::Safe]), Some([false, false]), "{byte}");
+    }
+}
+
+/// The checksum of a commit block, its own field counted as zero.
+fn commit_sum(seed: u32, block: &[u8]) -> u32 {
+    let sum = floe_format::crc::crc32c(seed, &block[..0x10]);
+    floe_format::crc::crc32c(floe_format::crc::crc32c(sum, &[0; 4]), &block[0x14..])
+}
+
 /// As `jbd2_commit_block_csum_verify_partial` of Linux, which e2fsck lacks.
 #[test]
 fn a_commit_block_that_is_torn_behind_its_fields_counts() {

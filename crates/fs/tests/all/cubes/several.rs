@@ -8,6 +8,7 @@ use floe_ext4::fs::FileSystem as Layout;
 use floe_ext4::inode_table::inode_place;
 use floe_ext4::journal::CubeJournal;
 use floe_format::InodeNr;
+use floe_format::ext::jbd2;
 use floe_format::native::identity::Identity;
 use floe_fs::{Disk, FileSystem, Live, MemFs, NewInode, now};
 use floe_repair::escalation::{Allowance, Stage, escalate};
@@ -138,6 +139,34 @@ fn damage_in_the_log_of_inode_8_is_no_dead_end() {
         keeps_without_loss(&device);
         repaired(&device);
         assert_eq!(further(&device).len(), 1, "{what}");
+        serves(&device);
+    }
+}
+
+/// One byte of a header is damaged, of a commit block or a descriptor, and sound transactions follow: the log does not end there.
+#[test]
+fn a_damaged_header_is_not_the_end_where_commits_follow() {
+    let (sound, transactions) = left_in_inode_8();
+    let middle = transactions.len() / 2;
+    let mut block = [0; BLOCK as usize];
+    let mut at = transactions[middle];
+    let commit = loop {
+        sound.read_at(at, &mut block).unwrap();
+        if jbd2::header(&block).is_some_and(|header| header.blocktype == jbd2::COMMIT_BLOCK) {
+            break at;
+        }
+        at += BLOCK;
+    };
+    for (offset, byte) in [(commit, 3), (commit, 11), (transactions[middle], 3)] {
+        let device = MemDevice::new(sound.to_vec());
+        let mut own = [0];
+        device.read_at(offset + byte, &mut own).unwrap();
+        device.write_at(offset + byte, &[own[0] + 9]).unwrap();
+        assert!(!damage(&device).is_empty(), "{byte}");
+        refuses(&device);
+        keeps_without_loss(&device);
+        repaired(&device);
+        assert_eq!(further(&device).len(), 1, "{byte}");
         serves(&device);
     }
 }
