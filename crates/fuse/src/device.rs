@@ -54,6 +54,14 @@ impl DevFuse {
         }
     }
 
+    /// A duplicate of the connection's descriptor: the connection does not end as long as anybody has one.
+    ///
+    /// # Errors
+    /// The process may have no more descriptors.
+    pub fn duplicate(&self) -> io::Result<File> {
+        self.device.try_clone()
+    }
+
     /// Prepares for requests by io_uring.
     #[cfg(feature = "io-uring")]
     fn prepare_rings(&self, threads: usize) -> io::Result<()> {

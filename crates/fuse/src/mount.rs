@@ -105,14 +105,26 @@ pub fn mount(place: &MountPoint, options: &MountOptions) -> Result<DevFuse, Moun
     }
     match place {
         MountPoint::Descriptor(path) => {
-            let refused =
-                |source: Errno| MountError::Refused { place: path.clone(), source: source.into() };
-            let device = open_device(path).map_err(refused)?;
+            let refused = |source| MountError::Refused { place: path.clone(), source };
+            let device = connected(path).map_err(refused)?;
             Ok(DevFuse::new(device, options.transport))
         }
         MountPoint::Directory(path) if getuid().is_root() => mount_as_root(path, options),
         MountPoint::Directory(path) => mount_by_helper(path, options),
     }
+}
+
+/// A further descriptor of the connection that the descriptor `/dev/fd/N` has. Opening that name would give one without a connection.
+#[cfg(feature = "io-uring")]
+fn connected(path: &Path) -> io::Result<OwnedFd> {
+    let number = path.file_name().and_then(OsStr::to_str).and_then(|number| number.parse().ok());
+    crate::ring::clone_number(number.ok_or(Errno::BADF)?)
+}
+
+/// Only a call that is not safe gives one.
+#[cfg(not(feature = "io-uring"))]
+fn connected(_: &Path) -> io::Result<OwnedFd> {
+    Err(io::Error::other("this build of Floe lacks io_uring, and so a call that this takes"))
 }
 
 fn open_device(path: &Path) -> Result<OwnedFd, Errno> {

@@ -51,8 +51,15 @@ const CLONE: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<u32>(229, 0);
 /// # Errors
 /// The kernel refuses it.
 pub(crate) fn clone_device(device: &File) -> io::Result<OwnedFd> {
+    clone_number(device.as_raw_fd().cast_unsigned())
+}
+
+/// The same, for the connection of the descriptor with this number.
+///
+/// # Errors
+/// The kernel refuses it: it has no connection.
+pub(crate) fn clone_number(of: u32) -> io::Result<OwnedFd> {
     let clone = File::options().read(true).write(true).open("/dev/fuse")?;
-    let of = device.as_raw_fd().cast_unsigned();
     // SAFETY: this request reads a number of 32 bits from where the argument points, and nothing else
     // (`fuse_dev_ioctl_clone`); `Setter` keeps it until the call returns.
     unsafe {

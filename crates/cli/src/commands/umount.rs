@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use floe_blockdev::{DeviceNumber, Place, Use, mounted_at, places_of};
 use floe_fuse::mount::unmount;
-use floe_fuse::{STATUS, WRITTEN, open_abort};
+use floe_fuse::{STATUS, WRITTEN, open_abort, servers_of};
 use floe_sync::thread;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::getxattr;
@@ -28,6 +28,8 @@ const STILL_THERE: u8 = 32;
 const TELL_AFTER: Duration = Duration::from_secs(1);
 /// Time that a server gets to say how it serves. It answers between two requests, so that only one that hangs takes so long.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Time that a server whose connection has ended gets to end, too.
+const LAST_WORDS: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Unmount a mount of `floe mount`, and wait until its server has exited.
@@ -39,7 +41,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// it returns before the server has closed the image.
 ///
 /// Exit codes: 0 all is written and the image is closed, 8 changes are lost or it cannot be unmounted, 32 the time given by
-/// --timeout is over: the server still has the image.
+/// --timeout is over, or the mount was ended by --force: the server still has the image.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Mount point
@@ -48,8 +50,8 @@ pub(crate) struct Args {
     /// that without --timeout
     #[arg(long, short)]
     lazy: bool,
-    /// End the mount even if its server does not answer; what was not durable is lost then (exit
-    /// code 8)
+    /// End the mount even if its server does not answer, or has died and programs use the mount;
+    /// what was not durable is lost then (exit code 8)
     #[arg(long, short)]
     force: bool,
     /// Wait for the server at most so long (default: without limit)
@@ -89,9 +91,10 @@ impl Args {
         let directory = Path::new(&self.directory);
         // Before anything that the server would have to answer.
         let device = device_of(directory);
-        let status = match self.ask(directory, device) {
-            // The server is dead, and its mount still there.
-            Err(error) if is_dead(&error) => return self.unmount_dead(directory),
+        let mut forced = false;
+        let status = match self.ask(directory, device, &mut forced) {
+            // The server answers no more, and its mount is still there.
+            Err(error) if is_dead(&error) => return self.unmount_dead(directory, device, forced),
             other => other?,
         };
         let number = status.lines().find_map(|line| line.strip_prefix("process: "));
@@ -106,8 +109,13 @@ impl Args {
         written.map(|()| Outcome::CLEAN)
     }
 
-    /// Asks the server how it serves. If it does not answer soon, that is told, or with `--force` the mount is ended.
-    fn ask(&self, directory: &Path, device: Option<DeviceNumber>) -> Result<String> {
+    /// Asks the server how it serves. If it does not answer soon, that is told, or with `--force` the mount is ended, and `forced` set.
+    fn ask(
+        &self,
+        directory: &Path,
+        device: Option<DeviceNumber>,
+        forced: &mut bool,
+    ) -> Result<String> {
         let place = directory.to_owned();
         let asked = thread::spawn(move || attribute(&place, STATUS));
         let begin = Instant::now();
@@ -125,6 +133,7 @@ impl Args {
             let device = device.with_context(|| format!("{name} is not a mount point"))?;
             let ended = open_abort(device.minor).and_then(|mut abort| abort.write_all(b"1"));
             ended.with_context(|| format!("{name}: the mount cannot be ended"))?;
+            *forced = true;
         } else {
             message!("floe: {name}: its server does not answer; waiting (--force ends the mount)");
         }
@@ -172,23 +181,61 @@ impl Args {
             .with_context(|| format!("cannot unmount {}", directory.display()))
     }
 
-    /// Unmounts what has no server any more.
-    fn unmount_dead(&self, directory: &Path) -> Result<Outcome> {
+    /// Unmounts what no server answers for any more.
+    fn unmount_dead(
+        &self,
+        directory: &Path,
+        device: Option<DeviceNumber>,
+        forced: bool,
+    ) -> Result<Outcome> {
+        let name = directory.display();
         let was_written = takes_writes(directory);
-        self.unmount(directory)?;
-        if was_written {
-            bail!(
-                "{}: it is unmounted, but its server had ended before: changes that were not durable yet are lost; the \
-                 next mount or `floe repair` recovers the others from the journal",
-                directory.display()
-            );
+        // They may be stopped, or wait for a device; one that ended before is not among them. Before the unmount, as above.
+        let servers = device.map_or_else(Vec::new, |device| servers_of(device.minor));
+        let servers: Vec<(Pid, OwnedFd)> = servers.into_iter().filter_map(opened).collect();
+        let unmounted = unmount(directory, self.lazy);
+        let is_busy = |error: &io::Error| Errno::from_io_error(error) == Some(Errno::BUSY);
+        match unmounted {
+            Err(error) if self.force && is_busy(&error) => {
+                unmount(directory, true).with_context(|| format!("cannot detach {name}"))?;
+                message!(
+                    "floe: {name}: programs still use it: it is detached, and gone once they do not"
+                );
+            }
+            other => other.with_context(|| format!("cannot unmount {name}"))?,
         }
-        Ok(Outcome::CLEAN)
+        let wait = self.timeout.map_or(LAST_WORDS, Duration::from_secs);
+        let until = Instant::now() + wait;
+        let rest = || until.saturating_duration_since(Instant::now());
+        if let Some((process, _)) =
+            servers.iter().find(|(_, server)| !has_ended(server, Some(rest())))
+        {
+            let text = format!(
+                "{name}: it is unmounted, but its server (process {process}) does not answer and still has the image: it is \
+                 stopped, or waits for a device. `kill -CONT {process}` lets a stopped one write its changes, `kill -KILL {process}` \
+                 ends it without them"
+            );
+            return Err(Ended::with(Outcome::own(STILL_THERE), text));
+        }
+        if !was_written {
+            return Ok(Outcome::CLEAN);
+        }
+        let why = if forced { "its server did not answer" } else { "its server had ended before" };
+        bail!(
+            "{name}: it is unmounted, but {why}: changes that were not durable yet are lost; the next mount or `floe repair` \
+             recovers the others from the journal"
+        );
     }
 }
 
+/// A process, and a descriptor that tells of its end.
+fn opened(number: u32) -> Option<(Pid, OwnedFd)> {
+    let process = Pid::from_raw(i32::try_from(number).ok()?)?;
+    Some((process, pidfd_open(process, PidfdFlags::empty()).ok()?))
+}
+
 /// Whether a process ends within a time, or at any time.
-fn has_ended(process: &OwnedFd, within: Option<Duration>) -> bool {
+pub(super) fn has_ended(process: &OwnedFd, within: Option<Duration>) -> bool {
     let until = within.map(|within| Instant::now() + within);
     loop {
         let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -237,7 +284,7 @@ fn write_all(directory: &Path) -> Result<()> {
 
 /// Whether a mount has no server any more.
 fn is_dead(error: &anyhow::Error) -> bool {
-    let source = error.downcast_ref::<std::io::Error>();
+    let source = error.downcast_ref::<io::Error>();
     // The second if the server died while it was asked, the third if its rings end at that moment.
     let dead = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
     source.and_then(Errno::from_io_error).is_some_and(|errno| dead.contains(&errno))
@@ -255,8 +302,6 @@ pub(super) fn attribute(directory: &Path, name: &[u8]) -> Result<String> {
         Err(Errno::NODATA | Errno::OPNOTSUPP) => {
             bail!("{} is not the mount point of a floe mount", directory.display())
         }
-        Err(errno) => {
-            Err(std::io::Error::from(errno)).with_context(|| directory.display().to_string())
-        }
+        Err(errno) => Err(io::Error::from(errno)).with_context(|| directory.display().to_string()),
     }
 }

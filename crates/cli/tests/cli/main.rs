@@ -36,6 +36,7 @@ mod mount_attributes;
 mod mount_killed;
 mod mount_limits;
 mod mount_losses;
+mod mount_started;
 mod mounted_cubes;
 mod multi_mount;
 mod native;

@@ -279,3 +279,120 @@ fn a_server_that_is_killed_while_the_kernel_writes_back_leaves_nothing_behind() 
         assert!(oracle::e2fsck(&image).unwrap().clean(), "{options}");
     }
 }
+
+/// Nobody is left who would end the mount by himself.
+#[test]
+fn a_server_and_its_watcher_that_are_killed_together_leave_a_mount_that_can_be_ended() {
+    if !can_mount() || !has_python() {
+        return;
+    }
+    for options in ["rw", "nodelalloc", "rw,threads=2"] {
+        let Some(image) = image("ext4") else { return };
+        let ours = Ours::new(image.path(), &["-o", options]);
+        let place = ours.path().to_str().unwrap();
+        let status = floe(&["status", place]).out;
+        let server = status.lines().find_map(|line| line.strip_prefix("process: ")).unwrap();
+        let watcher = super::unmounts::watcher_of(server);
+        // This process may hold no file of the mount: a program that it starts would wait for the dead server.
+        let mut load = Command::new("python3")
+            .arg("-c")
+            .arg(LOAD)
+            .arg(place)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(800));
+        // The watcher is stopped before it hears of the server's end.
+        for arguments in [["-STOP", &watcher], ["-KILL", server], ["-KILL", &watcher]] {
+            assert!(Command::new("kill").args(arguments).status().unwrap().success());
+        }
+        let forced = floe(&["umount", "--force", place]);
+        let free = is_free_soon(&image);
+        load.kill().unwrap();
+        load.wait().unwrap();
+        assert!(free, "{options}: the image is still claimed");
+        assert_eq!(forced.code, 8, "{options}: {}", forced.err);
+        assert!(mounted_at(ours.path()).is_none(), "{options}: it is still in the tree");
+        assert!(oracle::e2fsck(&image).unwrap().clean(), "{options}");
+    }
+}
+
+fn has_python() -> bool {
+    Command::new("python3").arg("-V").output().is_ok_and(|ran| ran.status.success())
+}
+
+/// As `write_and_replace`, in threads of a program of its own.
+const LOAD: &str = "
+import os, sys, threading
+def load(thread):
+    round = 0
+    while True:
+        a, b = (os.path.join(sys.argv[1], '%s%d.%d' % (c, thread, round % 5)) for c in 'ab')
+        fd = os.open(a, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.pwrite(fd, bytes(60000), 0)
+        os.rename(a, b)
+        os.pwrite(fd, bytes(3000), 60000)
+        if round % 2 == 0:
+            os.lseek(fd, 0, os.SEEK_HOLE)
+        if round % 3 == 0:
+            os.fsync(fd)
+        os.close(fd)
+        round += 1
+for thread in range(6):
+    threading.Thread(target=load, args=(thread,)).start()
+";
+
+/// Runs a mount of a user in a namespace without fusectl, kills its server under load, and mounts again.
+const WITHOUT_FUSECTL: &str = r#"
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+umount /sys/fs/fuse/connections 2>/dev/null
+mount -t tmpfs none /mnt && mknod /mnt/fuse c 10 229 && chmod 666 /mnt/fuse && mount --bind /mnt/fuse /dev/fuse || exit 2
+run() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
+run "$FLOE" mount "$IMAGE" "$PLACE" || exit 3
+server=$(run "$FLOE" status "$PLACE" | sed -n 's/^process: //p')
+run python3 -c "$LOAD" "$PLACE" 2>/dev/null &
+load=$!
+sleep 0.8
+kill -9 "$server"
+free=4
+for _ in $(seq 50); do
+    run fusermount3 -uz "$PLACE" 2>/dev/null
+    if run "$FLOE" mount "$IMAGE" "$PLACE" 2>/dev/null; then
+        run "$FLOE" umount "$PLACE" && free=0
+        break
+    fi
+    sleep 0.1
+done
+kill -9 "$load" 2>/dev/null
+exit $free
+"#;
+
+/// Where the kernel's file system that ends connections is not there, the watcher answers what the dead server's threads wait for.
+#[test]
+fn a_server_of_a_user_who_has_no_fusectl_leaves_nothing_behind() {
+    if !can_mount() {
+        return;
+    }
+    let has_helper = Command::new("fusermount3").arg("-V").output().is_ok();
+    if !has_helper || !has_python() {
+        eprintln!("skipped: no fusermount3 or no python3");
+        return;
+    }
+    for _ in 0..3 {
+        let Some(image) = image("ext4") else { return };
+        let folder = tool::scratch("floe-user-").unwrap();
+        let first = Ours::new(image.path(), &[]);
+        std::os::unix::fs::chown(first.path(), Some(65534), Some(65534)).unwrap();
+        first.unmount();
+        for path in [image.path(), image.path().parent().unwrap(), folder.path()] {
+            std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
+        }
+        let mut script = Command::new("unshare");
+        script.args(["--mount", "--propagation", "private", "sh", "-c", WITHOUT_FUSECTL]);
+        script.env("FLOE", env!("CARGO_BIN_EXE_floe")).env("LOAD", LOAD);
+        script.env("IMAGE", image.path()).env("PLACE", folder.path());
+        let ended = script.status().unwrap();
+        assert_eq!(ended.code(), Some(0), "the image is still claimed");
+        assert!(oracle::e2fsck(&image).unwrap().clean());
+    }
+}

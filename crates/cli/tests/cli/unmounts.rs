@@ -138,22 +138,96 @@ fn a_lazy_unmount_says_that_the_image_is_still_in_use() {
     }
 }
 
+fn server_of(ours: &Ours) -> String {
+    let status = floe(&["status", ours.path().to_str().unwrap()]).out;
+    status.lines().find_map(|line| line.strip_prefix("process: ")).unwrap().to_owned()
+}
+
+/// The process that watches over a mount.
+pub(super) fn watcher_of(server: &str) -> String {
+    let children = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children"));
+    let threads = || fs::read_dir(format!("/proc/{server}/task")).unwrap().flatten();
+    let begin = Instant::now();
+    loop {
+        let all: String = threads().flat_map(children).collect();
+        if let Some(watcher) = all.split_whitespace().next() {
+            return watcher.to_owned();
+        }
+        assert!(begin.elapsed() < Duration::from_secs(5), "{server} has no watcher");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Nothing is said to be over that is not: a server that is stopped has the image, until it goes on or is killed.
 #[test]
 fn a_mount_whose_server_does_not_answer_can_be_ended() {
+    if !can_mount() {
+        return;
+    }
+    for (signal, options) in [("-CONT", "rw"), ("-KILL", "ro")] {
+        let Some(image) = image("ext4") else { return };
+        let first = Ours::new(image.path(), &[]);
+        write_last(&first);
+        first.unmount();
+        let ours = Ours::new(image.path(), &["-o", options]);
+        let place = ours.path().to_str().unwrap();
+        let process = server_of(&ours);
+        if options == "rw" {
+            fs::write(ours.path().join("kept/other"), b"written when it goes on").unwrap();
+        }
+        assert!(must("kill", &["-STOP", &process]));
+        let ran = floe(&["umount", "--force", place]);
+        let told = ["does not answer", "still has the image", &format!("kill -CONT {process}")];
+        let is_told = told.iter().all(|words| ran.err.contains(words));
+        let repaired = floe(&["repair", "--yes", image.path().to_str().unwrap()]).code;
+        assert!(must("kill", &[signal, &process]));
+        assert!(ran.code == 32 && is_told, "{options}: {}: {}", ran.code, ran.err);
+        assert_eq!(repaired, 8, "{options}: the image is not claimed");
+        assert!(!Path::new(place).join("kept").exists(), "{options}: it is still mounted");
+        wait_until_free(&image);
+        assert_complete(&image, options);
+    }
+}
+
+#[test]
+fn a_watcher_that_is_stopped_does_not_keep_the_image() {
     if !can_mount() {
         return;
     }
     let Some(image) = image("ext4") else { return };
     let ours = Ours::new(image.path(), &[]);
     write_last(&ours);
+    let watcher = watcher_of(&server_of(&ours));
+    assert!(must("kill", &["-STOP", &watcher]));
+    let ran = floe(&["umount", "--timeout", "20", ours.path().to_str().unwrap()]);
+    let is_there = Path::new(&format!("/proc/{watcher}")).exists();
+    if is_there {
+        assert!(must("kill", &["-KILL", &watcher]));
+    }
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(!is_there, "the watcher outlives its mount");
+    assert_complete(&image, "stopped watcher");
+}
+
+/// A mount of a dead server leaves the tree although programs have files of it open.
+#[test]
+fn a_busy_mount_without_a_server_can_be_detached() {
+    if !can_mount() {
+        return;
+    }
+    let Some(image) = image("ext4") else { return };
+    let ours = Ours::new(image.path(), &[]);
+    write_last(&ours);
+    let file = File::open(ours.path().join("kept/last")).unwrap();
+    file.sync_all().unwrap();
+    super::mount_killed::kill(&ours);
     let place = ours.path().to_str().unwrap();
-    let status = floe(&["status", place]).out;
-    let process = status.lines().find_map(|line| line.strip_prefix("process: ")).unwrap();
-    File::open(ours.path().join("kept/last")).unwrap().sync_all().unwrap();
-    assert!(must("kill", &["-STOP", process]));
+    let plain = floe(&["umount", place]);
+    assert!(plain.code == 8 && plain.err.contains("busy"), "{}: {}", plain.code, plain.err);
     let ran = floe(&["umount", "--force", place]);
-    assert!(must("kill", &["-KILL", process]));
-    assert!(ran.code == 8 && ran.err.contains("does not answer"), "{}: {}", ran.code, ran.err);
-    wait_until_free(&image);
-    assert_complete(&image, "stopped");
+    assert!(ran.code == 8 && ran.err.contains("it is detached"), "{}: {}", ran.code, ran.err);
+    assert!(ran.err.contains("its server had ended before"), "{}", ran.err);
+    assert!(floe_blockdev::mounted_at(ours.path()).is_none(), "it is still in the tree");
+    drop(file);
+    assert_complete(&image, "busy");
 }

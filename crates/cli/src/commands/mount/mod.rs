@@ -2,13 +2,16 @@
 
 mod address_space;
 mod daemon;
+mod descriptors;
 mod foreign;
 mod notify;
 mod open;
 mod options;
+mod threads;
 pub(crate) mod watch;
 
 use std::ffi::OsString;
+use std::os::fd::RawFd;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -17,13 +20,16 @@ use floe_fuse::{METRICS, STATUS, Transport};
 use floe_sync::Arc;
 
 use crate::commands::umount::attribute;
-use crate::exit::Outcome;
+use crate::exit::{Ended, Outcome};
 use crate::input::device::Source;
 use crate::input::files::InputPath;
 use crate::terminal::failure::with_causes;
 use crate::terminal::signals;
 use daemon::Log;
 use options::{Options, refused};
+
+/// The exit code of mount(8) for a system error.
+const SYSTEM_ERROR: u8 = 2;
 
 /// Mount an image or a device, without the kernel's ext4 and without root.
 ///
@@ -68,6 +74,9 @@ pub(crate) struct Args {
     /// Run as the server, whose standard output the starting command reads
     #[arg(long, hide = true)]
     serve: bool,
+    /// Descriptors that the starting command got from its caller
+    #[arg(skip)]
+    inherited: Vec<RawFd>,
 }
 
 fn transport_of(name: &str) -> Result<Transport, String> {
@@ -119,7 +128,12 @@ impl Args {
         self.make_absolute()?;
         let background = !self.foreground && !self.debug;
         if background && !self.serve {
-            return daemon::start(&command_line());
+            let started = daemon::start(&command_line());
+            return started
+                .map_err(|error| Ended::with(Outcome::own(SYSTEM_ERROR), with_causes(&error)));
+        }
+        if self.serve {
+            self.inherited = descriptors::of_the_caller();
         }
         match self.open_and_serve(&options) {
             Ok(()) => Ok(Outcome::CLEAN),

@@ -19,13 +19,14 @@ use floe_format::native::is_locked;
 use floe_format::{BlockNr, InodeNr};
 use floe_fs::{Disk, DiskError, FileSystem, Image, Live, MemFs, OnError, Store, now};
 use floe_fuse::mount::{MountOptions, MountPoint, mount, unmount};
-use floe_fuse::{ServeOptions, serve};
+use floe_fuse::{DevFuse, ServeOptions, serve};
 use floe_sync::Arc;
 
 use super::daemon::{self, Log};
 use super::options::Options;
 use super::watch::Watch;
-use super::{Args, address_space, log_status_on_signal, notify, unmount_on_signals};
+use super::{Args, address_space, descriptors, threads};
+use super::{log_status_on_signal, notify, unmount_on_signals};
 use crate::input::device::InUse;
 use crate::message::message;
 use crate::terminal::failure;
@@ -246,31 +247,51 @@ impl Args {
         }
         let log = Arc::new(Log::new(self.source.name(), self.serve));
         // Without links, and before the mount, because nobody answers there yet.
-        let mount_point = std::fs::canonicalize(&self.directory);
-        let carrier = mount(&place, &self.mounting(options, fs.is_read_only()))?;
-        if self.serve {
-            daemon::leave_session()?;
-        }
-        // The server of a read-only mount asks nothing of the kernel.
-        let changes = !fs.is_read_only() && matches!(place, MountPoint::Directory(_));
-        let _watch = changes.then(|| Watch::begin(mount_point, &log));
-        unmount_on_signals(&place, &log)?;
-        log_status_on_signal(&place, &log)?;
-        let ready = || {
-            notify::ready();
-            if self.serve
-                && let Err(error) = daemon::tell_ready()
-            {
-                log.line(&format!("cannot close the standard streams: {error}"));
-            }
+        let mount_point = match &place {
+            MountPoint::Directory(directory) => std::fs::canonicalize(directory).ok(),
+            MountPoint::Descriptor(_) => None,
         };
         let serving = self.serving(options);
-        let served = serve(&carrier, fs, &serving, &|text| log.line(text), ready);
+        descriptors::judge(serving.threads)?;
+        threads::judge(serving.threads)?;
+        let carrier = mount(&place, &self.mounting(options, fs.is_read_only()))?;
+        let served =
+            self.serve_mounted(fs, &carrier, &place, mount_point.as_deref(), &serving, &log);
         if let (Err(_), MountPoint::Directory(directory)) = (&served, &place) {
             // A mount without a server answers nobody; it may be gone already.
             let _ = unmount(directory, true);
         }
-        Ok(served?)
+        served
+    }
+
+    fn serve_mounted<S: Store>(
+        &self,
+        fs: &FileSystem<S>,
+        carrier: &DevFuse,
+        place: &MountPoint,
+        mount_point: Option<&Path>,
+        serving: &ServeOptions,
+        log: &Arc<Log>,
+    ) -> Result<()> {
+        if self.serve {
+            daemon::leave_session()?;
+        }
+        // The server of a read-only mount asks nothing of the kernel.
+        let _watch = (!fs.is_read_only()).then(|| Watch::begin(mount_point, carrier, log));
+        unmount_on_signals(place, log)?;
+        log_status_on_signal(place, log)?;
+        let ready = || {
+            notify::ready();
+            if !self.serve {
+                return;
+            }
+            // All that the command line names is open.
+            descriptors::close(&self.inherited);
+            if let Err(error) = daemon::tell_ready() {
+                log.line(&format!("cannot close the standard streams: {error}"));
+            }
+        };
+        Ok(serve(carrier, fs, serving, &|text| log.line(text), ready)?)
     }
 
     fn mounting(&self, options: &Options, read_only: bool) -> MountOptions {
