@@ -168,6 +168,7 @@ impl Edit {
             | Self::Attach { inode }
             | Self::Release { inode }
             | Self::LinkCount { inode, .. }
+            | Self::MoveInode { inode }
             | Self::MoveHome { inode }
             | Self::Directory { dir: inode, .. }
             | Self::Entry { dir: inode, .. }

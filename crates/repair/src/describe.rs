@@ -78,6 +78,9 @@ impl Edit {
             }
             Self::Backpointers => format!("the names of inodes {were} stored in them again"),
             Self::Cube { cube, edit } => of_cube(*cube, *edit, tense),
+            Self::MoveInode { .. } => {
+                format!("it {was} given another inode, in the cube of its names")
+            }
             Self::MoveHome { .. } => format!("its blocks {were} moved into its cube"),
             Self::Directory { logical, edit, .. } => {
                 format!("{logical}: {}", directory(*edit, tense))

@@ -213,6 +213,11 @@ pub enum Edit {
         /// The change.
         edit: CubeEdit,
     },
+    /// Gives an inode a number in the cube of all its names.
+    MoveInode {
+        /// The inode.
+        inode: InodeNr,
+    },
     /// Moves blocks of a file that lie in other cubes into its own.
     MoveHome {
         /// The file.
@@ -626,7 +631,7 @@ impl Edit {
             | Self::Backpointers
             | Self::Reservation { edit: ReservationEdit::Fill, .. }
             | Self::Backups => Phase::Counts,
-            Self::MoveHome { .. } => Phase::Cubes,
+            Self::MoveInode { .. } | Self::MoveHome { .. } => Phase::Cubes,
         }
     }
 

@@ -619,8 +619,8 @@ pub fn plan(problem: &Problem) -> Plan {
             one(Edit::Cube { cube, edit: CubeEdit::Journal })
         }
         P::CubeEntangledBlocks { inode, .. } => one(Edit::MoveHome { inode }),
-        // The end of the repair records which cubes share files.
-        P::CubeHintOld { .. } | P::CubeEntangledName { .. } => Plan::Remark,
+        P::CubeEntangledName { inode_named, .. } => one(Edit::MoveInode { inode: inode_named }),
+        P::CubeHintOld { .. } => Plan::Remark,
         P::RecoveryPending { .. } | P::OrphansPending { .. } => Plan::Remark,
         P::JournalErrorRecorded { .. } => journal(JournalEdit::ClearError),
         P::TimestampNanosecondsBad { .. } => Plan::Remark,

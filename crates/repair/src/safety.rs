@@ -81,6 +81,7 @@ pub(crate) fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
         | Edit::QuotaFile { .. }
         | Edit::Backpointers
         | Edit::OwnDirectories
+        | Edit::MoveInode { .. }
         | Edit::MoveHome { .. }
         | Edit::Backups => true,
     }

@@ -2305,7 +2305,7 @@ problems! {
         "{dir} lies in cube {cube}, and {inode_named}, which it names, in cube {other}"
         means "Another system, which does not know cubes, put the inode there. The file is whole, but takes space of the \
              other cube, and both cubes fail together."
-        repair "Record that the cubes fail together. A copy of the file that is renamed over it lies in the cube of its directory.";
+        repair "Give the inode another number, in the cube of its names. Where those are in several cubes, record that the cubes fail together.";
     0x07030e "cube-name-outside" CubeNameOutside {
         dir: InodeNr, logical: LogicalBlock, offset_bytes: u32, inode_named: InodeNr, cube: u32, other: u32,
     }

@@ -74,6 +74,7 @@ mod journals;
 mod names;
 mod orphans;
 mod quota;
+mod rehome;
 mod rename;
 mod space;
 mod staged;

@@ -179,7 +179,7 @@ impl Op<'_> {
         self.write_at(data, to, at, &bytes)
     }
 
-    fn map_of(&mut self, inode: &OwnedInode) -> Result<BlockMap, OpError> {
+    pub(super) fn map_of(&mut self, inode: &OwnedInode) -> Result<BlockMap, OpError> {
         let geo = self.volume.geometry().clone();
         let (words, flags) = (&inode.base.block, inode.flags());
         let mut read = |block| self.tx.block(block).ok().map(|bytes| bytes.to_vec());

@@ -62,7 +62,8 @@ pub(crate) fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
         | (Edit::Attach { .. }, Edit::Attach { .. })
         | (Edit::Tree(TreeEdit::Reconnect(_)), Edit::Tree(TreeEdit::Reconnect(_)))
         // Open the file system for writing only once.
-        | (Edit::MoveHome { .. }, Edit::MoveHome { .. }) => true,
+        | (Edit::MoveHome { .. }, Edit::MoveHome { .. })
+        | (Edit::MoveInode { .. }, Edit::MoveInode { .. }) => true,
         _ => false,
     };
     let cleared: BTreeSet<InodeNr> = edits
@@ -89,6 +90,9 @@ pub(crate) fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
             }
             Some(Edit::Tree(TreeEdit::Reconnect(_))) => {
                 results.extend(connectivity::reconnect(stage, &inodes(group)));
+            }
+            Some(Edit::MoveInode { .. }) => {
+                results.extend(home::move_inodes(stage, &inodes(group)));
             }
             Some(Edit::MoveHome { .. }) => results.extend(home::move_all(stage, &inodes(group))),
             _ => results.extend(group.iter().map(|edit| {
@@ -142,6 +146,7 @@ fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
         | Edit::Entry { .. }
         | Edit::Attach { .. }
         | Edit::Orphans(_)
+        | Edit::MoveInode { .. }
         | Edit::MoveHome { .. } => Ok(()),
         Edit::Tree(edit) => connectivity::apply(stage, *edit),
         Edit::RebuildDirectory { dir } => htree::rebuild(stage, *dir),

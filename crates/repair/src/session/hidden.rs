@@ -130,6 +130,7 @@ impl HiddenParts {
                 | Edit::Backpointers
                 | Edit::OwnDirectories
                 | Edit::Reservation { .. }
+                | Edit::MoveInode { .. }
                 | Edit::MoveHome { .. }
                 | Edit::Cube { .. } => false,
                 // A bitmap written now would mark hidden blocks as free.
@@ -253,6 +254,7 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
         | Edit::OwnDirectories
         | Edit::Reservation { .. }
         | Edit::Cube { .. }
+        | Edit::MoveInode { .. }
         | Edit::MoveHome { .. }
         | Edit::OrphanFile(_)
         | Edit::Backups => false,

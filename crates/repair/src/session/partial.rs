@@ -132,6 +132,7 @@ fn changed_by(edit: &Edit) -> Changed {
         | Edit::OwnDirectories
         | Edit::Reservation { .. }
         | Edit::Cube { .. }
+        | Edit::MoveInode { .. }
         | Edit::MoveHome { .. }
         | Edit::OrphanFile(_)
         | Edit::Backups => Changed::Anything,

@@ -1,13 +1,17 @@
-//! After a system that does not know cubes has written: blocks of files move back into their cubes, and it is recorded which cubes
-//! still share files, as a mount does it (`docs/cubes.md`).
+//! After a system that does not know cubes has written: inodes and blocks of files move back into their cubes, and it is recorded which
+//! cubes still share files, as a mount does it (`docs/cubes.md`).
+
+use std::collections::BTreeSet;
 
 use floe_check::cube::couples;
 use floe_check::{Examination, Problem, Report};
+use floe_format::InodeNr;
 use floe_format::ext::superblock::Superblock;
 use floe_format::native::identity::Identity;
 
 use super::Session;
 use super::settle::is_sound;
+use crate::deed::Deed;
 use crate::edit::{CubeEdit, Edit};
 use crate::plan::Wanted;
 
@@ -16,6 +20,8 @@ use crate::plan::Wanted;
 pub(super) struct Couples {
     /// Whether names and blocks may lead from one cube into another, as it was before the repair.
     pub(super) coupled: Option<bool>,
+    /// Inodes that were given another number, when that was counted last.
+    moved: usize,
     /// It was written once.
     is_tried: bool,
     /// It says what the last examination found.
@@ -45,24 +51,53 @@ pub(super) fn is_entangled(report: &Report) -> bool {
 }
 
 impl Session<'_> {
-    /// Defers the moves of blocks until nothing else is wanted and all is sound: the operations that make them trust what they read.
-    /// A file that found no room is not tried again.
+    /// Defers moves into cubes until nothing else is wanted and all is sound: the operations that make them trust what they read.
+    /// First of all inodes move, those in directories that move later than these; then blocks. A move that failed, for want of room
+    /// or because of other names, is tried again only after others have moved.
     pub(super) fn moves_at_the_end(
-        &self,
+        &mut self,
         examination: &Examination<'_>,
         mut wanted: Wanted,
     ) -> Wanted {
-        let is_move = |edit: &Edit| matches!(edit, Edit::MoveHome { .. });
+        let of_inode = |edit: &Edit| matches!(edit, Edit::MoveInode { .. });
+        let is_move = |edit: &Edit| of_inode(edit) || matches!(edit, Edit::MoveHome { .. });
         if !wanted.keys().any(is_move) {
             return wanted;
         }
+        self.forget_old_failures();
         let failures = &self.attempts.failures;
         wanted.retain(|edit, cause| {
             !is_move(edit) || !cause.as_ref().is_some_and(|problem| failures.contains_key(problem))
         });
-        let may = self.judges_cubes(examination) && wanted.keys().all(is_move);
-        wanted.retain(|edit, _| may || !is_move(edit));
+        if !self.judges_cubes(examination) || !wanted.keys().all(is_move) {
+            wanted.retain(|edit, _| !is_move(edit));
+            return wanted;
+        }
+        if wanted.keys().any(of_inode) {
+            wanted.retain(|edit, _| of_inode(edit));
+            let all: BTreeSet<InodeNr> = wanted.keys().filter_map(Edit::inode).collect();
+            let first = |cause: &Option<Problem>| match cause {
+                Some(Problem::CubeEntangledName { dir, .. }) => !all.contains(dir),
+                _ => true,
+            };
+            if wanted.values().any(first) {
+                wanted.retain(|_, cause| first(cause));
+            }
+        }
         wanted
+    }
+
+    /// All names of an inode may be in one cube once directories have moved.
+    fn forget_old_failures(&mut self) {
+        let has_moved = |deed: &&Deed| matches!(deed.edit, Edit::MoveInode { .. });
+        let moved = self.attempts.deeds.iter().filter(has_moved).count();
+        if moved > self.couples.moved {
+            self.couples.moved = moved;
+            let is_other =
+                |problem: &Problem| !matches!(problem, Problem::CubeEntangledName { .. });
+            self.attempts.failures.retain(|problem, _| is_other(problem));
+            self.attempts.tries.retain(|problem, _| is_other(problem));
+        }
     }
 
     /// Whether all that is known of cubes is right.
@@ -80,8 +115,10 @@ impl Session<'_> {
     pub(super) fn couplings(&mut self, examination: &Examination<'_>) -> Vec<Edit> {
         let report = &examination.report;
         let is_kept = |problem: &Problem| {
-            matches!(problem, Problem::CubeEntangledBlocks { .. })
-                && self.decisions.decided.get(problem) == Some(&false)
+            matches!(
+                problem,
+                Problem::CubeEntangledBlocks { .. } | Problem::CubeEntangledName { .. }
+            ) && self.decisions.decided.get(problem) == Some(&false)
         };
         let Some(cubes) = &examination.volume.cubes else { return Vec::new() };
         if !self.judges_cubes(examination) || report.found.iter().any(is_kept) {
