@@ -52,6 +52,7 @@ pub(crate) const TOOLS: [Tool; 3] = [
             "commits",
             "conflicts",
             "counts",
+            "cube-checks",
             "cubes",
             "engines",
             "eta",

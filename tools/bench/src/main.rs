@@ -5,6 +5,7 @@ mod bench;
 mod commits;
 mod conflicts;
 mod counts;
+mod cube_checks;
 mod cubes;
 mod engines;
 mod eta;
@@ -46,6 +47,8 @@ enum Chore {
     Conflicts(conflicts::Args),
     /// Compare what calls cost on a native file system and on a stock ext4: requests, bytes, flushes, instructions
     Counts(counts::Args),
+    /// Time the check of one cube, of the whole file system, and of the same files in ext4, by size (for root)
+    CubeChecks(cube_checks::Args),
     /// Make, mount and check many cubes on a sparse image (for root)
     Cubes(cubes::Args),
     /// Replay the reads of a check by io_uring and by blocking threads, beside Floe (needs strace
@@ -104,6 +107,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Commits(args) => commits::run(&args),
         Chore::Conflicts(args) => conflicts::run(&args),
         Chore::Counts(args) => counts::run(&args),
+        Chore::CubeChecks(args) => cube_checks::run(&args),
         Chore::Cubes(args) => cubes::run(&args),
         Chore::Engines(args) => engines::run(&args),
         Chore::Eta(args) => eta::run(&args),
