@@ -130,6 +130,10 @@ fn is_commit(image: &Path, at: u64) -> bool {
     header == [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2]
 }
 
+fn is_control(event: &JournalEvent) -> bool {
+    matches!(event, JournalEvent::RecoveryFailed(RecoveryFault::ControlChecksum { .. }))
+}
+
 #[test]
 fn a_damaged_log_equals_e2fsck_block_by_block() {
     for (features, open_with) in [("^metadata_csum", "-c -v 1"), ("metadata_csum", "-c -v 3")] {
@@ -153,6 +157,11 @@ fn a_damaged_log_equals_e2fsck_block_by_block() {
                 if offset == 600 && is_commit(&whole, at) && open_with == "-c -v 3" {
                     // Linux replays what is torn behind its fields, and e2fsck does not.
                     assert!(replay.events.is_empty() && !differing.is_empty(), "{context}");
+                    continue;
+                }
+                if replay.events.iter().any(is_control) && replay.transactions > 0 {
+                    // e2fsck drops the transactions before the damage, too.
+                    assert!(!differing.is_empty(), "{context}");
                     continue;
                 }
                 assert_eq!(differing, [0u64; 0], "{context}: {:?}", replay.events);

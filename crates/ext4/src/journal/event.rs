@@ -68,7 +68,7 @@ pub enum RecoveryFault {
         log_block: u32,
     },
     /// A descriptor or revoke block of a transaction does not fit its checksum although its commit
-    /// is recent. Nothing was replayed.
+    /// is recent. Those before it were replayed.
     ControlChecksum {
         /// The transaction.
         sequence: u32,

@@ -365,10 +365,10 @@ impl<D: ReadBlocks> Recovery<'_, D> {
                 return Next::Done;
             }
             if !older {
+                // Linux and e2fsck replay nothing then; but all before it is sound.
                 self.fail(RecoveryFault::ControlChecksum { sequence: scan.sequence });
-                return Next::Abort;
             }
-            // A commit block of the past, from an earlier use of this part of the log.
+            // Or a commit block of the past, from an earlier use of this part of the log.
             return Next::Done;
         }
         let v1 = self.format.checksums == Checksums::V1;

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
-use floe_check::CheckOptions;
+use floe_check::{CheckOptions, Problem};
 use floe_format::ext::jbd2::JournalSuperblock;
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_ERROR, Superblock};
 use floe_repair::edit::{Edit, JournalEdit};
@@ -130,6 +130,75 @@ fn a_header_that_is_damaged_before_later_commits_is_no_end() {
         let device = MemDevice::new(bytes);
         assert_eq!(without_loss(&device, &[Stage::Safe]), Some([false, false]), "{byte}");
     }
+}
+
+/// Linux does not mount such a file system, and e2fsck drops the whole log; but all before the descriptor is sound.
+#[test]
+fn transactions_before_a_damaged_descriptor_are_kept() {
+    if tool::missing() {
+        return;
+    }
+    let (mut bytes, journal) = two_transactions();
+    bytes[(journal + (FIRST_COMMIT + 1) * BLOCK) as usize + 500] ^= 0xff;
+    let device = MemDevice::new(bytes);
+    for stages in [&[Stage::Safe][..], &[Stage::Preen, Stage::Safe, Stage::All]] {
+        assert_eq!(without_loss(&device, stages), None, "{stages:?}");
+    }
+    let stage = |policy: &mut dyn Policy| repair(&device, &options(), policy);
+    let preened = escalate(&[Stage::Preen], &Allowance::default(), &device, stage).unwrap();
+    assert!(preened.repair.is_clean() && preened.toll.uncounted);
+    assert_eq!(replayed(&preened.repair.staged), [true, false]);
+}
+
+/// Another UUID in the primary superblock than the descriptors have: Linux judges them before it replays the log, which holds the
+/// right one, and does not mount. e2fsck finds the journal of another file system.
+#[test]
+fn a_superblock_with_another_uuid_is_found_beside_a_dirty_log() {
+    if tool::missing() {
+        return;
+    }
+    let image = build::base(Profile::by_name("ext4-1k").unwrap()).unwrap();
+    let folder = tool::scratch("floe-log-").unwrap();
+    let write = |name: &str, content: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    };
+    let debugfs = |script: String| {
+        let file = write("script", script.as_bytes());
+        let words =
+            [OsStr::new("-w"), OsStr::new("-f"), file.as_os_str(), image.path().as_os_str()];
+        tool::must("debugfs", &words, &[0]).unwrap();
+    };
+    // As Linux logs it: a file system whose journal is in use says so.
+    debugfs("feature needs_recovery\n".to_owned());
+    let logged = write("superblock", &image.to_vec().unwrap()[BLOCK as usize..][..BLOCK as usize]);
+    debugfs(format!("jo -c -v 3\njw -b 1 {}\njc\n", logged.display()));
+    let device = MemDevice::new(image.to_vec().unwrap());
+    // A backup would prove the UUID of the descriptors, too.
+    for at in (0..image.to_vec().unwrap().len() as u64).step_by(BLOCK as usize) {
+        let mut block = [0; Superblock::SIZE];
+        device.read_at(at, &mut block).unwrap();
+        let decoded = Superblock::decode(&block);
+        if decoded.magic == 0xef53 && decoded.block_group_nr > 0 {
+            device.write_at(at, &[0; Superblock::SIZE]).unwrap();
+        }
+    }
+    let found = |device: &MemDevice| floe_check::check(device, &options().check).unwrap().found;
+    let other = Problem::PrimarySuperblockUuidWrong;
+    assert!(!found(&device).contains(&other));
+    let mut superblock = [0; Superblock::SIZE];
+    device.read_at(OFFSET_BYTES, &mut superblock).unwrap();
+    let mut decoded = Superblock::decode(&superblock);
+    let right = decoded.uuid;
+    decoded.uuid[3] ^= 0x40;
+    decoded.encode_with_checksum(&mut superblock);
+    device.write_at(OFFSET_BYTES, &superblock).unwrap();
+    assert!(found(&device).contains(&other), "{:?}", found(&device));
+    let mended = repair(&device, &options(), &mut floe_repair::policy::Yes).unwrap();
+    assert!(mended.is_clean(), "{:?}", mended.left);
+    mended.staged.read_at(OFFSET_BYTES, &mut superblock).unwrap();
+    assert_eq!(Superblock::decode(&superblock).uuid, right);
 }
 
 /// The checksum of a commit block, its own field counted as zero.
