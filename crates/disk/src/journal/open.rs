@@ -137,16 +137,12 @@ fn open_cubes<D: WriteBlocks>(
     let (geometry, groups) = (fs.geometry(), fs.space.groups.descs());
     let found = find_cubes(device, &fs.superblock, geometry, groups).whole();
     let found = found.map_err(JournalError::io("looking for the journals of cubes"))?;
-    // Without the bit that keeps others out, a damaged one of a cube holds nothing that counts, and inode 8 logs what it would.
-    let locked = is_locked(&fs.superblock);
     for lost in found.unusable {
         if lost.cube == 0 {
             // Without it the root cube could be changed in part only; and a crash would leave what nobody recovers.
             return Err(JournalError::Cube { cube: 0, why: lost.why.to_owned() });
         }
-        if !locked && !lost.is_unread {
-            continue;
-        }
+        // Also after an unmount, when it held nothing that counts: the cube has not what its administrator gave it.
         let why = format!("the journal of cube {} cannot be used: {}", lost.cube, lost.why);
         lots.lose(lost.cube, &lost.lots, &why);
     }

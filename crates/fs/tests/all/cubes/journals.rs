@@ -166,13 +166,30 @@ fn a_journal_of_a_cube_that_cannot_be_used_is_made_anew() {
 /// A cube whose journal cannot be used takes no changes: none is accepted that could only be lost later.
 #[test]
 fn a_cube_whose_journal_cannot_be_used_is_only_read() {
-    let device = crashed();
-    let own = of_a(&device);
-    let unread = [(BlockNr(own.journal.offset_bytes(0).unwrap() / BLOCK), Fault::Unreadable)];
-    let faulty = Faulty::new(MemDevice::new(device.to_vec()), BLOCK as u32, unread);
-    device.write_at(own.journal.offset_bytes(0).unwrap(), &[0xa5; 1024]).unwrap();
-    only_a_is_read(&device);
-    only_a_is_read(&faulty);
+    for locked in [false, true] {
+        let device = left(locked);
+        let own = of_a(&device);
+        let unread = [(BlockNr(own.journal.offset_bytes(0).unwrap() / BLOCK), Fault::Unreadable)];
+        let faulty = Faulty::new(MemDevice::new(device.to_vec()), BLOCK as u32, unread);
+        device.write_at(own.journal.offset_bytes(0).unwrap(), &[0xa5; 1024]).unwrap();
+        let mounted = MemDevice::new(device.to_vec());
+        only_a_is_read(&mounted);
+        only_a_is_read(&faulty);
+        assert!(ids(&damage(&mounted)).contains(&"cube-journal-damaged"));
+        repaired(&mounted);
+        repaired(&device);
+        serves(&device);
+    }
+}
+
+/// Also if the inode of its file is lost: the journal that the administrator gave it is gone.
+#[test]
+fn a_cube_whose_journal_lost_its_inode_is_only_read() {
+    let device = left(false);
+    edit(&device, of_a(&device).inode, |inode| inode.base.flags &= !0x10);
+    only_a_is_read(&MemDevice::new(device.to_vec()));
+    repaired(&device);
+    serves(&device);
 }
 
 fn only_a_is_read(device: &dyn WriteBlocks) {
