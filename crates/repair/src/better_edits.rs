@@ -48,6 +48,11 @@ pub(crate) fn with_better_edits<'a>(
                 },
                 Some(problem),
             ) => fixes::better_than_dropping(stage, problem),
+            (
+                &Edit::Map { inode, edit: MapEdit::CutAt { first } },
+                Some(Problem::BlocksPastAgreedSize { .. }),
+            ) => fixes::size_of_newer_map(stage, inode, first)
+                .map(|size| Edit::Inode { inode, edit: InodeEdit::Size(size) }),
             // The whole map is known, so it is recreated without writing to the target of a wrong
             // pointer.
             (Edit::Map { inode: InodeNr::RESIZE, .. }, _) if has_resize_inode(examination) => {

@@ -2175,8 +2175,9 @@ problems! {
              blocks, from {first} on"
         means "The blocks below the size and the nodes that lead to them make exactly the number of sectors, so the \
              inode says twice where the file ends. A node that leads further is of another time, as after a lost write: its \
-             blocks may be free, or belong to other files, and their bytes are not the file's."
-        repair "Drop the blocks past the size. The size stays.";
+             blocks may be free, or belong to other files, and their bytes are not the file's; or the write of the inode was lost."
+        repair "Where the bitmaps have all of the blocks in use, and nobody else claims one, the node is newer: raise the size. \
+             Elsewhere drop the blocks past the size.";
     0x070131 "symlink-immutable-flag" SymlinkImmutableFlag { inode: InodeNr, flags: u32 }
         Metadata Damage preen Inode
         "{inode} is a symlink with the immutable or append-only flag ({flags:#x})"

@@ -16,6 +16,31 @@ pub(crate) fn finds_lost_blocks(stage: &Stage<'_>, inode: InodeNr) -> bool {
     gather(stage, &image, &mut map) > 0
 }
 
+/// The size of a file with all blocks of its map, in bytes, if the bitmaps have each block from `first` on in use, and nobody else
+/// claims one: then the map is newer than the size and the sectors, which agree on an earlier end. `None`: the blocks may be free
+/// or others' by now.
+pub(crate) fn size_of_newer_map(
+    stage: &Stage<'_>,
+    inode: InodeNr,
+    first: LogicalBlock,
+) -> Option<u64> {
+    let image = stage.read_inode(inode).ok()?;
+    let map = FileMap::load(stage, &image);
+    let in_order = |one: &Extent, next: &Extent| {
+        one.logical.0.saturating_add(one.run.len_blocks) <= next.logical.0
+    };
+    let is_newer = map.runs.is_sorted_by(in_order)
+        && map.runs.iter().all(|extent| {
+            let known = first.0.saturating_sub(extent.logical.0).min(extent.run.len_blocks);
+            let start = BlockNr(extent.run.start.0 + known);
+            let rest = BlockRun::new(start, extent.run.len_blocks - known);
+            rest.len_blocks == 0 || stage.is_lost(rest)
+        });
+    let last = map.runs.last().filter(|_| is_newer)?;
+    let end = last.logical.0.saturating_add(last.run.len_blocks);
+    (end > first.0).then(|| end.saturating_mul(u64::from(stage.geometry.block_size)))
+}
+
 /// Adds blocks that a file lost to its map, and says how many. Only those count that fit: blocks in use that nobody else claims, in
 /// places of the file that nothing else takes.
 pub(super) fn gather(stage: &Stage<'_>, image: &InodeImage, map: &mut FileMap) -> u64 {

@@ -40,7 +40,7 @@ mod superblock;
 mod xattr_values;
 mod xattrs;
 
-pub(crate) use gathered::finds_lost_blocks;
+pub(crate) use gathered::{finds_lost_blocks, size_of_newer_map};
 pub(crate) use group_desc::misplaced_tables;
 pub(crate) use mmp::clean as clean_mmp;
 pub(crate) use superblock::{first_meta_bg, time};

@@ -67,7 +67,7 @@ const EXCEPTIONS: &[Exception] = &[
         &["another machine or checker is at work"],
     ),
     exception(
-        "extents: pointers past a size that sectors confirm",
+        "extents: freed pointers past a size that sectors confirm",
         "e2fsck believes the map; size and sectors agree that the file is shorter",
         &["/fragmented (Content, Regular)"],
     ),

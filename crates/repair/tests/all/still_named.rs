@@ -73,3 +73,24 @@ fn a_special_file_waits_for_the_name_that_proves_it() {
         assert!(paths.contains_key(path.as_bytes()), "{path}: {:?}", paths.keys());
     }
 }
+
+/// A map that leads past a size which the sectors confirm: to blocks that are in use and nobody else's, so that the write of the inode
+/// was lost; or to free ones, so that the write of the map was.
+#[test]
+fn the_bitmap_says_whether_a_map_is_newer_than_its_size() {
+    if tool::missing() {
+        return;
+    }
+    for (profile, node) in [(Profile::Ext4K1, "blocks"), (Profile::Ext3, "pointers")] {
+        let whole = stored(&Recipe::new("whole").on(profile).build().unwrap()).unwrap();
+        let whole = &whole[&b"/fragmented"[..]];
+        for (freed, size) in [("", whole.size_bytes), ("freed ", 39 << 10)] {
+            let name = format!("extents: {freed}{node} past a size that sectors confirm");
+            let case = cases().into_iter().find(|case| case.recipe.name() == name).unwrap();
+            let after = stored(&mended(case.recipe)).unwrap();
+            let file = &after[&b"/fragmented"[..]];
+            assert_eq!(file.size_bytes, size, "{name}");
+            assert!(!freed.is_empty() || file.content == whole.content, "{name}");
+        }
+    }
+}

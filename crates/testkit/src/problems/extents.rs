@@ -1,7 +1,7 @@
 //! Extent trees, and clusters.
 
 use crate::Profile;
-use crate::recipe::{Edit, Recipe, inode, map_node};
+use crate::recipe::{Edit, Recipe, block_bits, inode, map_node};
 use floe_format::ext::extent::RawExtent;
 use floe_format::ext::inode::Inode;
 
@@ -109,10 +109,21 @@ fn ends_early(path: &'static str) -> Edit {
     })
 }
 
-/// Files whose size and sectors agree, and whose map leads further. e2fsck believes the map.
+/// Files whose size and sectors agree, and whose map leads further: to blocks that the bitmaps have in use, or as free. e2fsck asks
+/// no bitmap.
 fn sizes() -> Vec<Case> {
     let past = &["blocks-past-agreed-size"];
+    let freed = || block_bits("/fragmented", 39, 400, false);
     vec![
+        k1("freed blocks past a size that sectors confirm", past)
+            .edit(freed())
+            .edit(ends_early("/fragmented"))
+            .into(),
+        k1("freed pointers past a size that sectors confirm", past)
+            .on(Profile::Ext3)
+            .edit(freed())
+            .edit(ends_early("/fragmented"))
+            .into(),
         k1("blocks past a size that sectors confirm", past).edit(ends_early("/fragmented")).into(),
         k1("pointers past a size that sectors confirm", past)
             .on(Profile::Ext3)
