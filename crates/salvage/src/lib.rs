@@ -37,7 +37,9 @@ mod workspace;
 
 use floe_blockdev::ReadBlocks;
 use floe_check::volume::open::{WhichSuperblock, open};
-use floe_check::{CheckError, CheckOptions, JournalUse, MemoryLimit, recovery};
+use floe_check::{
+    CheckError, CheckOptions, JournalUse, MemoryLimit, Problem, lacks_changes, recovery,
+};
 use floe_exec::{Pool, Progress};
 use floe_ext4::files::Files;
 use floe_format::BlockNr;
@@ -110,6 +112,8 @@ pub struct Salvaged<'s> {
     pub files: Files<'s>,
     /// The source of what was rebuilt.
     pub summary: &'s Summary,
+    /// Findings of the journal by which the files lack the latest changes.
+    pub lost: Vec<Problem>,
 }
 
 /// Rebuilds the file system on `device` in an overlay and passes it to `look`.
@@ -133,17 +137,31 @@ pub fn salvage<T>(
         memory: MemoryLimit { limit_bytes: Some(options.overlay_bytes), held_bytes: 0 },
         ..CheckOptions::default()
     };
-    let replayed = opened.and_then(|opened| recovery::recover(device, &opened, &checking).overlay);
-    let Some(replayed) = replayed else { return rebuilt(device, &frame, options, look) };
+    let recovered = opened.map(|opened| {
+        let recovery = recovery::recover(device, &opened, &checking);
+        (opened.superblock, recovery)
+    });
+    let Some((stored, recovery)) = recovered else {
+        return rebuilt(device, &frame, options, Vec::new(), look);
+    };
+    let after =
+        recovery.overlay.as_ref().and_then(|after| open(after, WhichSuperblock::default()).ok());
+    let superblock = after.map_or(stored, |after| after.superblock);
+    let lacks = |problem: &Problem| lacks_changes(problem, &superblock);
+    let lost: Vec<Problem> = recovery.found.0.into_iter().filter(lacks).collect();
+    let Some(replayed) = recovery.overlay else {
+        return rebuilt(device, &frame, options, lost, look);
+    };
     // The replayed journal may hold a newer superblock and newer descriptors.
     let frame = frame::find(&replayed, frame.which.unwrap_or_default()).unwrap_or(frame);
-    rebuilt(&replayed, &frame, options, look)
+    rebuilt(&replayed, &frame, options, lost, look)
 }
 
 fn rebuilt<T>(
     device: &dyn ReadBlocks,
     frame: &Frame,
     options: &Options<'_>,
+    lost: Vec<Problem>,
     look: impl FnOnce(&Salvaged<'_>) -> T,
 ) -> Result<T, SalvageError> {
     let begin = |phase| options.progress.map_or((), |progress| progress.begin(phase));
@@ -157,5 +175,5 @@ fn rebuilt<T>(
     state.rebuild(&pool)?;
     end();
     let (files, summary) = (state.space.files(), &state.summary);
-    Ok(look(&Salvaged { files, summary }))
+    Ok(look(&Salvaged { files, summary, lost }))
 }

@@ -155,6 +155,9 @@ impl Args {
 
     fn copy(&self, found: &Salvaged<'_>, target: &Target) -> anyhow::Result<Outcome> {
         let complaints = Complaints::limited(self.image.source.name(), MOST_MESSAGES);
+        for problem in &found.lost {
+            complaints.finding(problem, true);
+        }
         let archive_to = |file: File| {
             let root = found.files.node(InodeNr::ROOT)?;
             let archive = Writer::new(BufWriter::with_capacity(PIECE_BYTES, file));

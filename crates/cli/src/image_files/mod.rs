@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::fmt::Display;
 
 use floe_blockdev::{FileDevice, ReadBlocks};
-use floe_check::{CheckOptions, JournalUse, lacks_changes, view};
+use floe_check::{CheckOptions, JournalUse, Problem, lacks_changes, view};
 use floe_ext4::files::{FileFault, Files, Step, printable};
 
 use crate::exit::Outcome;
@@ -48,6 +48,14 @@ impl Complaints {
     /// Complaints about an image, by its name.
     pub(crate) fn about(image: String) -> Self {
         Self::limited(image, u32::MAX)
+    }
+
+    /// Tells a finding about the image as a whole; `lacks_changes`: its files lack the latest changes.
+    pub(crate) fn finding(&self, problem: &Problem, lacks_changes: bool) {
+        message!("floe: {}: {problem}", self.image);
+        if lacks_changes {
+            self.damaged.set(true);
+        }
     }
 
     /// The same, with at most `most` messages on standard error.
@@ -127,10 +135,7 @@ impl ImageArgs {
         let complaints = Complaints::about(image);
         let looked = view(&device, &options, |files, found| {
             for problem in found {
-                message!("floe: {}: {problem}", complaints.image);
-                if lacks_changes(problem, files.superblock()) {
-                    complaints.damaged.set(true);
-                }
+                complaints.finding(problem, lacks_changes(problem, files.superblock()));
             }
             look(files, &complaints)
         });

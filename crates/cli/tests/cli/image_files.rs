@@ -278,7 +278,7 @@ fn lost_changes_are_damage() {
     debugfs(&without, "ssv journal_inum 0\nssv journal_dev 1792\nfeature needs_recovery\n");
     let target = folder.path().join("target");
     for image in [&damaged, &without] {
-        for command in [["ls"], ["export"]] {
+        for command in [["ls"], ["export"], ["salvage"]] {
             let ran = floe_on(&command, image.path());
             assert_eq!(ran.code, 4, "{command:?}: {}", ran.err);
         }
