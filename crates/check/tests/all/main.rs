@@ -16,6 +16,7 @@ mod journal_corpus;
 mod journal_crafted;
 mod journal_kernel;
 mod journal_support;
+mod large_blocks;
 mod link_structures;
 mod outcome;
 mod problems;
