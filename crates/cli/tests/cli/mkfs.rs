@@ -95,6 +95,27 @@ fn names_of_mke2fs_choose_the_type() {
     }
 }
 
+/// As by mke2fs, in any order.
+#[test]
+fn the_request_of_a_journal_counts_more_than_the_list_of_features() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let path = image.to_str().unwrap();
+    for (options, journal) in [
+        (vec!["-O", "^has_journal", "-j"], true),
+        (vec!["-j", "-O", "none"], true),
+        (vec!["-O", "^has_journal"], false),
+    ] {
+        let made = floe(&[&["mkfs", "-F"], &options[..], &[path, "64m"]].concat());
+        assert_eq!(made.code, 0, "{}", made.err);
+        assert_eq!(made.out.contains("has_journal"), journal, "{options:?}: {}", made.out);
+        clean(&image);
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused_before_anything_is_written() {
     let folder = tempfile::tempdir().unwrap();

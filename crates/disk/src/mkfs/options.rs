@@ -402,15 +402,12 @@ impl Options {
 
     fn features(&self, fs_type: FsType) -> Result<Features, PlanError> {
         let mut features = if self.old_revision { Features::default() } else { fs_type.features() };
-        if self.journal_asked {
-            features.compat |= Compat::HAS_JOURNAL;
-        }
         for edit in &self.feature_edits {
             // The list was validated when it was given.
             usage::edit(&mut features, edit).map_err(|_| PlanError::Internal("feature list"))?;
         }
-        // A size of the journal requests one.
-        if self.journal_size_mib.is_some() && !self.old_revision {
+        // As for mke2fs, the request of a journal, or its size, counts more than the list.
+        if self.journal_asked {
             features.compat |= Compat::HAS_JOURNAL;
         }
         // The stronger checksum replaces the weaker one.

@@ -479,6 +479,31 @@ fn a_fitted_file_system_has_no_room_left() {
     }
 }
 
+/// A table's inodes are rounded down to a multiple of 8, in each group.
+#[test]
+fn a_fitted_file_system_has_inodes_for_any_number_of_names() {
+    for (block_size, inode_size, most) in
+        [(1024, 256, 2_000), (1024, 1024, 3_000), (2048, 512, 1_000), (4096, 4096, 1_000)]
+    {
+        let mut tree = Tree::new(attributes(0, 0o755));
+        let mut params = params(Profile::Ext4K1, &[], None).expect("parameters");
+        params.inodes = floe_disk::mkfs::InodeCount::Ratio(16384);
+        (params.block_size, params.cluster_size) = (block_size, block_size);
+        (params.inode_size, params.blocks_per_group) = (inode_size, None);
+        for at in 0..most {
+            let name = format!("{at}");
+            tree.insert(tree.root(), name.as_bytes(), attributes(at, 0), Body::Fifo)
+                .expect("a name");
+            if at % 1000 < 992 {
+                continue;
+            }
+            let plan = TreePlan::fitted(&params, &tree, 0);
+            let plan = plan.unwrap_or_else(|why| panic!("{block_size}/{inode_size}, {at}: {why}"));
+            assert!(plan.plan().superblock().free_inodes_count < 200);
+        }
+    }
+}
+
 /// Many files without data: the inode tables take nearly the whole file system.
 #[test]
 fn a_tree_of_names_alone_fits() {

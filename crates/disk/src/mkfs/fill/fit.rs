@@ -23,7 +23,8 @@ impl<'t> TreePlan<'t> {
     pub fn fitted(params: &Params, tree: &'t Tree, spare_percent: u32) -> Result<Self, PlanError> {
         let spare = |count: u64| count + (count * u64::from(spare_percent)).div_ceil(100);
         let mut params = params.clone();
-        if let InodeCount::Ratio(_) = params.inodes {
+        let counted = matches!(params.inodes, InodeCount::Ratio(_));
+        if counted {
             // Reserved inodes, lost+found, and inodes that features need.
             let values = value_inodes(&params, tree)?;
             let wanted = spare(tree.len() as u64 + values) + 16 + kept_inodes(&params, tree);
@@ -35,7 +36,14 @@ impl<'t> TreePlan<'t> {
         let (data_blocks, nodes) = (tree.data_blocks(params.block_size), tree.len() as u64);
         params.blocks = (data_blocks + nodes) * 2 + 65_536;
         params.blocks += nodes * u64::from(params.inode_size) * 2 / u64::from(params.block_size);
-        let roomy = Self::new(&params, tree)?;
+        let roomy = loop {
+            match Self::new(&params, tree) {
+                Err(PlanError::NoInodes { have, wanted }) if counted => {
+                    add_inodes(&mut params, have, wanted)?;
+                }
+                done => break done?,
+            }
+        };
         // Metadata in regions may not find room in smaller ones.
         let used = roomy.plan.space.used() + roomy.plan.lots.used();
         // In rext3 data cannot use what metadata leave of regions, nor metadata what is elsewhere.
@@ -50,11 +58,29 @@ impl<'t> TreePlan<'t> {
                 Err(PlanError::Full { wanted } | PlanError::RegionsFull { wanted }) => {
                     demand += wanted.clamp(1, 4096);
                 }
+                // With groups of another size.
+                Err(PlanError::NoInodes { have, wanted }) if counted => {
+                    add_inodes(&mut params, have, wanted)?;
+                }
                 done => return done,
             }
         }
         Self::new(&params, tree)
     }
+}
+
+/// Makes up for inodes that a group lacks because its inodes are a multiple of 8, rounded down as
+/// mke2fs does.
+fn add_inodes(params: &mut Params, have: u64, wanted: u64) -> Result<(), PlanError> {
+    let InodeCount::Count(count) = params.inodes else {
+        return Err(PlanError::NoInodes { have, wanted });
+    };
+    // At least a thousandth at a time: there may be many groups, and each is rounded.
+    let missing = wanted.saturating_sub(have).max(u64::from(count) / 1024).max(1);
+    let more = u32::try_from(u64::from(count) + missing);
+    params.inodes =
+        InodeCount::Count(more.map_err(|_| PlanError::TooManyInodes { inodes: wanted })?);
+    Ok(())
 }
 
 /// Inodes for values of attributes that lie in inodes of their own.
