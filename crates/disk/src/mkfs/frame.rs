@@ -64,7 +64,7 @@ pub(super) fn frame(params: &mut Params) -> Result<(Superblock, Geometry), PlanE
         sb.clusters_per_group = per_group / ratio as u32;
         let Some(per_group_inodes) = inodes_per_group(params, wanted, groups) else {
             // Smaller groups, so that there are more of them.
-            if per_group < 256 {
+            if per_group < 256 || per_group <= 8 * ratio as u32 {
                 return Err(PlanError::TooManyInodes { inodes: wanted });
             }
             per_group -= 8 * ratio as u32;

@@ -81,7 +81,7 @@ pub(super) struct Extended {
     backups: Option<u32>,
     mmp_interval: Option<u16>,
     quotas: Option<Vec<QuotaKind>>,
-    strict_encoding: bool,
+    strict_encoding: Option<bool>,
     orphan_file_bytes: Option<u64>,
     lazy_tables: Option<bool>,
     packed_tables: bool,
@@ -209,7 +209,6 @@ impl Options {
     }
 
     fn set_journal(&mut self, list: &str) -> Result<(), String> {
-        self.journal_asked = true;
         for (key, value) in pairs(list) {
             let value = value.ok_or("a value is missing")?;
             match key {
@@ -281,7 +280,13 @@ impl Options {
                     }
                     self.feature_edits.push("casefold".into());
                 }
-                "encoding_flags" => extended.strict_encoding = given?.contains("strict"),
+                "encoding_flags" => {
+                    extended.strict_encoding = Some(match given? {
+                        "strict" => true,
+                        "nostrict" => false,
+                        _ => return Err("encoding_flags: must be strict or nostrict".into()),
+                    });
+                }
                 "orphan_file_size" => extended.orphan_file_bytes = Some(bytes()?),
                 "lazy_itable_init" => extended.lazy_tables = Some(switch()),
                 "packed_meta_blocks" => extended.packed_tables = switch(),
@@ -371,7 +376,7 @@ impl Options {
             root_mode: extended.root_mode.unwrap_or(0o755),
             mmp_interval: extended.mmp_interval.unwrap_or(5),
             quotas: extended.quotas.clone().unwrap_or_else(|| default_quotas(&features)),
-            encoding: (1, u16::from(extended.strict_encoding)),
+            encoding: (1, u16::from(extended.strict_encoding == Some(true))),
             orphan_file_bytes: extended.orphan_file_bytes,
             default_mount_options: if self.old_revision { 0 } else { 0x000c },
             test_fs: extended.test_fs,
@@ -407,7 +412,7 @@ impl Options {
             usage::edit(&mut features, edit).map_err(|_| PlanError::Internal("feature list"))?;
         }
         // As for mke2fs, the request of a journal, or its size, counts more than the list.
-        if self.journal_asked {
+        if self.asks_for_journal() {
             features.compat |= Compat::HAS_JOURNAL;
         }
         // The stronger checksum replaces the weaker one.
@@ -421,6 +426,11 @@ impl Options {
         }
         if self.extended.quotas.as_ref().is_some_and(|kinds| kinds.contains(&QuotaKind::Project)) {
             features.ro_compat |= RoCompat::PROJECT;
+        }
+        if self.extended.strict_encoding.is_some()
+            && !features.incompat.contains(Incompat::CASEFOLD)
+        {
+            return Err(PlanError::Parameter("encoding_flags needs the feature casefold"));
         }
         if self.flex_groups.is_some() && !features.incompat.contains(Incompat::FLEX_BG) {
             return Err(PlanError::Parameter("-G needs the feature flex_bg"));

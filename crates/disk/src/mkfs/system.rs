@@ -206,10 +206,17 @@ pub(super) fn journal_blocks(plan: &Plan) -> u64 {
     let wanted = plan.params.compat(Compat::HAS_JOURNAL);
     let usual = default_size(plan.geometry.blocks_count, plan.params.compat(Compat::FAST_COMMIT));
     let Some(usual) = usual.filter(|_| wanted) else { return 0 };
-    let given = &plan.params.journal;
-    given.blocks.map_or(u64::from(usual.blocks), |asked| {
-        u64::from(asked + given.fast_commit_blocks.unwrap_or(usual.fast_commit_blocks))
+    let asked = plan.params.journal.blocks;
+    asked.map_or(u64::from(usual.blocks), |asked| {
+        u64::from(asked) + u64::from(fast_commit_blocks(plan, &usual))
     })
+}
+
+/// Blocks for fast commits, if the file system has the feature: as many as the usual journal has,
+/// however large this one is, if nothing else is asked for.
+fn fast_commit_blocks(plan: &Plan, usual: &JournalSize) -> u32 {
+    let asked = plan.params.journal.fast_commit_blocks;
+    asked.filter(|_| plan.params.compat(Compat::FAST_COMMIT)).unwrap_or(usual.fast_commit_blocks)
 }
 
 /// The size of the journal. `None`: the file system is too small for one, and loses the feature.
@@ -228,9 +235,7 @@ fn journal_size(plan: &mut Plan) -> Result<Option<JournalSize>, PlanError> {
     if asked < MIN_JOURNAL_BLOCKS || u64::from(asked) > blocks / 2 || asked > 10_240_000 {
         return Err(PlanError::Journal { blocks: u64::from(asked) });
     }
-    // As many as the usual journal has, however large this one is.
-    let fast_commit_blocks =
-        plan.params.journal.fast_commit_blocks.unwrap_or(usual.fast_commit_blocks);
+    let fast_commit_blocks = fast_commit_blocks(plan, &usual);
     Ok(Some(JournalSize { blocks: asked + fast_commit_blocks, fast_commit_blocks }))
 }
 
@@ -332,7 +337,8 @@ pub(super) fn quota_file(
     new.flags = InodeFlags::IMMUTABLE;
     let got = plan.allocate(BlockNr(0), new.size.div_ceil(block_size))?;
     let mut data = in_one_by_one(&got);
-    if new.size == QUOTA_ORDER.len() as u64 * 1024 {
+    // Within a cluster there is no choice.
+    if new.size == QUOTA_ORDER.len() as u64 * 1024 && plan.geometry.cluster_blocks == 1 {
         data = in_order_of_writing(&data, block_size);
     }
     map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
