@@ -42,7 +42,7 @@ impl State {
 /// One object of the rebuilt tree.
 #[derive(Debug)]
 pub struct Object {
-    /// Its path, without a leading `/`.
+    /// Its path, without a leading `/`; that of the root is `.`.
     pub path: Vec<u8>,
     /// Its inode; `None` if only the name is left.
     pub inode: Option<InodeNr>,
@@ -60,13 +60,20 @@ pub struct Object {
 }
 
 impl Salvaged<'_> {
-    /// Calls `look` with every object below the root, parents first, names sorted. Reads metadata
-    /// only.
+    /// Calls `look` with every object below the root, parents first, names sorted; before them with the
+    /// root, as `.`, if it is not whole. Reads metadata only.
     pub fn inventory(&self, mut look: impl FnMut(Object)) {
         let Ok(root) = self.files.node(InodeNr::ROOT) else { return };
         for step in self.files.walk(root) {
             match step {
-                Step::Visit(visit) if !visit.path.is_empty() => look(self.object(visit)),
+                Step::Visit(mut visit) if visit.path.is_empty() => {
+                    visit.path.push(b'.');
+                    let root = self.object(visit);
+                    if root.state != State::Whole {
+                        look(root);
+                    }
+                }
+                Step::Visit(visit) => look(self.object(visit)),
                 Step::Lost { path, .. } => look(Object {
                     path,
                     inode: None,

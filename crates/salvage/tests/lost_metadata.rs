@@ -214,10 +214,12 @@ fn old_copies_of_inodes_are_used() {
     let copy = image.blocks(table, count).to_vec();
     let place = BlockNr(image.geometry.blocks_count - count - 9);
     image.blocks(place, count).copy_from_slice(&copy);
-    let (after, summary, _) = image.without_tables().salvaged(2);
+    let (after, summary, states) = image.without_tables().salvaged(2);
     assert_eq!(after, before);
     assert!(summary.inodes.from_copies >= before.len() as u64);
     assert_eq!(summary.files_from_extents, 0);
+    // The root, too.
+    assert_eq!(states.get("."), Some(&ObjectState::Unsure));
 }
 
 #[test]

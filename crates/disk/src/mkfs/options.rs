@@ -280,13 +280,7 @@ impl Options {
                     }
                     self.feature_edits.push("casefold".into());
                 }
-                "encoding_flags" => {
-                    extended.strict_encoding = Some(match given? {
-                        "strict" => true,
-                        "nostrict" => false,
-                        _ => return Err("encoding_flags: must be strict or nostrict".into()),
-                    });
-                }
+                "encoding_flags" => extended.strict_encoding = Some(is_strict(given?)?),
                 "orphan_file_size" => extended.orphan_file_bytes = Some(bytes()?),
                 "lazy_itable_init" => extended.lazy_tables = Some(switch()),
                 "packed_meta_blocks" => extended.packed_tables = switch(),
@@ -490,6 +484,15 @@ fn quotas(list: &str) -> Result<Vec<QuotaKind>, String> {
             _ => Err(format!("quotatype: {word} is not known")),
         })
         .collect()
+}
+
+/// Whether names without meaning in the encoding are refused.
+fn is_strict(flags: &str) -> Result<bool, String> {
+    match flags {
+        "strict" => Ok(true),
+        "nostrict" => Ok(false),
+        _ => Err("encoding_flags: must be strict or nostrict".to_owned()),
+    }
 }
 
 /// The parts of a list of keys with or without values.
