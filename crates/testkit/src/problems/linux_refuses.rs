@@ -432,8 +432,11 @@ fn reseal_first(raw: &mut [u8]) {
 fn list_of(path: &'static str, change: fn(&mut [u8])) -> InodeEdit {
     inode(path).raw(move |raw| {
         let at = usize::from(u16::from_le_bytes([raw[0xa4 + 2], raw[0xa4 + 3]]));
-        change(&mut raw[0xa4 + at..]);
-        reseal_first(raw);
+        // Another recipe on the same image may have left no list there.
+        if let Some(value) = raw.get_mut(0xa4 + at..).filter(|value| value.len() >= 28) {
+            change(value);
+            reseal_first(raw);
+        }
     })
 }
 
