@@ -3,7 +3,7 @@
 use std::io;
 
 use floe_sync::atomic::{AtomicU64, Ordering};
-use floe_sync::thread;
+use floe_sync::{spawn_scoped, thread};
 
 use crate::{ReadBlocks, WriteBlocks, within};
 
@@ -139,11 +139,18 @@ fn flush_all<D: WriteBlocks>(parts: &[&StripePart<D>]) -> io::Result<()> {
         return first.flush();
     }
     thread::scope(|scope| {
-        let others: Vec<_> = others.iter().map(|part| scope.spawn(|| part.flush())).collect();
+        let begun: Vec<_> =
+            others.iter().map(|part| (part, spawn_scoped(scope, || part.flush()))).collect();
         let mut done = first.flush();
-        for other in others {
-            let other = other.join();
-            done = done.and(other.unwrap_or_else(|_| Err(io::Error::other("a flush panicked"))));
+        for (part, other) in begun {
+            let flushed = match other {
+                Ok(other) => {
+                    other.join().unwrap_or_else(|_| Err(io::Error::other("a flush panicked")))
+                }
+                // No thread could be started for it.
+                Err(_) => part.flush(),
+            };
+            done = done.and(flushed);
         }
         done
     })

@@ -9,6 +9,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
+use floe_sync::thread;
+use rustix::process::{Resource, getrlimit};
 
 mod commands;
 mod e2fsck;
@@ -28,6 +30,7 @@ use exit::Outcome;
 use input::files::{Files, Refused};
 use message::message;
 use terminal::failure::with_causes;
+use terminal::standard_output::StandardOutput;
 use terminal::{document, panics, signals};
 
 /// Checks, repairs, makes and mounts ext2, ext3 and ext4 file systems. Only `repair`, `undo`, `mkfs`,
@@ -42,10 +45,27 @@ struct Cli {
     command: Command,
 }
 
+/// Bytes of stack that each command finds enough, and that the system usually gives to a program.
+const STACK_BYTES: usize = 8 << 20;
+
 fn main() -> ExitCode {
     panics::end_the_program();
+    signals::outlive_size_limit();
+    let limit = getrlimit(Resource::Stack).current;
+    if limit.is_some_and(|limit| limit < STACK_BYTES as u64 / 2) {
+        // A limit (`ulimit -s`) that is too low for this thread is none for others.
+        let apart = thread::Builder::new().stack_size(STACK_BYTES).spawn(run_command_line);
+        if let Ok(code) = apart.map(thread::JoinHandle::join) {
+            // A panic has ended the program.
+            return code.unwrap_or_else(|_| ExitCode::from(Outcome::FAILED.code()));
+        }
+    }
+    run_command_line()
+}
+
+fn run_command_line() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let mut out = Patient::new(io::stdout().lock());
+    let mut out = Patient::new(StandardOutput::lock());
     let mut device = String::new();
     let outcome = run(&arguments, &mut device, &mut out).unwrap_or_else(|error| {
         let outcome = outcome_of(&error);

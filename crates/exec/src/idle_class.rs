@@ -35,7 +35,7 @@ pub fn enter_idle_class() -> io::Result<()> {
 /// # Errors
 /// Those of [`enter_idle_class`].
 pub fn try_idle_class() -> io::Result<()> {
-    let tried = floe_sync::thread::spawn(enter_idle_class).join();
+    let tried = floe_sync::thread::Builder::new().spawn(enter_idle_class)?.join();
     tried.unwrap_or_else(|_| Err(io::Error::other("the test thread panicked")))
 }
 

@@ -1,6 +1,6 @@
 //! Workers that take units of work from one queue and accumulate their findings privately.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use crate::accumulate::Accumulator;
 use crate::core_share::{CoreShare, Gate};
@@ -202,7 +202,8 @@ impl<'p> Pool<'p> {
 
 /// Starts workers 1 to `workers - 1`, each on a core of its own if there are enough, continues as
 /// worker 0, and merges the accumulators. With a budget of cores, starts only as many as it allows;
-/// worker 0 starts the rest with the function that is passed to `first`, once the budget allows it.
+/// worker 0 starts the rest with the function that is passed to `first`, once the budget allows it. Where the system starts no more
+/// threads, those that run do all of the work.
 ///
 /// # Panics
 /// If a worker does.
@@ -217,7 +218,7 @@ pub(crate) fn work_together<A: Accumulator>(
     thread::scope(|scope| {
         let (other, placement) = (&other, &placement);
         let start = |me| {
-            let worker = scope.spawn(move || {
+            let worker = floe_sync::spawn_scoped(scope, move || {
                 if let Some(cores) = cores {
                     cores.settle(me);
                 }
@@ -229,12 +230,16 @@ pub(crate) fn work_together<A: Accumulator>(
             worker
         };
         let others = RefCell::new(Vec::new());
+        let refused = Cell::new(false);
         let more = || {
             let may_be_busy = cores.map_or(workers, |cores| cores.budget().min(workers));
             let mut others = others.borrow_mut();
-            while others.len() + 1 < may_be_busy {
-                let me = others.len() + 1;
-                others.push(start(me));
+            while others.len() + 1 < may_be_busy && !refused.get() {
+                match start(others.len() + 1) {
+                    Ok(worker) => others.push(worker),
+                    // The system has no more threads for us: those that there are do it all.
+                    Err(_) => refused.set(true),
+                }
             }
         };
         more();

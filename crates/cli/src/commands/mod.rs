@@ -9,7 +9,6 @@ use crate::exit::Outcome;
 use crate::input::files::Judged;
 use crate::input::lazy_args::Lazy;
 use crate::online::freeze::{HOLDER, HolderArgs};
-use crate::terminal::signals;
 
 pub(crate) mod cat;
 pub(crate) mod check;
@@ -96,10 +95,6 @@ impl Command {
 
     /// Runs the command after its paths were judged, with output to `out`.
     pub(crate) fn run(self, files: &Judged, out: &mut impl Write) -> anyhow::Result<Outcome> {
-        if matches!(self, Self::Mkfs(_) | Self::Mount(_) | Self::Cp(_) | Self::Export(_)) {
-            // A check and a repair can be ended at any moment.
-            signals::outlive_size_limit();
-        }
         match self {
             Self::Check(Lazy(args)) => args.run(files, out),
             Self::Repair(Lazy(args)) => args.run(out),

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -23,7 +22,7 @@ use crate::input::device::InUse;
 use crate::input::files::Judged;
 use crate::message::message;
 use crate::terminal::progress::{Watch, When};
-use crate::terminal::{failure, signals};
+use crate::terminal::{failure, signals, standard_output};
 
 /// Bytes copied at once.
 const PIECE_BYTES: usize = 1 << 20;
@@ -175,10 +174,12 @@ impl Args {
                 let file = File::create_new(path);
                 let file =
                     file.with_context(|| format!("{}: cannot be created", path.display()))?;
-                archive_to(file).with_context(|| path.display().to_string())?;
+                archive_to(file).with_context(|| {
+                    format!("{}: it is incomplete: it ends amid the files", path.display())
+                })?;
             }
             Target::StandardOutput => {
-                let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+                let file = standard_output::file().context("standard output")?;
                 archive_to(file).context("standard output")?;
             }
         }

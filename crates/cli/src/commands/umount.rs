@@ -117,7 +117,10 @@ impl Args {
         forced: &mut bool,
     ) -> Result<String> {
         let place = directory.to_owned();
-        let asked = thread::spawn(move || attribute(&place, STATUS));
+        let Ok(asked) = thread::Builder::new().spawn(move || attribute(&place, STATUS)) else {
+            // Without a thread there is no limit.
+            return attribute(directory, STATUS);
+        };
         let begin = Instant::now();
         while !asked.is_finished() && begin.elapsed() < PATIENCE {
             thread::sleep(LOOK_EVERY);

@@ -5,18 +5,18 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use floe_blockdev::{Overlay, ReadBlocks};
-use floe_check::{CheckOptions, JournalUse};
+use floe_check::{CheckError, CheckOptions, JournalUse};
 use floe_repair::RepairOptions;
 use floe_repair::commit::{CommitError, CommitOptions, Seen, UndoTarget, commit};
-use floe_repair::plan_file::{self, PlanHeader};
+use floe_repair::plan_file::{self, PlanFileError, PlanHeader};
 use floe_report::human::{grouped, plural, size};
 
-use crate::exit::Outcome;
+use crate::exit::{Ended, Outcome};
 use crate::input::clock::now_seconds;
 use crate::input::device::Source;
 use crate::message::message;
 use crate::run::undo_target;
-use crate::terminal::signals;
+use crate::terminal::{failure, signals};
 
 /// The user ended the run before anything was written.
 const CANCELLED: Outcome = Outcome { cancelled: true, ..Outcome::CLEAN };
@@ -93,7 +93,18 @@ impl ApplyPlan<'_> {
         device: &'d dyn ReadBlocks,
     ) -> anyhow::Result<(PlanHeader, Overlay<&'d dyn ReadBlocks>)> {
         let staging_bytes = RepairOptions::default().staging_bytes;
-        let (header, staged) = plan_file::stage(self.file, device, staging_bytes)?;
+        let staged = plan_file::stage(self.file, device, staging_bytes);
+        if let Err(PlanFileError::Changed { .. }) = &staged
+            && let Err(error @ CheckError::NoSuperblock { .. }) =
+                floe_check::check(device, &CheckOptions::default())
+        {
+            // Another place of the device, not another content.
+            let found = failure::of_check(&error, device, &self.source.name(), "--memory=");
+            let hint =
+                "Give the --offset or --partition that the plan was made with; nothing was written";
+            return Err(Ended::failed(format!("{found}\n  {hint}")));
+        }
+        let (header, staged) = staged?;
         let options = CheckOptions {
             threads: self.threads,
             journal: JournalUse::Replay,

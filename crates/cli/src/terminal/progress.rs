@@ -11,7 +11,7 @@ use floe_exec::eta::{Estimator, Eta, Spent};
 use floe_exec::{PhaseState, Progress, Snapshot};
 use floe_report::human::{grouped, size};
 use floe_sync::atomic::{AtomicBool, Ordering};
-use floe_sync::thread;
+use floe_sync::{spawn_scoped, thread};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -118,9 +118,11 @@ impl<'t> Watch<'t> {
         }
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
-            let shower = scope.spawn(|| self.show(bytes_read, &stop));
+            // Without a thread nothing is displayed.
+            let shower = spawn_scoped(scope, || self.show(bytes_read, &stop));
             // Also stops the thread if `work` panics, because the scope waits for its threads.
-            let _end = End { stop: &stop, shower: shower.thread().clone() };
+            let _end =
+                shower.ok().map(|shower| End { stop: &stop, shower: shower.thread().clone() });
             work()
         })
     }

@@ -9,7 +9,7 @@ use anyhow::Context;
 use floe_exec::Interrupt;
 use floe_exec::interrupt::Answer;
 use floe_sync::atomic::{AtomicBool, Ordering};
-use floe_sync::{Arc, thread};
+use floe_sync::{Arc, Mutex, PoisonError, thread};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
@@ -30,12 +30,42 @@ const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 /// The exit code of a cancelled run.
 pub(crate) const CANCELLED: u8 = Outcome { cancelled: true, ..Outcome::CLEAN }.code();
 
+/// Hands signals to a thread that handles them. Without a thread they do what they do to any program, which ends it.
+fn handle(
+    wanted: impl IntoIterator<Item = i32>,
+    handle: impl FnOnce(Signals) + Send + 'static,
+) -> anyhow::Result<()> {
+    let given = Arc::new(Mutex::new(None::<Option<Signals>>));
+    let taken = Arc::clone(&given);
+    // Runs until the program ends, or ends if there are no signals to handle. It is started first, because a signal that was
+    // arranged for never does again as before.
+    let work = move || {
+        loop {
+            // The lock is held no longer than this.
+            let signals = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+            match signals {
+                Some(Some(signals)) => return handle(signals),
+                Some(None) => return,
+                None => thread::park(),
+            }
+        }
+    };
+    if let Ok(handler) = thread::Builder::new().spawn(work) {
+        let signals = Signals::new(wanted);
+        let (signals, result) = match signals {
+            Ok(signals) => (Some(signals), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        *given.lock().unwrap_or_else(PoisonError::into_inner) = Some(signals);
+        handler.thread().unpark();
+        result.context("cannot arrange for signals")?;
+    }
+    Ok(())
+}
+
 /// Calls `act` at each SIGUSR1, which would otherwise end the program.
 pub(crate) fn on_user_signal(mut act: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
-    let mut signals = Signals::new([SIGUSR1]).context("cannot arrange for signals")?;
-    // Runs until the program ends.
-    thread::spawn(move || signals.forever().for_each(|_| act()));
-    Ok(())
+    handle([SIGUSR1], move |mut signals| signals.forever().for_each(|_| act()))
 }
 
 /// For read-only work: a signal ends the program at once, with a message on the consequences for
@@ -46,14 +76,11 @@ pub(crate) fn end_at_once(work: &'static str) -> anyhow::Result<()> {
 
 /// The same, with another exit code.
 pub(crate) fn end_at_once_with(code: u8, work: &'static str) -> anyhow::Result<()> {
-    let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
-    // Runs until the program ends.
-    thread::spawn(move || {
+    handle(wanted(), move |mut signals| {
         if signals.forever().next().is_some() {
             end(code, &format!("interrupted; {work}"));
         }
-    });
-    Ok(())
+    })
 }
 
 /// Ends the program with a message, and a JSON document if requested.
@@ -83,9 +110,7 @@ pub(crate) fn end_between_writes() -> anyhow::Result<Arc<Interrupt>> {
 pub(crate) fn end_between_writes_with(code: u8) -> anyhow::Result<Arc<Interrupt>> {
     let interrupt = Arc::new(Interrupt::new());
     let asked = Arc::clone(&interrupt);
-    let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
-    // Runs until the program ends.
-    thread::spawn(move || {
+    handle(wanted(), move |mut signals| {
         for _ in signals.forever() {
             match asked.ask() {
                 Answer::EndNow => end(code, "interrupted; nothing was written"),
@@ -94,7 +119,7 @@ pub(crate) fn end_between_writes_with(code: u8) -> anyhow::Result<Arc<Interrupt>
                 }
             }
         }
-    });
+    })?;
     Ok(interrupt)
 }
 
@@ -102,9 +127,7 @@ pub(crate) fn end_between_writes_with(code: u8) -> anyhow::Result<Arc<Interrupt>
 /// then written; a second signal, or one outside of a leg, ends the program at once.
 pub(crate) fn end_between_legs(path: &Path, asked: Arc<Interrupt>) -> anyhow::Result<()> {
     let path = path.to_owned();
-    let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
-    // Runs until the program ends.
-    thread::spawn(move || {
+    handle(wanted(), move |mut signals| {
         let mut before = false;
         for _ in signals.forever() {
             let path = path.display();
@@ -120,31 +143,25 @@ pub(crate) fn end_between_legs(path: &Path, asked: Arc<Interrupt>) -> anyhow::Re
             }
             before = true;
         }
-    });
-    Ok(())
+    })
 }
 
 /// Runs `then` on a signal, in a thread of its own, which ends the program with [`cancelled`].
 pub(crate) fn on_signal(then: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
-    let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
-    thread::spawn(move || {
+    handle(wanted(), move |mut signals| {
         if signals.forever().next().is_some() {
             then();
         }
-    });
-    Ok(())
+    })
 }
 
 /// Runs `then` on every signal, in a thread of its own, with the number of earlier signals.
 pub(crate) fn on_each_signal(mut then: impl FnMut(usize) + Send + 'static) -> anyhow::Result<()> {
-    let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
-    // Runs until the program ends.
-    thread::spawn(move || {
+    handle(wanted(), move |mut signals| {
         for (before, _) in signals.forever().enumerate() {
             then(before);
         }
-    });
-    Ok(())
+    })
 }
 
 /// Ends the program with the exit code for cancellation.
@@ -152,8 +169,12 @@ pub(crate) fn cancelled() -> ! {
     std::process::exit(i32::from(CANCELLED))
 }
 
-/// Lets writes beyond the limit of a file's size (`ulimit -f`) fail, instead of ending the program without a word.
+/// Lets writes beyond the limit of a file's size (`ulimit -f`) fail, instead of ending the program without a word. Tests of a build for
+/// debugging can have it end at a chosen byte.
 pub(crate) fn outlive_size_limit() {
+    if cfg!(debug_assertions) && std::env::var_os("FLOE_END_AT_SIZE_LIMIT").is_some() {
+        return;
+    }
     // Without it the program is as others are.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
 }

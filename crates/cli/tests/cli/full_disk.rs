@@ -65,3 +65,34 @@ fn lost_messages_change_neither_work_nor_exit_code() {
     assert_eq!(lost.code & 8, 8, "{}", lost.err);
     assert_eq!(lost.err.matches("No space left").count(), 1, "told once: {}", lost.err);
 }
+
+/// An archive, a file or a report that nobody gets is no success.
+#[test]
+fn a_standard_output_that_takes_nothing_is_a_failure() {
+    let Some(image) = image("ext4-1k") else { return };
+    let name = image.path().to_str().unwrap();
+    build::debugfs(&image, "write /etc/hostname some\n").unwrap();
+    for line in [
+        &["check", name][..],
+        &["check", "--json", name],
+        &["ls", name, "/"],
+        &["cat", name, "/some"],
+        &["export", name],
+        &["salvage", name, "--to", "-"],
+        &["info", name],
+    ] {
+        for (to, words) in [(">&-", "Bad file descriptor"), (">/dev/full", "No space left")] {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("exec \"$0\" \"$@\" {to}"), env!("CARGO_BIN_EXE_floe")]);
+            let ran = ran(&shell.args(line).output().unwrap());
+            assert_eq!(ran.code & 8, 8, "{line:?} {to}: {}", ran.err);
+            assert_eq!(ran.err.matches(words).count(), 1, "{line:?} {to}: {}", ran.err);
+        }
+    }
+    // The report only tells about the work of a repair.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$0\" \"$@\" >&-", env!("CARGO_BIN_EXE_floe")]);
+    let ran = ran(&shell.args(["repair", "--yes", name]).output().unwrap());
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.err.contains("the report is incomplete"), "{}", ran.err);
+}

@@ -30,6 +30,10 @@ fn command(line: &[&str], limit_half_kib: Option<usize>) -> Command {
     // Without a core dump.
     command.args(["-c", "ulimit -c 0; ulimit -f $0; exec \"$@\"", &limit]);
     command.arg(env!("CARGO_BIN_EXE_floe")).args(line).env("E2FSCK_TIME", "1704067200");
+    if limit_half_kib.is_some() {
+        // Otherwise the limit is an error like others.
+        command.env("FLOE_END_AT_SIZE_LIMIT", "1");
+    }
     command
 }
 

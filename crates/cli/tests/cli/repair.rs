@@ -234,6 +234,16 @@ fn a_plan_is_saved_and_applied_later() {
         assert!(other.to_vec().unwrap() == bytes, "a refused plan wrote");
     }
 
+    // A disk that has the file system in a partition has not changed: it was to be named.
+    let disk = folder.path().join("disk");
+    fs::write(&disk, super::disk_with_partition(&before)).unwrap();
+    let ran = floe_on(&["repair", "--apply-plan", plan], &disk);
+    assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("Give the --offset or --partition"), "{}", ran.err);
+    assert!(!ran.err.contains("has changed"), "{}", ran.err);
+    let ran = floe_on(&["repair", "--apply-plan", plan, "--partition", "1"], &disk);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+
     let ran = repair(&["--apply-plan", plan, "--undo", undo], &image);
     assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
     assert_eq!(repair(&["--yes"], &theirs).code, 1);

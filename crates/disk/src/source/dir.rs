@@ -8,11 +8,12 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{OFlags, SeekFrom, lgetxattr, llistxattr, major, minor, seek};
+use rustix::fs::{CWD, Mode, OFlags, SeekFrom, lgetxattr, llistxattr, major, minor, openat, seek};
 use rustix::io::Errno;
 
 use crate::mkfs::tree::{
@@ -36,7 +37,7 @@ pub fn directory(root: &Path) -> Result<Loaded<BoxedContents>, SourceError> {
     }
     let mut tree = Tree::new(Attributes::root());
     let mut room = Room::new();
-    let xattrs = room.xattrs(root, &mut tree)?;
+    let xattrs = room.xattrs(root, &mut tree).map_err(|source| read_error(root, source))?;
     tree.set_attributes(tree.root(), attributes(&metadata, xattrs));
     let mut loader = Loader { tree, room, files: Files::default(), links: HashMap::new() };
     let mut folders = vec![(root.to_owned(), loader.tree.root())];
@@ -64,10 +65,11 @@ impl Loader {
         folders: &mut Vec<(PathBuf, NodeId)>,
     ) -> Result<(), SourceError> {
         self.files.folders.push(folder.into());
-        let entries = fs::read_dir(folder).map_err(|source| read_error(folder, source))?;
+        let at = Short::of(folder).map_err(|source| read_error(folder, source))?;
+        let entries = fs::read_dir(&at.path).map_err(|source| read_error(folder, source))?;
         for entry in entries {
             let entry = entry.map_err(|source| read_error(folder, source))?;
-            let path = entry.path();
+            let (path, short) = (folder.join(entry.file_name()), entry.path());
             let metadata = entry.metadata().map_err(|source| read_error(&path, source))?;
             let name = entry.file_name();
             let refused =
@@ -78,8 +80,9 @@ impl Loader {
                 self.tree.link_at(parent, name.as_bytes(), node).map_err(refused)?;
                 continue;
             }
-            let body = self.body(&path, &metadata)?;
-            let xattrs = self.room.xattrs(&path, &mut self.tree)?;
+            let failed = |source| read_error(&path, source);
+            let body = self.body(&short, &metadata).map_err(failed)?;
+            let xattrs = self.room.xattrs(&short, &mut self.tree).map_err(failed)?;
             let attributes = attributes(&metadata, xattrs);
             let inserted = self.tree.insert(parent, name.as_bytes(), attributes, body);
             let node = inserted.map_err(refused)?;
@@ -93,7 +96,7 @@ impl Loader {
         Ok(())
     }
 
-    fn body(&mut self, path: &Path, metadata: &Metadata) -> Result<Body, SourceError> {
+    fn body(&mut self, path: &Path, metadata: &Metadata) -> io::Result<Body> {
         let kind = metadata.file_type();
         let device = metadata.rdev();
         let (major, minor) = (major(device), minor(device));
@@ -103,7 +106,7 @@ impl Loader {
         Ok(if kind.is_dir() {
             Body::Directory
         } else if kind.is_symlink() {
-            let target = fs::read_link(path).map_err(|source| read_error(path, source))?;
+            let target = fs::read_link(path)?;
             Body::Symlink(target.into_os_string().into_vec().into())
         } else if kind.is_char_device() {
             Body::CharDevice { major, minor }
@@ -116,7 +119,7 @@ impl Loader {
         })
     }
 
-    fn file(&mut self, path: &Path, metadata: &Metadata) -> Result<Body, SourceError> {
+    fn file(&mut self, path: &Path, metadata: &Metadata) -> io::Result<Body> {
         let content = self.files.add(path.file_name().unwrap_or_default());
         let size = metadata.len();
         // Only files with holes take fewer blocks than their size (or very small ones, whose holes
@@ -124,10 +127,43 @@ impl Loader {
         if metadata.blocks() * 512 >= size {
             return Ok(Body::file(size, content, 0));
         }
-        let file = open(path).map_err(|source| read_error(path, source))?;
-        let parts = data_parts(&file, size).map_err(|source| read_error(path, source))?;
+        let parts = data_parts(&open(path)?, size)?;
         let extent = |(at, len)| Extent { at, len, content, from: at };
         Ok(Body::sparse(size, parts.into_iter().map(extent).collect()))
+    }
+}
+
+/// A path that the system takes. It takes no more than 4,096 bytes, but folders may lie deeper: then the path leads through a descriptor
+/// of a folder on the way.
+struct Short {
+    path: PathBuf,
+    /// Open as long as the path is used.
+    _folder: Option<OwnedFd>,
+}
+
+impl Short {
+    /// Leaves room for a name behind the path, and for the descriptor's before it.
+    const MOST_BYTES: usize = 3500;
+
+    fn of(path: &Path) -> io::Result<Self> {
+        if path.as_os_str().len() <= Self::MOST_BYTES {
+            return Ok(Self { path: path.to_owned(), _folder: None });
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let (mut folder, mut rest) = (None::<OwnedFd>, PathBuf::new());
+        for part in path.components() {
+            if rest.as_os_str().len() + part.as_os_str().len() >= Self::MOST_BYTES {
+                let above = folder.as_ref().map_or(CWD, AsFd::as_fd);
+                folder = Some(openat(above, &rest, flags, Mode::empty())?);
+                rest = PathBuf::new();
+            }
+            rest.push(part);
+        }
+        let number = folder.as_ref().map(AsRawFd::as_raw_fd);
+        let path = number.map_or(rest.clone(), |number| {
+            PathBuf::from(format!("/proc/self/fd/{number}")).join(rest)
+        });
+        Ok(Self { path, _folder: folder })
     }
 }
 
@@ -190,12 +226,11 @@ impl Room {
         Self { names: vec![0; MOST_XATTR_BYTES], value: vec![0; MOST_XATTR_BYTES] }
     }
 
-    fn xattrs(&mut self, path: &Path, tree: &mut Tree) -> Result<XattrsId, SourceError> {
-        let failed = |errno: Errno| read_error(path, errno.into());
+    fn xattrs(&mut self, path: &Path, tree: &mut Tree) -> io::Result<XattrsId> {
         let len = match llistxattr(path, &mut self.names[..]) {
             Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(XattrsId::default()),
             Ok(len) => len,
-            Err(errno) => return Err(failed(errno)),
+            Err(errno) => return Err(errno.into()),
         };
         let mut found = Vec::new();
         for name in self.names[..len].split(|&byte| byte == 0).filter(|name| is_kept(name)) {
@@ -203,7 +238,7 @@ impl Room {
                 Ok(len) => found.push(Xattr::new(name, &self.value[..len])),
                 // It was removed, or is visible only to privileged processes.
                 Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
-                Err(errno) => return Err(failed(errno)),
+                Err(errno) => return Err(errno.into()),
             }
         }
         Ok(tree.keep_xattrs(found))
@@ -270,7 +305,8 @@ struct DirContents {
 impl Contents for DirContents {
     fn read_at(&self, content: ContentId, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let path = self.files.path(content).ok_or(io::ErrorKind::NotFound)?;
-        open(&path)
+        Short::of(&path)
+            .and_then(|at| open(&at.path))
             .and_then(|file| file.read_exact_at(into, offset))
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
     }

@@ -209,7 +209,7 @@ impl WatcherArgs {
         let parent = getppid().map(|parent| parent.as_raw_nonzero().get().unsigned_abs());
         if parent != Some(self.server) {
             // The server died before it could be told.
-            thread::spawn(end_connection);
+            thread::Builder::new().spawn(end_connection)?;
         }
         // The end of the pipe: no thread of the server is left, or the mount has ended.
         let _ = io::stdin().read_to_end(&mut Vec::new());
