@@ -132,7 +132,7 @@ fn has_wrong_checksum(stage: &Stage<'_>, number: InodeNr) -> bool {
 }
 
 /// The inode that an edit clears because its neighbours are garbage.
-fn clears_garbage((edit, cause): (&Edit, &Option<Problem>)) -> Option<InodeNr> {
+pub(crate) fn clears_garbage((edit, cause): (&Edit, &Option<Problem>)) -> Option<InodeNr> {
     match (edit, cause) {
         (
             Edit::Inode { inode, edit: InodeEdit::Clear },

@@ -11,7 +11,7 @@ use crate::edit::{
     TreeEdit,
 };
 use crate::plan::Wanted;
-use crate::proof::is_of_special;
+use crate::proof::{clears_garbage, is_of_special};
 
 /// The edits of the first phase that has any. As long as a phase changes nothing that others depend
 /// on, the edits of the next one too: the examination already counted their result.
@@ -97,16 +97,24 @@ pub(super) fn without_misread_values(mut wanted: Wanted) -> Wanted {
     wanted
 }
 
-/// Defers deletions of devices, FIFOs and sockets for their flags as long as directories are to be salvaged: an entry that cannot be
-/// read yet may prove what they are.
+/// Defers deletions of devices, FIFOs and sockets for their flags, and of inodes amid garbage with their names, as long as
+/// directories are to be salvaged: an entry that cannot be read yet may prove what they are.
 pub(super) fn until_names_are_read(mut wanted: Wanted) -> Wanted {
     let salvages =
         |edit: &Edit| matches!(edit, Edit::Directory { edit: DirectoryEdit::Salvage, .. });
-    if wanted.keys().any(salvages) {
-        wanted.retain(|edit, cause| {
-            !matches!(edit, Edit::Inode { edit: InodeEdit::Clear, .. }) || !is_of_special(cause)
-        });
+    if !wanted.keys().any(salvages) {
+        return wanted;
     }
+    let amid_garbage: BTreeSet<InodeNr> = wanted.iter().filter_map(clears_garbage).collect();
+    wanted.retain(|edit, cause| match (edit, cause) {
+        (Edit::Inode { inode, edit: InodeEdit::Clear }, cause) => {
+            !is_of_special(cause) && !amid_garbage.contains(inode)
+        }
+        (Edit::Entry { .. }, Some(Problem::DirentInodeUnused { inode_named, .. })) => {
+            !amid_garbage.contains(inode_named)
+        }
+        _ => true,
+    });
     wanted
 }
 
