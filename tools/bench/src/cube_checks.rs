@@ -17,7 +17,7 @@ use serde_json::Value;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// GiB of the file systems
-    #[arg(long, value_delimiter = ',', default_values_t = [4, 8, 16, 32])]
+    #[arg(long, value_delimiter = ',', default_values_t = [2, 4, 8, 16])]
     sizes_gib: Vec<u64>,
     /// Cubes of each, or directories in ext4
     #[arg(long, default_value_t = 20)]
@@ -83,8 +83,10 @@ fn measure(args: &Args, floe: &Path, size_gib: u64) -> Result<Row> {
     let size = format!("{size_gib}g");
     let files = (size_gib << 19) / args.file_kib / args.cubes;
     let inodes = (files * args.cubes * 5 / 4 + 65_536).to_string();
+    // 128 of them, whatever the size.
+    let lots = format!("lot_size={}m", size_gib * 8);
     let mut make = Command::new(floe);
-    make.args(["mkfs", "-q", "-F", "-t", "native", "-E", "lot_size=32m", "-N", &inodes]);
+    make.args(["mkfs", "-q", "-F", "-t", "native", "-E", &lots, "-N", &inodes]);
     make.args((0..args.cubes).flat_map(|at| ["--cube".to_owned(), format!("/c{at}")]));
     done(make.arg(&native).arg(&size))?;
     let mount = args.folder.join("mnt");
