@@ -69,12 +69,14 @@ pub(super) fn move_inodes(stage: &Stage<'_>, inodes: &[InodeNr]) -> Vec<Made> {
 fn names_of(stage: &Stage<'_>, inodes: &[InodeNr]) -> Vec<Option<Vec<Name>>> {
     let moving: BTreeSet<InodeNr> = inodes.iter().copied().collect();
     let (mut cubes, mut dirs) = (BTreeMap::<InodeNr, BTreeSet<u32>>::new(), BTreeSet::new());
+    let mut entangled = BTreeSet::new();
     for problem in &stage.evidence.report.found {
         if let Problem::CubeEntangledName { dir, inode_named, cube, .. } = problem
             && moving.contains(inode_named)
         {
             cubes.entry(*inode_named).or_default().insert(*cube);
             dirs.insert(*dir);
+            entangled.insert((*dir, *inode_named));
         }
     }
     let volume = &stage.evidence.volume;
@@ -84,7 +86,9 @@ fn names_of(stage: &Stage<'_>, inodes: &[InodeNr]) -> Vec<Option<Vec<Name>>> {
     for dir in dirs.difference(&moving) {
         let listing = files.node(*dir).and_then(|node| files.list(&node));
         for entry in listing.into_iter().flat_map(|listing| listing.entries) {
-            if moving.contains(&entry.inode) && !matches!(&entry.name[..], b"." | b"..") {
+            // A name in the cube of the inode keeps it there.
+            if entangled.contains(&(*dir, entry.inode)) && !matches!(&entry.name[..], b"." | b"..")
+            {
                 names.entry(entry.inode).or_default().push((*dir, entry.name.clone()));
             }
         }

@@ -170,6 +170,34 @@ fn cubes_whose_names_linux_mixed_are_coupled_by_a_repair() {
     is_done(&image);
 }
 
+/// A name in the cube of its inode keeps it there, whatever other names lead to it, and in whatever direction others are linked.
+#[test]
+fn files_with_names_in_several_cubes_keep_their_numbers() {
+    if !can_mount() {
+        return;
+    }
+    let image = image_of(&cubes_in(24, 3, 24));
+    let theirs = kernel::Mounted::new(image.path(), "").unwrap();
+    let tops = ["above/c1", "c2", "c3"].map(|top| theirs.path().join(top));
+    for (name, from, to) in [("x", 2, &[0, 1][..]), ("f", 0, &[1]), ("g", 1, &[0])] {
+        host::write(tops[from].join(name), name).unwrap();
+        for other in to {
+            host::hard_link(tops[from].join(name), tops[*other].join(name)).unwrap();
+        }
+    }
+    theirs.unmount().unwrap();
+    let before = files(&image);
+    assert_eq!(entangled(&image).1, 4);
+    let repaired = judged::program(image.path()).unwrap();
+    assert_eq!(repaired.exit, Some(1), "{}", repaired.text);
+    assert!(files(&image) == before, "{}", repaired.text);
+    assert_eq!(entangled(&image).1, 4);
+    assert_eq!(flags(&image), FLAG_COUPLED | FLAG_COUPLES_KNOWN);
+    let coupled = |cube| sub(&image, copies(&image, cube)[0]).unwrap().coupled;
+    assert_eq!([1, 2, 3].map(coupled), [Some(1); 3]);
+    is_done(&image);
+}
+
 /// Swaps content and attributes of the same files in two cubes, as if Linux had put them there.
 fn swap(device: &MemDevice) {
     let scopes = [1, 2].map(|cube| scope_of(device, cube));
