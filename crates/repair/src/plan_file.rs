@@ -28,6 +28,7 @@ const RECORD_BYTES: usize = 32;
 const UNREADABLE: u32 = 1;
 const CLEAN: u32 = 1;
 const REPAIRED: u32 = 2;
+const MOVES_FILES: u32 = 4;
 
 /// Header of a plan file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub struct PlanHeader {
     pub clean: bool,
     /// Whether any damage is repaired.
     pub repaired: bool,
+    /// Whether files move into their cubes: to be applied only with an undo file.
+    pub moves_files: bool,
     /// Findings left.
     pub left: u32,
     /// Number of changes, as in a report.
@@ -113,7 +116,9 @@ impl PlanHeader {
         bytes[16..24].copy_from_slice(&self.size_bytes.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.pages.to_le_bytes());
         bytes[32..48].copy_from_slice(&self.superblock);
-        let flags = (u32::from(self.clean) * CLEAN) | (u32::from(self.repaired) * REPAIRED);
+        let flags = (u32::from(self.clean) * CLEAN)
+            | (u32::from(self.repaired) * REPAIRED)
+            | (u32::from(self.moves_files) * MOVES_FILES);
         bytes[48..52].copy_from_slice(&flags.to_le_bytes());
         bytes[52..56].copy_from_slice(&self.left.to_le_bytes());
         bytes[56..64].copy_from_slice(&self.changes.to_le_bytes());
@@ -144,6 +149,7 @@ impl PlanHeader {
             superblock: sixteen(bytes, 32),
             clean: flags & CLEAN != 0,
             repaired: flags & REPAIRED != 0,
+            moves_files: flags & MOVES_FILES != 0,
             left: u32_at(bytes, 52),
             changes: u64_at(bytes, 56),
             uuid: sixteen(bytes, 64),
@@ -221,6 +227,7 @@ fn write(
         pages: changed.len() as u64,
         clean: repair.is_clean(),
         repaired: repair.repaired(),
+        moves_files: repair.moves_files(),
         left: u32::try_from(repair.left.len()).unwrap_or(u32::MAX),
         changes: repair.deeds.len() as u64,
         uuid: repair.after.superblock.uuid,

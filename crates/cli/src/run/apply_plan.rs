@@ -55,6 +55,11 @@ impl ApplyPlan<'_> {
         let seen = Seen::of(&device);
         let reader: &dyn ReadBlocks = &*device;
         let (header, staged) = self.staged(reader).with_context(|| name.clone())?;
+        if header.moves_files && self.undo.is_none() {
+            return Err(Ended::usage(
+                "the plan moves files into their cubes, which cannot be continued if it is killed: give --undo FILE. Nothing was changed.",
+            ));
+        }
         let options = CommitOptions {
             seen: &seen,
             undo: self.undo.map(|path| UndoTarget { path, fs_offset_bytes }),

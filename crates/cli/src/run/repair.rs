@@ -239,7 +239,10 @@ impl RepairRun<'_> {
                 Some(epoch) => identifiers::derived(device, epoch),
                 None => random_bytes()?,
             },
-            extras: self.extras,
+            extras: Extras {
+                moves_files: self.undo.is_some() || self.plan.is_some(),
+                ..self.extras
+            },
             bad_blocks: self.bad_blocks,
             scratch: scratch.filter(|folder| folder.is_dir()),
             shared_blocks: self.shared_blocks,
@@ -263,10 +266,15 @@ impl RepairRun<'_> {
             let mut policy = ProgressPolicy { inner: policy, watch: self.watch };
             floe_repair::repair(device, &options, &mut policy)
         };
-        Ok(self.watch.during(&|| device.counts().bytes, || match self.escalation {
+        let staged = self.watch.during(&|| device.counts().bytes, || match self.escalation {
             Some(escalation) => escalation.escalate(device, stage),
             None => stage(policy),
-        }))
+        });
+        let left = staged.as_ref().is_ok_and(Repair::leaves_entangled_files);
+        if left && !options.extras.moves_files {
+            message!("floe: {}: {}", self.source.name(), failure::ENTANGLED_FILES_LEFT);
+        }
+        Ok(staged)
     }
 
     fn commit<D: ReadBlocks>(

@@ -11,6 +11,10 @@ use floe_check::{CheckError, Problem};
 use floe_format::BlockNr;
 use floe_report::human;
 
+/// A repair without an undo file left files of other cubes (`docs/cubes.md`).
+pub(crate) const ENTANGLED_FILES_LEFT: &str = "files stay in the cubes into which another system has put \
+     them; a repair with an undo file moves them, or the next mount";
+
 /// Bytes searched for backup superblocks at unusual locations.
 const SCANNED_BYTES: u64 = 512 << 20;
 /// Maximum backups to list.

@@ -7,9 +7,12 @@ use floe_check::cube::CubeScope;
 use floe_check::report::JournalState;
 use floe_check::{CheckError, CheckOptions, Problem, Report};
 use floe_disk::journal::JournalError;
+use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, GroupNr};
 
+use super::untangle::is_entangled;
 use crate::deed::{Deed, Reason};
+use crate::edit::Edit;
 use crate::extras::Extras;
 use crate::failure::Failure;
 use crate::shared_owners::SharedBlocks;
@@ -159,6 +162,17 @@ impl Repair<'_> {
     /// Whether the staged file system is clean.
     pub fn is_clean(&self) -> bool {
         self.after.is_clean()
+    }
+
+    /// Whether files were moved into their cubes.
+    pub fn moves_files(&self) -> bool {
+        let is_move = |edit: &Edit| matches!(edit, Edit::MoveHome { .. } | Edit::MoveInode { .. });
+        self.deeds.iter().any(|deed| is_move(&deed.edit))
+    }
+
+    /// Whether files are left where another system has put them, for the next mount to move.
+    pub fn leaves_entangled_files(&self) -> bool {
+        is_entangled(&self.after) && !Identity::knows_couples(&self.after.superblock)
     }
 
     /// Whether there is anything to write.

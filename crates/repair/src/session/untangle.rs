@@ -103,7 +103,8 @@ impl Session<'_> {
     /// Whether all that is known of cubes is right.
     fn judges_cubes(&self, examination: &Examination<'_>) -> bool {
         let is_hidden = self.staged.protects() && !self.staged.unreadable_offsets().is_empty();
-        self.couples.is_possible()
+        self.options.extras.moves_files
+            && self.couples.is_possible()
             && self.options.cube.is_none()
             && is_sound(&examination.report)
             && !is_hidden

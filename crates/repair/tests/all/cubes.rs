@@ -23,7 +23,7 @@ use floe_repair::commit::{CommitOptions, Seen, UndoTarget, commit};
 use floe_repair::cube::{changes, repair_cube};
 use floe_repair::failure::Failure;
 use floe_repair::policy::Yes;
-use floe_repair::{RepairError, RepairOptions, repair};
+use floe_repair::{Extras, RepairError, RepairOptions, repair};
 use floe_testkit::rng::Rng;
 use floe_testkit::{Image, build, oracle, tool, tree};
 

@@ -18,6 +18,12 @@ fn image_of(device: &MemDevice) -> Image {
     image
 }
 
+/// Options of a repair with a way back.
+fn moving() -> RepairOptions<'static> {
+    let extras = Extras { moves_files: true, ..Extras::default() };
+    RepairOptions { extras, ..RepairOptions::default() }
+}
+
 fn flags(device: &dyn ReadBlocks) -> u16 {
     Identity::of(&fs(device).superblock).unwrap().flags & (FLAG_COUPLED | FLAG_COUPLES_KNOWN)
 }
@@ -139,7 +145,7 @@ fn what_linux_put_into_other_cubes_moves_back() {
         // The same is planned each time, and a dry run writes nothing.
         let device = MemDevice::new(bytes);
         let plan = || {
-            let planned = repair(&device, &RepairOptions::default(), &mut Yes).unwrap();
+            let planned = repair(&device, &moving(), &mut Yes).unwrap();
             let deeds = planned.deeds.iter().map(|deed| format!("{:?}", deed.edit));
             (deeds.collect::<Vec<_>>(), planned.staged.staged_ranges())
         };
@@ -217,7 +223,7 @@ fn moved_blocks_go_back_with_the_undo_file() {
     swap(&device);
     let before = device.to_vec();
     assert!(entangled(&device).0 >= 6, "{:?}", found(&device));
-    let options = RepairOptions::default();
+    let options = moving();
     let planned = repair(&device, &options, &mut Yes).unwrap();
     assert!(planned.deeds.iter().all(|deed| deed.fate().is_none()), "{:?}", planned.deeds);
     let folder = tempfile::tempdir().unwrap();
@@ -248,7 +254,7 @@ fn refused_moves_are_left_to_the_next_mount() {
     }
     let device = cubes(2, 24);
     swap(&device);
-    let options = RepairOptions::default();
+    let options = moving();
     let policies: [&mut dyn Policy; 2] = [&mut No, &mut Preen];
     for policy in policies {
         let planned = repair(&device, &options, policy).unwrap();
@@ -257,6 +263,18 @@ fn refused_moves_are_left_to_the_next_mount() {
         assert_eq!(flags(&planned.staged), FLAG_COUPLED);
         assert!(entangled(&planned.staged).0 >= 6);
     }
+}
+
+/// A repair without a way back, which may be killed, moves nothing, and leaves that to the next mount.
+#[test]
+fn without_a_way_back_nothing_moves() {
+    let device = cubes(2, 24);
+    swap(&device);
+    let planned = repair(&device, &RepairOptions::default(), &mut Yes).unwrap();
+    assert!(!planned.moves_files() && planned.leaves_entangled_files(), "{:?}", planned.deeds);
+    assert_eq!(flags(&planned.staged), FLAG_COUPLED);
+    let planned = repair(&device, &moving(), &mut Yes).unwrap();
+    assert!(planned.moves_files() && !planned.leaves_entangled_files(), "{:?}", planned.deeds);
 }
 
 /// An image whose first cube has no free block, and may not grow.
@@ -292,7 +310,7 @@ fn blocks_move_into_room_that_others_leave() {
     let device = full();
     swap(&device);
     assert!(entangled(&device).0 >= 6, "{:?}", found(&device));
-    let planned = repair(&device, &RepairOptions::default(), &mut Yes).unwrap();
+    let planned = repair(&device, &moving(), &mut Yes).unwrap();
     assert!(found(&planned.staged).is_empty(), "{:?}", found(&planned.staged));
 }
 
@@ -313,7 +331,7 @@ fn a_cube_without_room_is_coupled_with_what_holds_its_files() {
     let before = files(&image);
     let (blocks, names) = entangled(&image);
     assert!(blocks >= 2 && names == 0, "{blocks} {names}");
-    let planned = repair(&image, &RepairOptions::default(), &mut Yes).unwrap();
+    let planned = repair(&image, &moving(), &mut Yes).unwrap();
     let text: Vec<_> = planned.deeds.iter().flat_map(|deed| deed.notes.clone()).collect();
     assert!(text.contains(&"2 files of cube 1 keep blocks in other cubes".to_owned()), "{text:?}");
     drop(planned);
