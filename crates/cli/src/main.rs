@@ -30,7 +30,6 @@ use exit::Outcome;
 use input::files::{Files, Refused};
 use message::message;
 use terminal::failure::with_causes;
-use terminal::standard_output::StandardOutput;
 use terminal::{document, panics, signals};
 
 /// Checks, repairs, makes and mounts ext2, ext3 and ext4 file systems. Only `repair`, `undo`, `mkfs`,
@@ -65,7 +64,7 @@ fn main() -> ExitCode {
 
 fn run_command_line() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let mut out = Patient::new(StandardOutput::lock());
+    let mut out = Patient::new(io::stdout().lock());
     let mut device = String::new();
     let outcome = run(&arguments, &mut device, &mut out).unwrap_or_else(|error| {
         let outcome = outcome_of(&error);

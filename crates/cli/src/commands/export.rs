@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use anyhow::Context;
@@ -18,7 +19,6 @@ use crate::exit::Outcome;
 use crate::image_files::{Complaints, ImageArgs, LOST_TARGET, place};
 use crate::input::files::{OutputPath, is_standard_output};
 use crate::message::message;
-use crate::terminal::standard_output;
 
 /// Bytes copied at once.
 const PIECE_BYTES: usize = 1 << 20;
@@ -88,7 +88,7 @@ impl Args {
             Some(path) => File::create_new(path)
                 .with_context(|| format!("{}: cannot be created", path.display())),
             // Unbuffered by lines, and with errors reported.
-            None => Ok(standard_output::file()?),
+            None => Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
         }
     }
 }

@@ -86,11 +86,12 @@ pub(crate) enum Command {
 
 impl Command {
     /// Whether the result of the command is its work, so that its output only tells about that.
-    pub(crate) const fn does_work(&self) -> bool {
-        matches!(
-            self,
-            Self::Repair(_) | Self::Undo(_) | Self::Fsck(_) | Self::Mkfs(_) | Self::Salvage(_)
-        )
+    pub(crate) fn does_work(&self) -> bool {
+        match self {
+            Self::Repair(Lazy(args)) => !args.only_looks(),
+            Self::Salvage(Lazy(args)) => args.copies(),
+            _ => matches!(self, Self::Undo(_) | Self::Fsck(_) | Self::Mkfs(_)),
+        }
     }
 
     /// Runs the command after its paths were judged, with output to `out`.

@@ -131,6 +131,11 @@ enum Shared {
 }
 
 impl Args {
+    /// Whether the report is all that it makes.
+    pub(crate) fn only_looks(&self) -> bool {
+        self.dry_run
+    }
+
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
         if let Some(file) = &self.apply_plan {
             let how = if self.dry_run { InUse::Refuse } else { InUse::RefuseRepair };

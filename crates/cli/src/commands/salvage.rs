@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -22,7 +23,7 @@ use crate::input::device::InUse;
 use crate::input::files::Judged;
 use crate::message::message;
 use crate::terminal::progress::{Watch, When};
-use crate::terminal::{failure, signals, standard_output};
+use crate::terminal::{failure, signals};
 
 /// Bytes copied at once.
 const PIECE_BYTES: usize = 1 << 20;
@@ -80,6 +81,11 @@ fn os_string(bytes: &[u8]) -> OsString {
 }
 
 impl Args {
+    /// Whether it makes more than a report.
+    pub(crate) fn copies(&self) -> bool {
+        self.to.is_some()
+    }
+
     pub(crate) fn run(self, judged: &Judged, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let target = Target::of(self.to.as_ref());
         let source = &self.image.source;
@@ -179,7 +185,7 @@ impl Args {
                 })?;
             }
             Target::StandardOutput => {
-                let file = standard_output::file().context("standard output")?;
+                let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
                 archive_to(file).context("standard output")?;
             }
         }

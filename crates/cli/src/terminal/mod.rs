@@ -10,5 +10,4 @@ pub(crate) mod progress;
 pub(crate) mod progress_policy;
 pub(crate) mod shell;
 pub(crate) mod signals;
-pub(crate) mod standard_output;
 pub(crate) mod usage;
