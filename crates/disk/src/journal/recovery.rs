@@ -75,7 +75,7 @@ pub(crate) fn find(
 ///
 /// # Errors
 /// [`JournalError::Absent`] and [`JournalError::Unsupported`]; [`JournalError::Damaged`] if any part of inode 8's log cannot be
-/// replayed (nothing of it is written then); [`JournalError::Io`], after which recovery can be begun again.
+/// replayed (nothing is written then, to no journal); [`JournalError::Io`], after which recovery can be begun again.
 pub fn recover<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> {
     recover_despite(device, false)
 }
@@ -98,11 +98,8 @@ pub(super) fn recover_despite<D: WriteBlocks>(
     }
     let noting = Noting::new(device);
     let replay = journal::replay(&noting, geometry, &journal, None);
-    let failed = |event: &JournalEvent| {
-        matches!(event, JournalEvent::RecoveryFailed(_) | JournalEvent::TransactionCorrupt { .. })
-    };
     noting.judge().map_err(JournalError::io("reading the log"))?;
-    if replay.events.iter().any(failed) {
+    if replay.events.iter().any(is_damage) {
         if !damage {
             return Err(JournalError::Damaged(replay.events));
         }
@@ -186,27 +183,31 @@ fn recover_cubes<D: WriteBlocks>(
     Ok(())
 }
 
-/// `Err` if the root cube has several journals and one of them cannot be replayed. Nothing is written by then: the root cube is
-/// recovered as a whole.
+fn is_damage(event: &JournalEvent) -> bool {
+    matches!(event, JournalEvent::RecoveryFailed(_) | JournalEvent::TransactionCorrupt { .. })
+}
+
+/// `Err` if inode 8's log, or a further one of the root cube, cannot be replayed. Nothing is written by then, nor to other cubes: the
+/// root cube is recovered as a whole, and without it none is served.
 fn judge_root(
     device: &dyn ReadBlocks,
     geometry: &Geometry,
     root: &Journal,
     found: &[CubeJournal],
 ) -> Result<(), JournalError> {
-    let mut logs: Vec<&Journal> =
-        found.iter().filter(|own| own.cube == 0).map(|own| &own.journal).collect();
-    if !logs.is_empty() {
-        logs.push(root);
-    }
-    for log in logs {
+    let further = found.iter().filter(|own| own.cube == 0).map(|own| &own.journal);
+    for (log, is_further) in further.map(|log| (log, true)).chain([(root, false)]) {
         let staged = Overlay::new(Noting::new(device), geometry.block_size);
         let pass = journal::replay_into(&staged, geometry, log, None);
         staged.base().judge().map_err(JournalError::io("reading a journal of the root cube"))?;
-        if pass.failed {
+        if !pass.failed && !pass.events.iter().any(is_damage) {
+            continue;
+        }
+        if is_further {
             let why = format!("{:?}; nothing was changed, floe repair may help", pass.events);
             return Err(JournalError::Cube { cube: 0, why });
         }
+        return Err(JournalError::Damaged(pass.events));
     }
     Ok(())
 }

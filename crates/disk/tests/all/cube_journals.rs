@@ -13,7 +13,7 @@ use floe_disk::recovery::recover;
 use floe_ext4::fs::FileSystem;
 use floe_ext4::journal::{self, CubeJournal};
 use floe_ext4::tx::Tx;
-use floe_format::ext::jbd2::{self, DESCRIPTOR_BLOCK};
+use floe_format::ext::jbd2::{self, COMMIT_BLOCK, DESCRIPTOR_BLOCK};
 use floe_format::ext::superblock::Superblock;
 use floe_format::native::cube::Policies;
 use floe_format::native::{LOCK, is_locked};
@@ -409,6 +409,42 @@ fn a_damaged_journal_of_one_cube_does_no_harm_to_the_others() {
     let again = Mounted::new(device).unwrap();
     let names = tree(&again.journal).unwrap();
     assert!(names.keys().any(|path| path.ends_with("b/last")));
+}
+
+/// A commit block in the middle of the log of inode 8 is damaged: recovery is refused, and the logs of the cubes stay as they are.
+#[test]
+fn damage_in_the_log_of_inode_8_is_found_before_anything_is_written() {
+    let device = Recorder::new(MemDevice::new(base().to_vec()));
+    let mut mounted = Mounted::new(&device).unwrap();
+    for round in 0..3 {
+        for area in ["a/", "b/", ""] {
+            create(&mut mounted, &format!("{area}new{round}"));
+            mounted.sync();
+        }
+    }
+    let device = MemDevice::new(device.base_bytes());
+    assert!(cubes_of(&device).values().all(|own| own.journal.needs_replay));
+    let root = located(&device);
+    let commits: Vec<u64> = (1..root.blocks)
+        .filter_map(|at| root.offset_bytes(at))
+        .filter(|at| {
+            let mut block = [0; 1024];
+            device.read_at(*at, &mut block).unwrap();
+            let header = jbd2::header(&block);
+            header.is_some_and(|header| {
+                header.blocktype == COMMIT_BLOCK && header.sequence >= root.superblock.sequence
+            })
+        })
+        .collect();
+    assert!(commits.len() > 2, "{commits:?}");
+    // The checksum of the block.
+    let (at, mut byte) = (commits[commits.len() / 2] + 16, [0]);
+    device.read_at(at, &mut byte).unwrap();
+    device.write_at(at, &[byte[0] ^ 1]).unwrap();
+    let before = device.to_vec();
+    let why = recover(&device).unwrap_err();
+    assert!(matches!(why, JournalError::Damaged(_)), "{why}");
+    assert!(device.to_vec() == before, "something was written");
 }
 
 #[test]
