@@ -105,15 +105,39 @@ pub fn set_name_of_watcher() {
 /// Processes that serve the connection of a mount, alive, stopped, or dead but for a thread that waits in the kernel; as far as the
 /// system lets us look. Nothing is asked of them. `minor` is the minor number of the mount's device.
 pub fn servers_of(minor: u32) -> Vec<u32> {
+    processes(|process| !is_watcher(process) && serves(process, minor))
+}
+
+/// Processes that watch over the mount with this minor number, and are stopped: they end nothing.
+pub fn stopped_watchers_of(minor: u32) -> Vec<u32> {
+    processes(|process| is_watcher(process) && is_stopped(process) && watches(process, minor))
+}
+
+fn processes(is_wanted: impl Fn(&Path) -> bool) -> Vec<u32> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    numbers.filter(|number| serves(&PathBuf::from(format!("/proc/{number}")), minor)).collect()
+    numbers.filter(|number| is_wanted(&PathBuf::from(format!("/proc/{number}")))).collect()
+}
+
+fn is_watcher(process: &Path) -> bool {
+    fs::read_to_string(process.join("comm")).is_ok_and(|name| name.trim_end() == WATCHER)
+}
+
+fn is_stopped(process: &Path) -> bool {
+    let told = fs::read_to_string(process.join("stat")).unwrap_or_default();
+    // The state follows the name, which may have any characters.
+    told.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+}
+
+/// Whether a watcher has the file that ends the connection, or a descriptor of it.
+fn watches(process: &Path, minor: u32) -> bool {
+    let all = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    let mut links = all.filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
+    links.any(|link| link.ends_with(format!("{minor}/abort")))
+        || holds(process, minor).unwrap_or(false)
 }
 
 fn serves(process: &Path, minor: u32) -> bool {
-    if fs::read_to_string(process.join("comm")).is_ok_and(|name| name.trim_end() == WATCHER) {
-        return false;
-    }
     // Once its main thread is dead, a process shows the descriptors only with its other threads.
     let threads = || fs::read_dir(process.join("task")).into_iter().flatten().flatten();
     holds(process, minor)

@@ -28,7 +28,9 @@ mod times;
 mod told;
 mod writers;
 
-pub use abort::{open_abort, refuse_requests, servers_of, set_name_of_watcher};
+pub use abort::{
+    open_abort, refuse_requests, servers_of, set_name_of_watcher, stopped_watchers_of,
+};
 pub use adapter::{STATUS, WRITTEN};
 pub use carrier::{Carrier, Channel, MemoryCarrier};
 pub use device::{DevFuse, Transport};

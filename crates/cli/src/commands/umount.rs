@@ -4,18 +4,21 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use floe_blockdev::{DeviceNumber, Place, Use, mounted_at, places_of};
 use floe_fuse::mount::unmount;
-use floe_fuse::{STATUS, WRITTEN, open_abort, servers_of};
+use floe_fuse::{STATUS, WRITTEN, open_abort, servers_of, stopped_watchers_of};
 use floe_sync::thread;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::getxattr;
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::set_parent_process_death_signal;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::exit::{Ended, Outcome};
 use crate::message::message;
@@ -31,6 +34,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Time that a server whose connection has ended gets to end, too.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// Time that a server gets at least to say how it serves.
+const ASK_AT_LEAST: Duration = Duration::from_millis(200);
+/// Time after that of `--timeout` in which the process that unmounts can say what it waits for.
+const TO_TELL: Duration = Duration::from_millis(500);
 
 /// Unmount a mount of `floe mount`, and wait until its server has exited.
 ///
@@ -57,7 +64,13 @@ pub(crate) struct Args {
     /// Wait for the server at most so long (default: without limit)
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
+    /// This process is one that another `floe umount` waits for
+    #[arg(long, hide = true)]
+    awaited: bool,
 }
+
+/// A thread that asks a server how it serves.
+type Asked = thread::JoinHandle<Result<String>>;
 
 /// Translates the command line of `umount.floe`, which umount(8) runs for a mount of the type `floe` or `fuse.floe`
 /// (DIRECTORY and options), to that of `floe umount`.
@@ -88,14 +101,26 @@ pub(crate) fn is_helper(program: &OsString) -> bool {
 
 impl Args {
     pub(crate) fn run(self) -> Result<Outcome> {
+        let limit = self.timeout.map(Duration::from_secs);
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        if self.awaited {
+            set_parent_process_death_signal(Some(Signal::TERM))?;
+        } else if let Some(limit) = limit.filter(|_| !self.force) {
+            return self.run_within(limit);
+        }
         let directory = Path::new(&self.directory);
         // Before anything that the server would have to answer.
         let device = device_of(directory);
         let mut forced = false;
-        let status = match self.ask(directory, device, &mut forced) {
+        let status = match self.ask(directory, device, until, &mut forced) {
+            Ok(Some(status)) => status,
+            // It is detached without an answer.
+            Ok(None) => return self.unmount_dead(directory, device, until, true),
             // The server answers no more, and its mount is still there.
-            Err(error) if is_dead(&error) => return self.unmount_dead(directory, device, forced),
-            other => other?,
+            Err(error) if is_dead(&error) => {
+                return self.unmount_dead(directory, device, until, forced);
+            }
+            Err(error) => return Err(error),
         };
         let number = status.lines().find_map(|line| line.strip_prefix("process: "));
         let process = number.and_then(|number| number.parse().ok()).and_then(Pid::from_raw);
@@ -104,31 +129,67 @@ impl Args {
         let written = write_all(directory);
         self.unmount(directory)?;
         if let Some((server, process)) = server.zip(process) {
-            self.wait_for(&server, process, device)?;
+            self.wait_for(&server, process, device, until)?;
         }
         written.map(|()| Outcome::CLEAN)
     }
 
+    /// Unmounts in a process of its own, which is left alone once the time is over: each call of the kernel that asks a server can wait
+    /// for ever, some of them even after SIGKILL.
+    fn run_within(&self, limit: Duration) -> Result<Outcome> {
+        let directory = Path::new(&self.directory);
+        let device = device_of(directory);
+        let mut command = Command::new(std::env::current_exe()?);
+        // Other names would select e2fsck's command line.
+        command.arg0("floe").args(["umount", "--awaited", "--timeout"]);
+        command.arg(limit.as_secs().to_string()).args(self.lazy.then_some("--lazy"));
+        let mut child = command.arg("--").arg(directory).spawn()?;
+        let known = opened(child.id()).context("a process cannot be waited for")?;
+        if has_ended(&known.1, Some(limit.saturating_add(TO_TELL))) {
+            let code = child.wait()?.code().and_then(|code| u8::try_from(code).ok());
+            return Ok(Outcome::own(code.context("a process of the unmount was killed")?));
+        }
+        child.kill()?;
+        let servers = in_words(device);
+        let is_there = || device.is_some() && device_of(directory) == device;
+        if self.lazy && is_there() {
+            self.unmount(directory)?;
+        }
+        Err(unanswered(directory, &servers, is_there()))
+    }
+
     /// Asks the server how it serves. If it does not answer soon, that is told, or with `--force` the mount is ended, and `forced` set.
+    /// `None` if it does not answer, and the mount can be detached nevertheless.
     fn ask(
         &self,
         directory: &Path,
         device: Option<DeviceNumber>,
+        until: Option<Instant>,
         forced: &mut bool,
-    ) -> Result<String> {
+    ) -> Result<Option<String>> {
         let place = directory.to_owned();
         let Ok(asked) = thread::Builder::new().spawn(move || attribute(&place, STATUS)) else {
             // Without a thread there is no limit.
-            return attribute(directory, STATUS);
+            return attribute(directory, STATUS).map(Some);
         };
         let begin = Instant::now();
-        while !asked.is_finished() && begin.elapsed() < PATIENCE {
-            thread::sleep(LOOK_EVERY);
-        }
-        let is_answered = asked.is_finished();
-        let answer = || asked.join().unwrap_or_else(|_| bail!("a thread panicked"));
-        if is_answered {
-            return answer();
+        let is_answered = |asked: &Asked, within: Option<Duration>| {
+            while !asked.is_finished() && within.is_none_or(|within| begin.elapsed() < within) {
+                thread::sleep(LOOK_EVERY);
+            }
+            asked.is_finished()
+        };
+        let limit = until.map(|until| until.saturating_duration_since(begin).max(ASK_AT_LEAST));
+        let patience = match (self.force, self.lazy) {
+            (true, _) => PATIENCE,
+            // It is detached then, and the rest of the time is the server's.
+            (false, true) => limit.map_or(LAST_WORDS, |limit| limit / 2).min(LAST_WORDS),
+            (false, false) => limit.unwrap_or(PATIENCE).min(PATIENCE),
+        };
+        let in_time = is_answered(&asked, Some(patience));
+        let answer = |asked: Asked| asked.join().unwrap_or_else(|_| bail!("a thread panicked"));
+        if in_time {
+            return answer(asked).map(Some);
         }
         let name = directory.display();
         if self.force {
@@ -137,15 +198,26 @@ impl Args {
             let ended = open_abort(device.minor).and_then(|mut abort| abort.write_all(b"1"));
             ended.with_context(|| format!("{name}: the mount cannot be ended"))?;
             *forced = true;
-        } else {
+        } else if self.lazy {
+            return Ok(None);
+        } else if limit.is_none_or(|limit| limit > patience) {
             message!("floe: {name}: its server does not answer; waiting (--force ends the mount)");
         }
-        answer()
+        if !self.force && !is_answered(&asked, limit) {
+            return Err(unanswered(directory, &in_words(device), true));
+        }
+        answer(asked).map(Some)
     }
 
     /// Waits until the server has let go of the image.
-    fn wait_for(&self, server: &OwnedFd, process: Pid, device: Option<DeviceNumber>) -> Result<()> {
-        let limit = self.timeout.map(Duration::from_secs);
+    fn wait_for(
+        &self,
+        server: &OwnedFd,
+        process: Pid,
+        device: Option<DeviceNumber>,
+        until: Option<Instant>,
+    ) -> Result<()> {
+        let limit = until.map(|until| until.saturating_duration_since(Instant::now()));
         if has_ended(server, Some(limit.unwrap_or(TELL_AFTER).min(TELL_AFTER))) {
             return Ok(());
         }
@@ -189,6 +261,7 @@ impl Args {
         &self,
         directory: &Path,
         device: Option<DeviceNumber>,
+        until: Option<Instant>,
         forced: bool,
     ) -> Result<Outcome> {
         let name = directory.display();
@@ -196,6 +269,8 @@ impl Args {
         // They may be stopped, or wait for a device; one that ended before is not among them. Before the unmount, as above.
         let servers = device.map_or_else(Vec::new, |device| servers_of(device.minor));
         let servers: Vec<(Pid, OwnedFd)> = servers.into_iter().filter_map(opened).collect();
+        let watchers = device.map_or_else(Vec::new, |device| stopped_watchers_of(device.minor));
+        let watchers: Vec<(Pid, OwnedFd)> = watchers.into_iter().filter_map(opened).collect();
         let unmounted = unmount(directory, self.lazy);
         let is_busy = |error: &io::Error| Errno::from_io_error(error) == Some(Errno::BUSY);
         match unmounted {
@@ -207,9 +282,16 @@ impl Args {
             }
             other => other.with_context(|| format!("cannot unmount {name}"))?,
         }
-        let wait = self.timeout.map_or(LAST_WORDS, Duration::from_secs);
-        let until = Instant::now() + wait;
-        let rest = || until.saturating_duration_since(Instant::now());
+        let begin = Instant::now();
+        let wait = match (self.timeout.map(Duration::from_secs), until) {
+            // The time begins with the end of the mount.
+            (Some(limit), _) if self.force => limit,
+            (_, Some(until)) => until.saturating_duration_since(begin),
+            // It waits for nothing.
+            _ if self.lazy && !self.force => Duration::ZERO,
+            _ => LAST_WORDS,
+        };
+        let rest = || wait.saturating_sub(begin.elapsed());
         if let Some((process, _)) =
             servers.iter().find(|(_, server)| !has_ended(server, Some(rest())))
         {
@@ -219,6 +301,11 @@ impl Args {
                  ends it without them"
             );
             return Err(Ended::with(Outcome::own(STILL_THERE), text));
+        }
+        // Its server is gone, and would have killed it.
+        for (_, watcher) in watchers {
+            let _ = pidfd_send_signal(&watcher, Signal::KILL);
+            has_ended(&watcher, Some(LAST_WORDS));
         }
         if !was_written {
             return Ok(Outcome::CLEAN);
@@ -231,6 +318,24 @@ impl Args {
     }
 }
 
+/// The error for a server that has not answered in the time of `--timeout`.
+fn unanswered(directory: &Path, servers: &str, is_mounted: bool) -> anyhow::Error {
+    let name = directory.display();
+    let place = if is_mounted { "is still mounted" } else { "is unmounted" };
+    let text = format!(
+        "{name}: its server{servers} has not answered in the time given by --timeout: it is stopped, or waits for a device. \
+         {name} {place}, and the server has the image{}",
+        if is_mounted { "; --force ends the mount" } else { "" }
+    );
+    Ended::with(Outcome::own(STILL_THERE), text)
+}
+
+/// The server of a mount in words, as far as it is known.
+fn in_words(device: Option<DeviceNumber>) -> String {
+    let servers = device.map_or_else(Vec::new, |device| servers_of(device.minor));
+    servers.first().map_or_else(String::new, |process| format!(" (process {process})"))
+}
+
 /// A process, and a descriptor that tells of its end.
 fn opened(number: u32) -> Option<(Pid, OwnedFd)> {
     let process = Pid::from_raw(i32::try_from(number).ok()?)?;
@@ -239,7 +344,7 @@ fn opened(number: u32) -> Option<(Pid, OwnedFd)> {
 
 /// Whether a process ends within a time, or at any time.
 pub(super) fn has_ended(process: &OwnedFd, within: Option<Duration>) -> bool {
-    let until = within.map(|within| Instant::now() + within);
+    let until = within.and_then(|within| Instant::now().checked_add(within));
     loop {
         let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
         let rest = rest.and_then(|rest| Timespec::try_from(rest).ok());

@@ -231,3 +231,95 @@ fn a_busy_mount_without_a_server_can_be_detached() {
     drop(file);
     assert_complete(&image, "busy");
 }
+
+/// Runs the program, but not without end: the exit code is 124 then.
+fn limited(arguments: &[&str]) -> (i32, String, Duration) {
+    let begin = Instant::now();
+    let mut command = Command::new("timeout");
+    command.args(["20", env!("CARGO_BIN_EXE_floe")]).args(arguments);
+    let ran = command.output().unwrap();
+    let text = String::from_utf8(ran.stderr).unwrap();
+    (ran.status.code().unwrap_or(-1), text, begin.elapsed())
+}
+
+/// Nothing that the kernel asks of a stopped server keeps a command that has a limit.
+#[test]
+fn an_unmount_with_a_limit_ends_although_the_server_is_stopped() {
+    if !can_mount() {
+        return;
+    }
+    let all: [(&[&str], u64); 3] =
+        [(&["--timeout", "3"], 3), (&["--lazy", "--timeout", "2"], 2), (&["--lazy"], 3)];
+    for (options, limit) in all {
+        let Some(image) = image("ext4") else { return };
+        let ours = Ours::new(image.path(), &[]);
+        write_last(&ours);
+        File::open(ours.path().join("kept/last")).unwrap().sync_all().unwrap();
+        let place = ours.path().to_str().unwrap();
+        let process = server_of(&ours);
+        assert!(must("kill", &["-STOP", &process]));
+        let (code, text, took) = limited(&[&["umount"], options, &[place]].concat());
+        let is_there = floe_blockdev::mounted_at(ours.path()).is_some();
+        assert!(must("kill", &["-CONT", &process]));
+        assert_eq!(code, 32, "{options:?}: {text}");
+        let wanted = Duration::from_secs(limit)..Duration::from_secs(limit + 3);
+        assert!(wanted.contains(&took), "{options:?}: {took:?}");
+        assert!(text.contains(&format!("process {process}")), "{options:?}: {text}");
+        assert_eq!(is_there, !options.contains(&"--lazy"), "{options:?}: {text}");
+        if is_there {
+            ours.unmount();
+        }
+        wait_until_free(&image);
+        assert_complete(&image, options[0]);
+    }
+}
+
+/// Mounts in the foreground, and is the parent of what the server leaves: so the kernel has no reason to continue a stopped watcher.
+const ADOPT: &str = "
+import ctypes, subprocess, sys, time
+ctypes.CDLL(None).prctl(36, 1)
+subprocess.Popen(sys.argv[1:])
+time.sleep(60)
+";
+
+#[test]
+fn a_stopped_watcher_of_a_dead_server_ends_with_the_mount() {
+    let has_python = Command::new("python3").arg("-V").output().is_ok();
+    if !can_mount() || !has_python {
+        return;
+    }
+    let Some(image) = image("ext4") else { return };
+    let folder = tool::scratch("floe-adopted-").unwrap();
+    let place = folder.path().to_str().unwrap();
+    let mut python = Command::new("python3");
+    python.args(["-c", ADOPT, env!("CARGO_BIN_EXE_floe"), "mount", "--foreground"]);
+    let mut adopting = python.arg(image.path()).arg(place).spawn().unwrap();
+    let begin = Instant::now();
+    let process = loop {
+        let status = floe(&["status", place]).out;
+        if let Some(process) = status.lines().find_map(|line| line.strip_prefix("process: ")) {
+            break process.to_owned();
+        }
+        assert!(begin.elapsed() < Duration::from_secs(10), "it is not mounted");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let watcher = watcher_of(&process);
+    // It has to have its name and its descriptors.
+    std::thread::sleep(Duration::from_millis(300));
+    let state = || fs::read_to_string(format!("/proc/{watcher}/stat")).unwrap_or_default();
+    assert!(must("kill", &["-STOP", &watcher]));
+    assert!(must("kill", &["-KILL", &process]));
+    std::thread::sleep(Duration::from_millis(300));
+    let was_stopped = state().contains(") T");
+    let (code, text, _) = limited(&["umount", "--force", place]);
+    let is_there = state().contains(") T");
+    if is_there {
+        assert!(must("kill", &["-KILL", &watcher]));
+    }
+    adopting.kill().unwrap();
+    adopting.wait().unwrap();
+    assert!(was_stopped, "the watcher was not stopped");
+    assert_eq!(code, 8, "{text}");
+    assert!(!is_there, "the watcher outlives its mount");
+    wait_until_free(&image);
+}
