@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use floe_testkit::{Profile, build, oracle, tool};
+use floe_testkit::{Profile, build, kernel, oracle, tool};
 
 use super::{floe, floe_on, image};
 
@@ -64,6 +64,32 @@ fn preen_says_which_directory_is_written_anew() {
     for line in anew {
         assert!(line.contains(": /"), "{line}");
     }
+}
+
+/// Files that were deleted while open, whose entries in the list of orphans only the log has.
+#[test]
+fn orphans_of_a_log_do_not_outlive_its_replay() {
+    let Some(image) = image("ext4") else { return };
+    if kernel::mount_available().is_err() {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let theirs = kernel::Mounted::new(image.path(), "").unwrap();
+    let path = theirs.path().join("open");
+    let open = fs::File::create(&path).unwrap();
+    fs::write(&path, [7; 50_000]).unwrap();
+    open.sync_all().unwrap();
+    fs::remove_file(&path).unwrap();
+    let folder = fs::File::open(theirs.path()).unwrap();
+    rustix::fs::syncfs(&folder).unwrap();
+    let crashed = image.copy().unwrap();
+    drop((open, folder));
+    theirs.unmount().unwrap();
+    let ran = floe_on(&["fsck", "-p"], crashed.path());
+    assert!(ran.code <= 1 && ran.out.contains("journal replayed"), "{}{}", ran.out, ran.err);
+    let judged = oracle::run(crashed.path(), &["-fn"]).unwrap();
+    assert_eq!(judged.exit, Some(0), "{}{}", ran.out, judged.text);
+    assert_eq!(floe_on(&["fsck", "-p"], crashed.path()).code, 0);
 }
 
 #[test]

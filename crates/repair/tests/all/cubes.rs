@@ -183,7 +183,8 @@ fn repaired(device: &MemDevice, damage: impl Fn(&MemDevice)) -> Vec<&'static str
     damage(device);
     let before = ids(&found(device));
     let seen = Seen::of(device);
-    let options = RepairOptions::default();
+    let extras = Extras { moves_files: true, ..Extras::default() };
+    let options = RepairOptions { extras, ..RepairOptions::default() };
     let planned = repair(device, &options, &mut Yes).unwrap();
     assert!(planned.left.is_empty(), "{:?}", planned.left);
     let options = CommitOptions {

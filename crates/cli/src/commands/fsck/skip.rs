@@ -43,10 +43,9 @@ impl Fsck<'_> {
         if asked || (extras.journal_only && repairs) {
             return Ok(None);
         }
-        let Some(clean) = self.clean_by_its_records(front, out)? else {
+        let Some(mut clean) = self.clean_by_its_records(front, out)? else {
             return self.without_a_replay(front, out);
         };
-        let mut replayed = Outcome::CLEAN;
         if repairs && clean.needs_recovery {
             if options.undo.is_some() {
                 // A failed replay makes a check due; two repairs would need two undo files.
@@ -56,10 +55,14 @@ impl Fsck<'_> {
             if !self.is_sound_so_far(JournalUse::Replay) {
                 return Ok(None);
             }
-            replayed = self.repair(front, Extras { journal_only: true, ..extras }, None, out)?;
-        }
-        if replayed != Outcome::CLEAN {
-            return Ok(None);
+            let replayed =
+                self.repair(front, Extras { journal_only: true, ..extras }, None, out)?;
+            // The log may have held entries of the orphan list, and other totals.
+            let after = self.clean_by_its_records(front, out)?;
+            match after.filter(|_| replayed == Outcome::CLEAN) {
+                Some(after) => clean = after,
+                None => return Ok(None),
+            }
         }
         writeln!(out, "{}", clean.line)?;
         if clean.needs_recovery && !repairs {
