@@ -207,7 +207,7 @@ fn power_fails(wanted: usize) -> usize {
 
 #[test]
 fn power_fails_while_a_tree_moves_into_a_cube() {
-    let states = power_fails(97);
+    let states = power_fails(61);
     assert!(states > 3, "{states}");
 }
 
