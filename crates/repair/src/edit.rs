@@ -594,6 +594,11 @@ pub enum TreeEdit {
 }
 
 impl Edit {
+    /// Whether it moves a file, or blocks of one, into another cube.
+    pub const fn moves_files(&self) -> bool {
+        matches!(self.phase(), Phase::Cubes)
+    }
+
     /// The phase in which the edit is made.
     pub const fn phase(&self) -> Phase {
         match self {

@@ -34,11 +34,10 @@ pub use shuttle::sync::{
 pub use shuttle::thread;
 
 /// Starts a thread of a scope, if the system lets it start: limits (`ulimit -u`, `pids.max`) make that an error, for which
-/// `Scope::spawn` panics.
+/// `Scope::spawn` panics. In an exploration each thread starts.
 ///
 /// # Errors
 /// The system's.
-#[cfg(not(feature = "shuttle"))]
 pub fn spawn_scoped<'scope, 'env, F, T>(
     scope: &'scope thread::Scope<'scope, 'env>,
     work: F,
@@ -47,20 +46,10 @@ where
     F: FnOnce() -> T + Send + 'scope,
     T: Send + 'scope,
 {
-    thread::Builder::new().spawn_scoped(scope, work)
-}
-
-/// The same in an exploration, where each thread starts.
-#[cfg(feature = "shuttle")]
-pub fn spawn_scoped<'scope, 'env, F, T>(
-    scope: &'scope thread::Scope<'scope, 'env>,
-    work: F,
-) -> std::io::Result<thread::ScopedJoinHandle<'scope, T>>
-where
-    F: FnOnce() -> T + Send + 'scope,
-    T: Send + 'scope,
-{
-    Ok(scope.spawn(work))
+    #[cfg(not(feature = "shuttle"))]
+    return thread::Builder::new().spawn_scoped(scope, work);
+    #[cfg(feature = "shuttle")]
+    return Ok(scope.spawn(work));
 }
 
 /// The explorer itself, for tests: `check_random`, `check_pct`, `check_dfs`.

@@ -1,5 +1,6 @@
 //! Compares empty file systems of every profile with those of mke2fs.
 
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -140,7 +141,7 @@ fn system_inodes(path: &Path) -> Result<Vec<String>> {
 
 /// Bytes of a superblock that differ, as `docs/mkfs.md` says: the lifetime writes, the checksum, which covers all, and entries of
 /// the copy of the journal's map (`s_jnl_blocks`) that are not in use.
-fn different(superblock: &[u8]) -> [std::ops::Range<usize>; 3] {
+fn different(superblock: &[u8]) -> [Range<usize>; 3] {
     let word = |at: usize| usize::from(u16::from_le_bytes([superblock[at], superblock[at + 1]]));
     // A root of extents has a head and entries of 12 bytes each.
     let unused = if word(0x10c) == 0xf30a { 0x10c + 12 * (1 + word(0x10e)) } else { 0x148 };
@@ -343,15 +344,20 @@ fn random_options(seed: u64) -> (u64, Vec<String>) {
     (kib << 10, args)
 }
 
+/// The seeds of `FLOE_MKFS_SEEDS=FIRST-END`, or the usual ones.
+fn seeds(usual: Range<u64>) -> Range<u64> {
+    let Ok(given) = std::env::var("FLOE_MKFS_SEEDS") else { return usual };
+    let (first, end) = given.split_once('-').expect("FIRST-END");
+    first.parse().expect("a number")..end.parse().expect("a number")
+}
+
 /// 40 file systems; `FLOE_MKFS_SEEDS=FIRST-END` tries others.
 #[test]
 fn random_options_are_those_of_mke2fs() {
     if tool::missing() {
         return;
     }
-    let given = std::env::var("FLOE_MKFS_SEEDS").unwrap_or_else(|_| "0-40".to_owned());
-    let (first, end) = given.split_once('-').expect("FIRST-END");
-    let seeds = first.parse().expect("a number")..end.parse::<u64>().expect("a number");
+    let seeds = seeds(0..40);
     let (mut made, mut faults, count) = (0, Vec::new(), seeds.end - seeds.start);
     for seed in seeds {
         let (bytes, args) = random_options(seed);
@@ -378,9 +384,7 @@ fn random_options_with_clusters_are_clean_or_refused() {
     if tool::missing() {
         return;
     }
-    let given = std::env::var("FLOE_MKFS_SEEDS").unwrap_or_else(|_| "0-60".to_owned());
-    let (first, end) = given.split_once('-').expect("FIRST-END");
-    let seeds = first.parse().expect("a number")..end.parse::<u64>().expect("a number");
+    let seeds = seeds(0..60);
     let (mut made, mut faults, count) = (0, Vec::new(), seeds.end - seeds.start);
     let folder = tool::scratch("floe-mkfs-").expect("a folder");
     let image = folder.path().join("image");

@@ -1,6 +1,6 @@
 //! The directory of a cube, made anew where it is lost and files of the cube need one.
 
-use floe_ext4::files::{Files, Follow};
+use floe_ext4::files::Follow;
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 
@@ -45,8 +45,7 @@ fn old_place(stage: &Stage<'_>, top: InodeNr) -> Option<(InodeNr, Vec<u8>)> {
     let path = cubes.current(cubes.of_inode(&stage.geometry, top))?.path;
     let slash = path.iter().rposition(|byte| *byte == b'/')?;
     let (above, name) = (path.get(..slash)?, path.get(slash + 1..)?);
-    let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
-    let files = Files::new(stage.overlay, superblock, geometry, &volume.groups);
+    let files = stage.files();
     let above = if above.is_empty() { b"/" } else { above };
     let parent = files.lookup(above, Follow::NotLast).ok()?;
     let names = files.list(&parent).ok()?.entries;

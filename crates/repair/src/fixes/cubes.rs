@@ -6,7 +6,6 @@ use floe_check::Problem;
 use floe_check::checks::group::reservations::OwnFiles;
 use floe_check::volume::cubes::CubeMap;
 use floe_ext4::cubes::find_stray;
-use floe_ext4::files::Files;
 use floe_ext4::journal::{CubeFile, CubeJournal, find_cubes};
 use floe_ext4::make::journal_superblock::{EmptyJournal, JournalSize};
 use floe_format::ext::extent::Extent;
@@ -242,9 +241,7 @@ fn parent_of(stage: &Stage<'_>, dir: InodeNr) -> Option<InodeNr> {
 
 /// The path of a directory, by the tree.
 fn path_of(stage: &Stage<'_>, dir: InodeNr) -> Option<Vec<u8>> {
-    let volume = &stage.evidence.volume;
-    let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
-    let files = Files::new(stage.overlay, superblock, geometry, &volume.groups);
+    let files = stage.files();
     let (mut at, mut parts): (InodeNr, Vec<Vec<u8>>) = (dir, Vec::new());
     for _ in 0..MOST_ABOVE {
         if at == InodeNr::ROOT {

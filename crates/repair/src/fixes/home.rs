@@ -7,7 +7,6 @@ use floe_blockdev::{Overlay, ReadBlocks};
 use floe_check::Problem;
 use floe_disk::ops::{Caller, OpError};
 use floe_disk::volume::Volume;
-use floe_ext4::files::Files;
 use floe_ext4::tx::DirectTx;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, Timestamp};
@@ -68,20 +67,17 @@ pub(super) fn move_inodes(stage: &Stage<'_>, inodes: &[InodeNr]) -> Vec<Made> {
 /// move, too.
 fn names_of(stage: &Stage<'_>, inodes: &[InodeNr]) -> Vec<Option<Vec<Name>>> {
     let moving: BTreeSet<InodeNr> = inodes.iter().copied().collect();
-    let (mut cubes, mut dirs) = (BTreeMap::<InodeNr, BTreeSet<u32>>::new(), BTreeSet::new());
-    let mut entangled = BTreeSet::new();
+    let (mut cubes, mut entangled) = (BTreeMap::<InodeNr, BTreeSet<u32>>::new(), BTreeSet::new());
     for problem in &stage.evidence.report.found {
         if let Problem::CubeEntangledName { dir, inode_named, cube, .. } = problem
             && moving.contains(inode_named)
         {
             cubes.entry(*inode_named).or_default().insert(*cube);
-            dirs.insert(*dir);
             entangled.insert((*dir, *inode_named));
         }
     }
-    let volume = &stage.evidence.volume;
-    let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
-    let files = Files::new(stage.overlay, superblock, geometry, &volume.groups);
+    let files = stage.files();
+    let dirs: BTreeSet<InodeNr> = entangled.iter().map(|(dir, _)| *dir).collect();
     let mut names: BTreeMap<InodeNr, Vec<Name>> = BTreeMap::new();
     for dir in dirs.difference(&moving) {
         let listing = files.node(*dir).and_then(|node| files.list(&node));

@@ -12,7 +12,6 @@ use floe_format::{BlockNr, GroupNr};
 
 use super::untangle::is_entangled;
 use crate::deed::{Deed, Reason};
-use crate::edit::Edit;
 use crate::extras::Extras;
 use crate::failure::Failure;
 use crate::shared_owners::SharedBlocks;
@@ -166,8 +165,7 @@ impl Repair<'_> {
 
     /// Whether files were moved into their cubes.
     pub fn moves_files(&self) -> bool {
-        let is_move = |edit: &Edit| matches!(edit, Edit::MoveHome { .. } | Edit::MoveInode { .. });
-        self.deeds.iter().any(|deed| is_move(&deed.edit))
+        self.deeds.iter().any(|deed| deed.edit.moves_files())
     }
 
     /// Whether files are left where another system has put them, for the next mount to move.

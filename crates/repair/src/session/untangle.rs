@@ -44,10 +44,11 @@ impl Couples {
 
 /// Whether cubes share files.
 pub(super) fn is_entangled(report: &Report) -> bool {
-    let entangled = |problem: &Problem| {
-        matches!(problem, Problem::CubeEntangledName { .. } | Problem::CubeEntangledBlocks { .. })
-    };
-    report.found.iter().any(entangled)
+    report.found.iter().any(entangles)
+}
+
+const fn entangles(problem: &Problem) -> bool {
+    matches!(problem, Problem::CubeEntangledName { .. } | Problem::CubeEntangledBlocks { .. })
 }
 
 impl Session<'_> {
@@ -60,17 +61,17 @@ impl Session<'_> {
         mut wanted: Wanted,
     ) -> Wanted {
         let of_inode = |edit: &Edit| matches!(edit, Edit::MoveInode { .. });
-        let is_move = |edit: &Edit| of_inode(edit) || matches!(edit, Edit::MoveHome { .. });
-        if !wanted.keys().any(is_move) {
+        if !wanted.keys().any(Edit::moves_files) {
             return wanted;
         }
         self.forget_old_failures();
         let failures = &self.attempts.failures;
         wanted.retain(|edit, cause| {
-            !is_move(edit) || !cause.as_ref().is_some_and(|problem| failures.contains_key(problem))
+            !edit.moves_files()
+                || !cause.as_ref().is_some_and(|problem| failures.contains_key(problem))
         });
-        if !self.judges_cubes(examination) || !wanted.keys().all(is_move) {
-            wanted.retain(|edit, _| !is_move(edit));
+        if !self.judges_cubes(examination) || !wanted.keys().all(Edit::moves_files) {
+            wanted.retain(|edit, _| !edit.moves_files());
             return wanted;
         }
         if wanted.keys().any(of_inode) {
@@ -116,10 +117,7 @@ impl Session<'_> {
     pub(super) fn couplings(&mut self, examination: &Examination<'_>) -> Vec<Edit> {
         let report = &examination.report;
         let is_kept = |problem: &Problem| {
-            matches!(
-                problem,
-                Problem::CubeEntangledBlocks { .. } | Problem::CubeEntangledName { .. }
-            ) && self.decisions.decided.get(problem) == Some(&false)
+            entangles(problem) && self.decisions.decided.get(problem) == Some(&false)
         };
         let Some(cubes) = &examination.volume.cubes else { return Vec::new() };
         if !self.judges_cubes(examination) || report.found.iter().any(is_kept) {

@@ -111,6 +111,13 @@ impl<'a> Stage<'a> {
         self.cube
     }
 
+    /// The files of the staged file system, by the superblock and the descriptors that were examined.
+    pub(crate) fn files(&self) -> Files<'a> {
+        let volume = &self.evidence.volume;
+        let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
+        Files::new(self.overlay, superblock, geometry, &volume.groups)
+    }
+
     /// The lost+found directory, if there is a usable one.
     pub fn lost_found(&self) -> Option<InodeNr> {
         self.lost_found_of(self.cube.map_or(InodeNr::ROOT, CubeScope::top))
@@ -143,9 +150,7 @@ impl<'a> Stage<'a> {
 
     /// The inode that a directory names lost+found.
     fn named_lost_found(&self, dir: InodeNr) -> Option<InodeNr> {
-        let volume = &self.evidence.volume;
-        let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
-        let files = Files::new(self.overlay, superblock, geometry, &volume.groups);
+        let files = self.files();
         let listing = files.list(&files.node(dir).ok()?).ok()?;
         let mut entries = listing.entries.into_iter();
         entries.find(|entry| entry.name == b"lost+found").map(|entry| entry.inode)

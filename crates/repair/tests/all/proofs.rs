@@ -192,6 +192,16 @@ fn two_bits_are_flipped_only_with_a_second_finding() {
     }
 }
 
+/// Makes noise of the times and the version of all inodes in a block: too many flipped bits to identify.
+fn fill_with_noise(volume: &Volume, first: u32) {
+    for inode in in_use(volume, first).unwrap() {
+        let mut raw = volume.inode_bytes(inode).unwrap();
+        Rng::new(u64::from(inode.0)).fill(&mut raw[0x08..0x14]);
+        Rng::new(u64::from(inode.0)).fill(&mut raw[0x24..0x28]);
+        volume.put_inode(inode, &raw).unwrap();
+    }
+}
+
 #[test]
 fn named_inodes_amid_garbage_are_kept() {
     if tool::missing() {
@@ -203,13 +213,7 @@ fn named_inodes_amid_garbage_are_kept() {
     for first in crowded_blocks(&volume, 2).unwrap().into_iter().take(3) {
         let image = original.copy().unwrap();
         let volume = Volume::open(&image).unwrap();
-        for inode in in_use(&volume, first).unwrap() {
-            let mut raw = volume.inode_bytes(inode).unwrap();
-            // The times and the version are noise: too many flipped bits to identify.
-            Rng::new(u64::from(inode.0)).fill(&mut raw[0x08..0x14]);
-            Rng::new(u64::from(inode.0)).fill(&mut raw[0x24..0x28]);
-            volume.put_inode(inode, &raw).unwrap();
-        }
+        fill_with_noise(&volume, first);
         let (faults, ours) = faults(&image, &original).unwrap();
         assert!(faults.is_empty(), "{first}: {faults:?}");
         let kept: BTreeSet<_> = stored(&ours).unwrap().into_keys().collect();
@@ -235,12 +239,7 @@ fn inodes_amid_garbage_wait_for_the_names_that_prove_them() {
     let first = volume.lookup("/f20").unwrap().0 / 8 * 8 + 1;
     let image = original.copy().unwrap();
     let volume = Volume::open(&image).unwrap();
-    for inode in in_use(&volume, first).unwrap() {
-        let mut raw = volume.inode_bytes(inode).unwrap();
-        Rng::new(u64::from(inode.0)).fill(&mut raw[0x08..0x14]);
-        Rng::new(u64::from(inode.0)).fill(&mut raw[0x24..0x28]);
-        volume.put_inode(inode, &raw).unwrap();
-    }
+    fill_with_noise(&volume, first);
     let root = *volume.map(InodeNr::ROOT).unwrap().data.values().next().unwrap();
     let mut block = volume.block(root).unwrap();
     // The entry behind the two dots.

@@ -36,14 +36,7 @@ impl<'t> TreePlan<'t> {
         let (data_blocks, nodes) = (tree.data_blocks(params.block_size), tree.len() as u64);
         params.blocks = (data_blocks + nodes) * 2 + 65_536;
         params.blocks += nodes * u64::from(params.inode_size) * 2 / u64::from(params.block_size);
-        let roomy = loop {
-            match Self::new(&params, tree) {
-                Err(PlanError::NoInodes { have, wanted }) if counted => {
-                    add_inodes(&mut params, have, wanted)?;
-                }
-                done => break done?,
-            }
-        };
+        let roomy = Self::with_inodes(&mut params, tree, counted)?;
         // Metadata in regions may not find room in smaller ones.
         let used = roomy.plan.space.used() + roomy.plan.lots.used();
         // In rext3 data cannot use what metadata leave of regions, nor metadata what is elsewhere.
@@ -53,34 +46,35 @@ impl<'t> TreePlan<'t> {
         drop(roomy);
         for _ in 0..MOST_CORRECTIONS {
             params.blocks = spare(least(&params, demand, metadata)?);
-            match Self::new(&params, tree) {
+            // The groups may be of another size, and lack others.
+            match Self::with_inodes(&mut params, tree, counted) {
                 // Maps of fragmented files need more blocks than in the ample plan.
                 Err(PlanError::Full { wanted } | PlanError::RegionsFull { wanted }) => {
                     demand += wanted.clamp(1, 4096);
-                }
-                // With groups of another size.
-                Err(PlanError::NoInodes { have, wanted }) if counted => {
-                    add_inodes(&mut params, have, wanted)?;
                 }
                 done => return done,
             }
         }
         Self::new(&params, tree)
     }
-}
 
-/// Makes up for inodes that a group lacks because its inodes are a multiple of 8, rounded down as
-/// mke2fs does.
-fn add_inodes(params: &mut Params, have: u64, wanted: u64) -> Result<(), PlanError> {
-    let InodeCount::Count(count) = params.inodes else {
-        return Err(PlanError::NoInodes { have, wanted });
-    };
-    // At least a thousandth at a time: there may be many groups, and each is rounded.
-    let missing = wanted.saturating_sub(have).max(u64::from(count) / 1024).max(1);
-    let more = u32::try_from(u64::from(count) + missing);
-    params.inodes =
-        InodeCount::Count(more.map_err(|_| PlanError::TooManyInodes { inodes: wanted })?);
-    Ok(())
+    /// Plans with more inodes than the parameters say, if those were `counted` here and are too few: the inodes of a group are a
+    /// multiple of 8, rounded down as mke2fs does.
+    fn with_inodes(params: &mut Params, tree: &'t Tree, counted: bool) -> Result<Self, PlanError> {
+        loop {
+            let planned = Self::new(params, tree);
+            let (Err(PlanError::NoInodes { have, wanted }), InodeCount::Count(count), true) =
+                (&planned, params.inodes, counted)
+            else {
+                return planned;
+            };
+            // At least a thousandth at a time: there may be many groups, and each is rounded.
+            let missing = wanted.saturating_sub(*have).max(u64::from(count) / 1024).max(1);
+            let more = u32::try_from(u64::from(count) + missing);
+            let more = more.map_err(|_| PlanError::TooManyInodes { inodes: *wanted })?;
+            params.inodes = InodeCount::Count(more);
+        }
+    }
 }
 
 /// Inodes for values of attributes that lie in inodes of their own.
