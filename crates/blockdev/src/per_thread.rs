@@ -74,12 +74,20 @@ impl<T> PerThread<T> {
 
 #[cfg(test)]
 mod tests {
-    use floe_sync::Barrier;
+    use floe_sync::{Barrier, Mutex, MutexGuard, PoisonError};
 
     use super::*;
 
+    /// Held by tests of which one would take the slots of the other: both run in one process.
+    static SLOTS_IN_USE: Mutex<()> = Mutex::new(());
+
+    fn alone() -> MutexGuard<'static, ()> {
+        SLOTS_IN_USE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     #[test]
     fn threads_have_slots_of_their_own_and_release_them() {
+        let _alone = alone();
         // Other tests use slots at the same time.
         let together = 16;
         for _ in 0..SLOTS {
@@ -102,16 +110,18 @@ mod tests {
 
     #[test]
     fn more_threads_than_slots_share() {
+        let _alone = alone();
         let sums = PerThread::<AtomicU64>::default();
         let barrier = Barrier::new(3 * SLOTS);
         floe_sync::thread::scope(|scope| {
-            for _ in 0..3 * SLOTS {
-                scope.spawn(|| {
-                    sums.mine().fetch_add(1, Ordering::Relaxed);
-                    barrier.wait();
-                    sums.mine().fetch_add(1, Ordering::Relaxed);
-                });
-            }
+            let work = || {
+                sums.mine().fetch_add(1, Ordering::Relaxed);
+                barrier.wait();
+                sums.mine().fetch_add(1, Ordering::Relaxed);
+            };
+            let threads: Vec<_> = (0..3 * SLOTS).map(|_| scope.spawn(work)).collect();
+            // The end of a scope does not wait until its threads have released their slots.
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
         let all: Vec<u64> = sums.all().map(|sum| sum.load(Ordering::Relaxed)).collect();
         assert_eq!(all.iter().sum::<u64>(), 6 * SLOTS as u64, "{all:?}");
