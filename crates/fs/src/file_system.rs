@@ -358,10 +358,7 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// The device failed; nothing is written any more then.
     pub fn sync(&self) -> Result<(), FsError> {
-        // An inode without a name is an orphan on the disk until nobody holds it.
-        if self.unsettled.load(Ordering::Relaxed) {
-            self.settle_now()?;
-        }
+        self.settle_first()?;
         self.store.sync()
     }
 
@@ -370,8 +367,13 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// As [`FileSystem::sync`]; [`FsError::Lost`], each time.
     pub fn sync_for_good(&self) -> Result<(), FsError> {
-        self.sync()?;
-        self.store.say_unknown_losses()
+        self.settle_first()?;
+        self.store.sync_for_good()
+    }
+
+    /// An inode without a name is an orphan on the disk until nobody holds it.
+    fn settle_first(&self) -> Result<(), FsError> {
+        if self.unsettled.load(Ordering::Relaxed) { self.settle_now() } else { Ok(()) }
     }
 
     /// A number for a file that a program opens, by which it is told of changes that are lost.

@@ -204,12 +204,13 @@ pub trait Store: Send + Sync {
         Ok(())
     }
 
-    /// Says which changes are lost of which no program was told.
+    /// The same as [`Store::sync`] for whoever is to end the mount: losses that a program was told of, by `fsync` of the file, are
+    /// not told again.
     ///
     /// # Errors
-    /// [`FsError::Lost`].
-    fn say_unknown_losses(&self) -> Result<(), FsError> {
-        Ok(())
+    /// As [`Store::sync`]; [`FsError::Lost`], each time.
+    fn sync_for_good(&self) -> Result<(), FsError> {
+        self.sync()
     }
 
     /// The gates of the cubes, where there can be cubes.

@@ -146,8 +146,8 @@ fn a_tenant_that_fills_hammers_and_fails_is_not_felt_by_another() {
             while !over.load(Ordering::SeqCst) {
                 // Fails once the cube is full or has failed.
                 let _ = fs::File::create(noisy.join("log")).and_then(|mut file| {
-                    file.write_all(&[1; 4096])?;
-                    file.sync_all()
+                    let written = file.write_all(&[1; 4096]);
+                    file.sync_all().and(written)
                 });
                 calls += 1;
             }
@@ -155,7 +155,11 @@ fn a_tenant_that_fills_hammers_and_fails_is_not_felt_by_another() {
         });
         let filler = scope.spawn(|| {
             let mut all = fs::File::create(noisy.join("all"))?;
-            (0..64).try_for_each(|_| all.write_all(&[7; 1 << 20]))
+            let filled = (0..64).try_for_each(|_| all.write_all(&[7; 1 << 20]));
+            // Each change is asked for, also where the write failed: else the cube could fail with one that no
+            // program was told of, and the unmount would tell of it.
+            all.sync_all().unwrap();
+            filled
         });
         let used = |turn: u8| {
             for at in 0..5 {

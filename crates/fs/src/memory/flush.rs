@@ -333,6 +333,12 @@ impl<L: Lower> MemFs<L> {
         Ok(twice(|| self.lower.attributes(inode))?)
     }
 
+    /// Makes all changes durable that were made before the call, but for those that are lost.
+    pub(super) fn write_all(&self) -> Result<(), FsError> {
+        self.flush_all()?;
+        self.lower.sync()
+    }
+
     /// Lets the disk have all changes that were made before the call.
     pub(super) fn flush_all(&self) -> Result<(), FsError> {
         self.queues.numbers().try_for_each(|cube| self.flush_all_of(cube, false))

@@ -250,15 +250,15 @@ impl<L: Lower> Store for MemFs<L> {
     }
 
     fn sync(&self) -> Result<(), FsError> {
-        self.flush_all()?;
-        self.lower.sync()?;
+        self.write_all()?;
         if self.state().late.is_told() {
             return Ok(());
         }
         self.state_mut().late.report_all()
     }
 
-    fn say_unknown_losses(&self) -> Result<(), FsError> {
+    fn sync_for_good(&self) -> Result<(), FsError> {
+        self.write_all()?;
         self.state().late.say_unknown()
     }
 
