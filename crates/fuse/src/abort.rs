@@ -147,22 +147,27 @@ fn serves(process: &Path, minor: u32) -> bool {
 /// Whether a thread has a descriptor of the connection; `None` if it shows no descriptor at all.
 fn holds(thread: &Path, minor: u32) -> Option<bool> {
     let (mut has_any, mut has_device, mut has_abort) = (false, false, false);
+    let (abort, of_ended) = (format!("{minor}/abort"), format!("{minor}/abort (deleted)"));
+    let mut serves = false;
     for descriptor in fs::read_dir(thread.join("fd")).ok()?.flatten() {
         has_any = true;
         let Ok(link) = fs::read_link(descriptor.path()) else { continue };
-        has_abort |= link.ends_with(format!("{minor}/abort"));
+        has_abort |= link.ends_with(&abort);
+        // A mount that has ended had the same number. Its server, stopped perhaps, still has the descriptor.
+        if link.ends_with(&of_ended) {
+            return Some(false);
+        }
         if link != Path::new("/dev/fuse") {
             continue;
         }
         let told = fs::read_to_string(thread.join("fdinfo").join(descriptor.file_name()));
         match told.as_deref().map(connection_of) {
-            Ok(Some(connection)) if connection == minor => return Some(true),
-            Ok(Some(_)) => {}
+            Ok(Some(connection)) => serves |= connection == minor,
             _ => has_device = true,
         }
     }
     // Linux older than 6.17 does not tell the connection of a descriptor; but a server has the file open that ends its own.
-    has_any.then_some(has_device && has_abort)
+    has_any.then_some(serves || has_device && has_abort)
 }
 
 /// The number of the connection that a descriptor of `/dev/fuse` has, from its `fdinfo`.

@@ -274,6 +274,31 @@ fn an_unmount_with_a_limit_ends_although_the_server_is_stopped() {
     }
 }
 
+/// A mount may have the number of one that has ended, and whose server is stopped: that process is not named.
+#[test]
+fn the_server_of_a_mount_that_had_the_same_number_is_not_named() {
+    if !can_mount() {
+        return;
+    }
+    let Some((first, second)) = image("ext4").zip(image("ext4")) else { return };
+    let stopped = |image: &Image| {
+        let ours = Ours::new(image.path(), &[]);
+        let server = server_of(&ours);
+        assert!(must("kill", &["-STOP", &server]));
+        (ours, server)
+    };
+    let (old, old_server) = stopped(&first);
+    let detached = limited(&["umount", "--lazy", old.path().to_str().unwrap()]);
+    let (ours, server) = stopped(&second);
+    let place = ours.path().to_str().unwrap();
+    let (code, text, _) = limited(&["umount", "--lazy", "--timeout", "2", place]);
+    assert!(must("kill", &["-CONT", &old_server, &server]));
+    assert!(detached.0 == 32 && code == 32, "{detached:?}, {code}: {text}");
+    assert!(text.contains(&format!("process {server}")), "{old_server}, {server}: {text}");
+    wait_until_free(&first);
+    wait_until_free(&second);
+}
+
 /// Mounts in the foreground, and is the parent of what the server leaves: so the kernel has no reason to continue a stopped watcher.
 const ADOPT: &str = "
 import ctypes, subprocess, sys, time
