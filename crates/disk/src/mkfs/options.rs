@@ -5,7 +5,7 @@ use floe_format::features::{Compat, Features, Incompat, RoCompat};
 
 use super::native;
 use super::params::{InodeCount, JournalParams, Params, PlanError, Reserved};
-use super::tree::Timestamp;
+use super::tree::{NOBODY, Timestamp};
 use super::usage::{self, FsType};
 
 /// An option that is unknown or has an invalid value.
@@ -249,8 +249,8 @@ impl Options {
                 "resize" => extended.resize = Some(given?.to_owned()),
                 "root_owner" => {
                     let (uid, gid) = given?.split_once(':').ok_or("root_owner: must be UID:GID")?;
-                    let ids = (uid.parse().ok(), gid.parse().ok());
-                    let (Some(uid), Some(gid)) = ids else {
+                    let id = |text: &str| text.parse().ok().filter(|id| *id != NOBODY);
+                    let (Some(uid), Some(gid)) = (id(uid), id(gid)) else {
                         return Err("root_owner: must be UID:GID".into());
                     };
                     extended.root_owner = Some((uid, gid));

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::mkfs::tree::{Timestamp, Tree};
+use crate::mkfs::tree::{NOBODY, Timestamp, Tree};
 
 /// A mapping of ranges of user or group ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,36 +64,50 @@ pub struct Changes {
     pub latest: Option<Timestamp>,
 }
 
-/// An owner outside all ranges.
+/// An owner that a file cannot get.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {kind} {id} is in no range of the map")]
-pub struct Unmapped {
-    /// Path of the file, escaped for printing.
-    pub path: String,
-    /// "user" or "group".
-    pub kind: &'static str,
-    /// The id.
-    pub id: u32,
+pub enum OwnerError {
+    /// No range of the map has it.
+    #[error("{path}: {kind} {id} is in no range of the map")]
+    Unmapped {
+        /// Path of the file, escaped for printing.
+        path: String,
+        /// "user" or "group".
+        kind: &'static str,
+        /// The id.
+        id: u32,
+    },
+    /// It is [`NOBODY`].
+    #[error(
+        "{path}: {kind} {NOBODY} is no owner: Linux could not change the file (--owner and the maps give others)"
+    )]
+    Nobody {
+        /// Path of the file, escaped for printing.
+        path: String,
+        /// "user" or "group".
+        kind: &'static str,
+    },
 }
 
 impl Changes {
     /// Applies the changes to every file.
     ///
     /// # Errors
-    /// If a user or group is outside all ranges.
-    pub fn apply(&self, tree: &mut Tree) -> Result<(), Unmapped> {
+    /// If a user or group is outside all ranges, or [`NOBODY`].
+    pub fn apply(&self, tree: &mut Tree) -> Result<(), OwnerError> {
         for node in tree.ordered() {
             let mut attributes = tree.node(node).attributes();
             if let Some((uid, gid)) = self.owner {
                 (attributes.uid, attributes.gid) = (uid, gid);
             }
-            let unmapped = |kind, id| {
-                let path = super::shown(&tree.path(node));
-                move || Unmapped { path, kind, id }
+            let path = || super::shown(&tree.path(node));
+            let mapped = |map: &IdMap, kind, id| match map.apply(id) {
+                Some(NOBODY) => Err(OwnerError::Nobody { path: path(), kind }),
+                Some(mapped) => Ok(mapped),
+                None => Err(OwnerError::Unmapped { path: path(), kind, id }),
             };
-            let (uid, gid) = (attributes.uid, attributes.gid);
-            attributes.uid = self.users.apply(uid).ok_or_else(|| unmapped("user", uid)())?;
-            attributes.gid = self.groups.apply(gid).ok_or_else(|| unmapped("group", gid)())?;
+            attributes.uid = mapped(&self.users, "user", attributes.uid)?;
+            attributes.gid = mapped(&self.groups, "group", attributes.gid)?;
             if let Some(latest) = self.latest {
                 attributes.mtime = attributes.mtime.min(latest);
                 attributes.atime = attributes.atime.min(latest);
@@ -141,6 +155,9 @@ mod tests {
         assert_eq!((attributes.uid, attributes.gid, attributes.mtime), (17, 8, time(50)));
         let error = changes.apply(&mut tree).unwrap_err();
         assert_eq!(error.to_string(), "/: user 10 is in no range of the map");
+        let nobody = Changes { owner: Some((1, NOBODY)), ..Changes::default() };
+        let error = nobody.apply(&mut tree).unwrap_err().to_string();
+        assert!(error.starts_with("/: group 4294967295 is no owner"), "{error}");
         let owner = Changes { owner: Some((1, 2)), ..Changes::default() };
         owner.apply(&mut tree).unwrap();
         assert_eq!(tree.node(tree.root()).attributes().gid, 2);

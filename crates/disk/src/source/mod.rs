@@ -23,7 +23,7 @@ use floe_archive::ArchiveError;
 use crate::mkfs::tree::{Contents, Tree, TreeError};
 
 pub use dir::directory;
-pub use ids::{Changes, IdMap};
+pub use ids::{Changes, IdMap, OwnerError};
 pub use image::{ImageContents, image};
 pub use mtree::{MtreeError, apply_mtree};
 pub use oci::oci;

@@ -37,7 +37,7 @@ mod xattrs;
 
 pub use contents::{ContentId, Contents, NoContents};
 pub use floe_format::ext::inode::Timestamp;
-pub use node::{Attributes, Body, Data, Extent, Node, NodeId};
+pub use node::{Attributes, Body, Data, Extent, NOBODY, Node, NodeId};
 pub use walk::{Child, Name};
 pub use xattrs::{Xattr, XattrsId};
 

@@ -17,6 +17,9 @@ impl NodeId {
     }
 }
 
+/// The id that Linux gives to nobody: for `chown` it stands for "unchanged", and Linux refuses to change a file that has it.
+pub const NOBODY: u32 = u32::MAX;
+
 /// Owner, permissions, times and extended attributes of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
