@@ -257,7 +257,14 @@ impl<S: Store> Adapter<'_, S> {
     /// Attributes as the kernel gets them, and how long it may keep them. While it keeps what is written to a file, the
     /// file may look as if it had no blocks, which programs take for a single hole. So a file that somebody writes has some, and
     /// it is asked for anew after a second ([`Self::note_open`] makes the kernel forget what it kept before, and a close does, too).
+    ///
+    /// Its times are those that the kernel believes: it may have forgotten the file and ask anew before its last writer has gone.
     pub(crate) fn shown(&self, file: &Attributes) -> (Attributes, Duration) {
+        self.shown_as_it_is(&self.with_told_times(file))
+    }
+
+    /// The same, with the times that it has now.
+    pub(crate) fn shown_as_it_is(&self, file: &Attributes) -> (Attributes, Duration) {
         let may_look_empty = self.writeback && file.kind == FileType::Regular && file.sectors == 0;
         if !may_look_empty || !self.writers.has(file.inode) {
             return (*file, self.options.keep);

@@ -290,7 +290,8 @@ impl<S: Store> Adapter<'_, S> {
                 abi::written(bytes.len() as u32)
             }
             Change::Setattr(_) => {
-                let (file, keep) = self.shown(&self.fs.attributes(inode)?);
+                // It may be these times that were set.
+                let (file, keep) = self.shown_as_it_is(&self.fs.attributes(inode)?);
                 abi::attributes(&file, self.fs.block_bytes(), keep)
             }
             _ if new.is_some() => {

@@ -1,11 +1,12 @@
 //! Times that the kernel tells of files, and those that it does not tell ([`Times`]).
 
 use floe_format::InodeNr;
-use floe_fs::{Change as Fields, Op, OpKind, Store, Timestamp};
+use floe_format::ext::inode::FileType;
+use floe_fs::{Attributes, Change as Fields, Op, OpKind, Store, Timestamp};
 
 use crate::abi::{self, Change, SetattrFields, WriteFlags};
 use crate::adapter::Adapter;
-use crate::times::Times;
+use crate::times::{Times, Told};
 
 impl<S: Store> Adapter<'_, S> {
     /// A change is about to be made.
@@ -56,6 +57,18 @@ impl<S: Store> Adapter<'_, S> {
             false => file.ctime,
         };
         self.times.learn(inode, modified, changed);
+    }
+
+    /// A file with the times that it returns to.
+    pub(crate) fn with_told_times(&self, file: &Attributes) -> Attributes {
+        let kept = self.writeback && file.kind == FileType::Regular;
+        let told = kept.then(|| self.times.all().get(&file.inode).copied()).flatten();
+        match told.and_then(|told| Times::settle(told, file)) {
+            Some(Told { modified, changed }) => {
+                Attributes { mtime: modified, ctime: changed, ..*file }
+            }
+            None => *file,
+        }
     }
 
     /// The kernel has told all of a file: its last writer has gone, or it forgets it.

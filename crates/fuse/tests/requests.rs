@@ -218,6 +218,24 @@ fn times_of_direct_writes_are_those_that_the_kernel_keeps() {
     }
 }
 
+/// The kernel tells nothing where a write falls into the tick of the creation, and may forget the file and ask anew before it says that
+/// the writer has gone: the file has the time that programs saw.
+#[test]
+fn times_of_a_file_that_the_kernel_asks_for_again_are_those_that_it_kept() {
+    const CACHED: u64 = 1;
+    served(&in_memory(), &ServeOptions::default(), |kernel, _| {
+        let file = create(kernel, "file", 0o644);
+        let times = |attributes: &[u8]| attributes[0x20..0x3c].to_vec();
+        let created = times(&stat(kernel, file));
+        std::thread::sleep(Duration::from_millis(30));
+        write(kernel, file, 0, b"content", CACHED);
+        let entry = must(kernel, Opcode::Lookup, 1, b"file\0");
+        assert_eq!(entry[40 + 8..40 + 16], 7_u64.to_le_bytes(), "the content came");
+        assert_eq!(times(&entry[40..]), created);
+        assert_eq!(times(&stat(kernel, file)), created);
+    });
+}
+
 #[test]
 fn an_empty_file_is_kept_until_somebody_may_write_to_it() {
     served(&in_memory(), &ServeOptions::default(), |kernel, _| {
