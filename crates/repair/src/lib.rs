@@ -47,5 +47,5 @@ pub mod undo;
 pub use deed::{Deed, Fate, Reason};
 pub use edit::Edit;
 pub use extras::Extras;
-pub use session::{BadBlocks, Repair, RepairError, RepairOptions, repair};
+pub use session::{BadBlocks, Repair, RepairError, RepairOptions, Skip, repair, repair_unless};
 pub use shared_owners::{Owner, SharedBlocks, SharedGroup};

@@ -13,7 +13,6 @@ use floe_check::report::JournalState;
 use floe_check::{CheckError, Examination, Problem, Report, examine_again};
 use floe_disk::journal::take_over;
 use floe_disk::recovery::Recovered;
-use floe_format::features::RoCompat;
 use floe_format::native::identity::Identity;
 use floe_format::native::is_locked;
 use floe_format::{GroupNr, InodeNr};
@@ -40,6 +39,7 @@ mod order;
 mod partial;
 mod recover;
 mod settle;
+mod skip;
 mod types;
 mod untangle;
 mod values;
@@ -54,7 +54,7 @@ use settle::{is_sound, mark_errors, settle, settle_superblock};
 use untangle::Couples;
 use values::{one_removal_of_each_area, without_values_in_doubt};
 
-pub use types::{BadBlocks, Repair, RepairError, RepairOptions};
+pub use types::{BadBlocks, Repair, RepairError, RepairOptions, Skip};
 
 /// Maximum rounds: each completes at least one of eight phases.
 const MOST_ROUNDS: u32 = 64;
@@ -68,6 +68,19 @@ const MOST_TRIES: u32 = 3;
 pub fn repair<'d>(
     device: &'d dyn ReadBlocks,
     options: &RepairOptions<'d>,
+    policy: &mut dyn Policy,
+) -> Result<Repair<'d>, RepairError> {
+    repair_unless(device, options, None, policy)
+}
+
+/// The same; ends behind recovery if `skip` says that this is enough.
+///
+/// # Errors
+/// As [`repair`].
+pub fn repair_unless<'d>(
+    device: &'d dyn ReadBlocks,
+    options: &RepairOptions<'d>,
+    skip: Option<&Skip<'_>>,
     policy: &mut dyn Policy,
 ) -> Result<Repair<'d>, RepairError> {
     let mut options = *options;
@@ -92,13 +105,15 @@ pub fn repair<'d>(
     };
     drop_own_mark(&staged).map_err(|error| RepairError::Stage(Failure::Io(error)))?;
     let mut session = Session::new(&staged, &options, policy);
+    session.optional.skip = skip;
     if let Some(journal) = &staged_journal {
         session.journal_device = Some(journal);
         session.options.check.external_journal = Some(journal);
     }
-    session.journal.found.0.extend(of_cubes(&taken));
+    session.journal.found.0.extend(recover::of_cubes(&taken));
     let outcome = session.run()?;
-    let Outcome { before, after, deeds, left, halted, mut journal, rounds, rescans } = outcome;
+    let Outcome { before, after, deeds, left, halted, mut journal, skipped, rounds, rescans } =
+        outcome;
     let stays_untouched = journal == JournalState::Ignored;
     if taken.transactions > 0 && halted.is_none() && !stays_untouched {
         let (transactions, blocks) = (u64::from(taken.transactions), taken.blocks);
@@ -120,22 +135,10 @@ pub fn repair<'d>(
         left,
         halted,
         journal,
+        skipped,
         rounds,
         rescans,
     })
-}
-
-/// The findings about journals of cubes that were dealt with before the first examination.
-fn of_cubes(taken: &Recovered) -> Vec<Problem> {
-    let damaged = taken.cubes.iter().filter(|cube| cube.failed.is_some());
-    let damaged = damaged.map(|cube| Problem::CubeJournalDamaged {
-        cube: cube.cube,
-        inode: cube.inode,
-        reason: "a transaction in its log",
-    });
-    let strays = taken.strays.iter();
-    let strays = strays.map(|&(cube, inode)| Problem::CubeOrphanOutside { cube, inode });
-    damaged.chain(strays).collect()
 }
 
 /// Result of a session, besides the staged blocks.
@@ -146,6 +149,7 @@ struct Outcome {
     left: Vec<(Problem, Reason)>,
     halted: Option<Problem>,
     journal: JournalState,
+    skipped: bool,
     rounds: u32,
     rescans: Vec<u32>,
 }
@@ -160,7 +164,7 @@ struct Session<'s> {
     decisions: Decisions,
     attempts: Attempts,
     journal: Journal,
-    optional: Optional,
+    optional: Optional<'s>,
     /// Parts that the last examination could not read.
     hidden: HiddenParts,
     rounds: u32,
@@ -219,7 +223,9 @@ struct Journal {
 
 /// Requested work besides repairs, made when nothing is left to repair.
 #[derive(Default)]
-struct Optional {
+struct Optional<'s> {
+    /// Asked once behind recovery whether that was all.
+    skip: Option<&'s Skip<'s>>,
     /// Steps still to be made.
     steps: VecDeque<Step>,
     /// A step was made; later findings follow from it.
@@ -278,6 +284,9 @@ impl<'s> Session<'s> {
             }
             if self.options.extras.journal_only {
                 return Ok(self.recovered(opened));
+            }
+            if let Some(opened) = self.recovered_is_enough(&opened)? {
+                return Ok(Outcome { skipped: true, ..self.recovered(opened) });
             }
             let used_backup = opened.used_backup.is_some();
             let found = std::mem::take(&mut self.journal.found);
@@ -454,16 +463,6 @@ impl<'s> Session<'s> {
         Vec::new()
     }
 
-    fn share_again(&mut self, report: &Report) -> Vec<Edit> {
-        self.optional.unsharing = false;
-        let shared = |problem: &&Problem| matches!(problem, Problem::MultiplyClaimedFile { .. });
-        for problem in report.found.iter().filter(shared) {
-            self.attempts.not_done.push((problem.clone(), self.reason(problem)));
-        }
-        let bits = RoCompat::SHARED_BLOCKS.bits();
-        vec![Edit::Superblock(SuperblockEdit::SetRoCompat(bits))]
-    }
-
     /// Updates the superblock, and lists the findings that are left.
     fn end(self, before: Report, after: Report) -> Result<Outcome, RepairError> {
         let after = if self.decisions.halted.is_some() { before.clone() } else { after };
@@ -490,6 +489,7 @@ impl<'s> Session<'s> {
         // The changes of a halted repair are discarded.
         let deeds = if halted.is_some() { Vec::new() } else { attempts.deeds };
         let rescans = partial.rescans;
-        Ok(Outcome { before, after, deeds, left, halted, journal: journal.state, rounds, rescans })
+        let (journal, skipped) = (journal.state, false);
+        Ok(Outcome { before, after, deeds, left, halted, journal, skipped, rounds, rescans })
     }
 }

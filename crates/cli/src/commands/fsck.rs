@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use floe_blockdev::Use;
 use floe_check::evidence::choice::LinkChoice;
 use floe_check::reader::Reader;
@@ -17,7 +16,7 @@ use floe_check::{Accounting, JournalUse};
 use floe_format::ext::superblock::{STATE_ERROR, Superblock};
 use floe_format::features::RoCompat;
 use floe_repair::policy::{Policy, Preen, Yes};
-use floe_repair::{BadBlocks, Extras};
+use floe_repair::{BadBlocks, Extras, Skip};
 use floe_sync::atomic::AtomicBool;
 use floe_sync::{Arc, Mutex};
 
@@ -40,8 +39,10 @@ use crate::terminal::failure::with_causes;
 use crate::terminal::progress::Watch;
 
 mod skip;
+mod undo;
 mod usage;
 
+use skip::Ahead;
 use usage::{usage, usage_line};
 
 /// Damage with which `e2fsck -n` exits 0: it offers a repair before pass 1, is answered no, and
@@ -63,9 +64,6 @@ const TOLERATED_BY_N: &[(u32, RoCompat)] = &[
     (0x00_004f, RoCompat::QUOTA),   // quota-inode-number-invalid
     (0x07_000e, RoCompat::empty()), // journal-error-recorded
 ];
-
-/// The default folder of undo files, the same as e2fsck's.
-const UNDO_FOLDER: &str = "/var/lib/e2fsprogs";
 
 /// Check with e2fsck's command line.
 #[derive(Debug, clap::Args)]
@@ -249,12 +247,16 @@ impl Fsck<'_> {
             None if options.bad_blocks() => return Ok(Outcome::FAILED),
             None => None,
         };
-        if let Some(outcome) = self.skipped(&front, out)? {
-            return Ok(outcome);
+        match self.ahead(&front, out)? {
+            Ahead::Ended(outcome) => return Ok(outcome),
+            Ahead::Recovery { finishes_orphans } => {
+                return self.recover(&front, finishes_orphans, out);
+            }
+            Ahead::Check => {}
         }
         front.tell(0.0);
         let outcome = if writes {
-            self.repair(&front, self.extras(), wanted.as_ref(), out)?
+            self.repair(&front, wanted.as_ref(), None, out)?
         } else {
             self.check(&front, users == Users::Writing, out)?
         };
@@ -407,8 +409,8 @@ impl Fsck<'_> {
     fn repair(
         &self,
         front: &Front,
-        extras: Extras,
         bad_blocks: Option<&BadBlocks>,
+        skip: Option<&Skip<'_>>,
         out: &mut impl Write,
     ) -> anyhow::Result<Outcome> {
         let undo = self.undo_file()?;
@@ -428,8 +430,9 @@ impl Fsck<'_> {
             undo: undo.as_deref(),
             // Unlike e2fsck, which drops unreadable data: see docs/safety.md.
             overwrite_unreadable: false,
-            extras,
+            extras: self.extras(),
             bad_blocks,
+            skip,
             front: Some(front),
             watch: &watch,
             html: None,
@@ -449,27 +452,6 @@ impl Fsck<'_> {
         let preen = self.mode == Mode::Preen;
         let mut policy = Configured { inner, conf: &self.conf, preen, clock_believed };
         run.run(&mut policy, out)
-    }
-
-    /// Path of the undo file. An empty name selects a new file in the default folder.
-    fn undo_file(&self) -> anyhow::Result<Option<PathBuf>> {
-        let Some(named) = &self.options.undo else { return Ok(None) };
-        if !named.as_os_str().is_empty() {
-            return Ok(Some(named.to_path_buf()));
-        }
-        let folder = match std::env::var_os("E2FSPROGS_UNDO_DIR") {
-            Some(folder) if folder == "none" => return Ok(None),
-            Some(folder) => PathBuf::from(folder),
-            None => self.conf.undo_dir.clone().unwrap_or_else(|| UNDO_FOLDER.into()),
-        };
-        let device = self.device.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let numbers =
-            std::iter::once(String::new()).chain((1..).map(|number| format!(".{number}")));
-        let mut names =
-            numbers.map(|number| folder.join(format!("e2fsck-{device}.e2undo{number}")));
-        // Keep the files of earlier runs.
-        let free = names.find(|path| !path.exists()).context("no free name for an undo file")?;
-        Ok(Some(free))
     }
 
     /// Work after the check: the fragmentation list, and discarding free blocks.

@@ -198,6 +198,7 @@ impl Args {
             html: self.html.as_deref(),
             escalation: escalation.as_ref(),
             cube: cube.as_ref(),
+            skip: None,
         };
         if self.preen {
             run.run(&mut Preen, out)

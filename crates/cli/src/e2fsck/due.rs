@@ -75,6 +75,8 @@ pub(crate) struct Circumstances {
     pub(crate) mends: bool,
     /// Whether the test file system flag is cleared.
     pub(crate) clears_test_flag: bool,
+    /// Whether orphans are finished before a check is due because of them.
+    pub(crate) finishes_orphans: bool,
 }
 
 impl Circumstances {
@@ -86,6 +88,7 @@ impl Circumstances {
             on_battery: conf.defer_check_on_battery && super::battery::in_use(),
             mends,
             clears_test_flag: conf.clear_test_fs_flag,
+            finishes_orphans: false,
         }
     }
 
@@ -106,7 +109,8 @@ pub(crate) fn reason(
     backups_differ: impl FnOnce() -> bool,
 ) -> Option<Reason> {
     let features = sb.features();
-    if features.compat.contains(Compat::ORPHAN_FILE)
+    if !at.finishes_orphans
+        && features.compat.contains(Compat::ORPHAN_FILE)
         && features.ro_compat.contains(RoCompat::ORPHAN_PRESENT)
     {
         return Some(Reason::Orphans);
@@ -131,7 +135,7 @@ pub(crate) fn reason(
         return Some(Reason::NotUnmounted);
     }
     let is_recovered = !features.incompat.contains(Incompat::RECOVER);
-    if at.mends && sb.last_orphan != 0 && is_recovered {
+    if at.mends && sb.last_orphan != 0 && is_recovered && !at.finishes_orphans {
         return Some(Reason::OrphanList);
     }
     if at.mends && backups_differ() {
@@ -210,6 +214,7 @@ mod tests {
         on_battery: false,
         mends: true,
         clears_test_flag: true,
+        finishes_orphans: false,
     };
 
     fn clean() -> Superblock {
@@ -244,6 +249,9 @@ mod tests {
         };
         assert_eq!(with(orphans), Some(Reason::Orphans));
         assert_eq!(with(|sb| sb.last_orphan = 13), Some(Reason::OrphanList));
+        let finishes = Circumstances { finishes_orphans: true, ..AT };
+        assert_eq!(reason_with(&finishes, orphans), None);
+        assert_eq!(reason_with(&finishes, |sb| sb.last_orphan = 13), None);
         let crashed = |sb: &mut Superblock| {
             (sb.last_orphan, sb.feature_incompat) = (13, Incompat::RECOVER.bits());
         };

@@ -75,8 +75,9 @@ pub(crate) fn cancel_code(front: Option<&Front>) -> u8 {
 }
 
 impl Front {
-    /// The exit bits of a repair: e2fsck's bit for repairs is dropped if anything is left.
+    /// The exit bits of a repair: e2fsck's bit for repairs is dropped if anything is left. Nor does e2fsck count orphans.
     pub(crate) fn outcome(&self, repair: &Repair<'_>, journal_only: bool) -> Outcome {
+        let recovers = journal_only || repair.skipped;
         let left = repair.left.iter().any(|(problem, _)| !self.tolerates(problem.row().code));
         let damaged = left || repair.halted.is_some();
         let mended = |deed: &Deed| {
@@ -86,7 +87,8 @@ impl Front {
         let done = repair.halted.is_none();
         // A check without findings also sets the clean flag again.
         let was_unclean = repair.before.superblock.state & STATE_VALID == 0;
-        let mended = (was_unclean && !journal_only) || repair.deeds.iter().any(mended);
+        let mended =
+            (was_unclean && !recovers) || (!repair.skipped && repair.deeds.iter().any(mended));
         Outcome {
             repaired: done && !damaged && mended,
             restart: self.root && done && !repair.deeds.is_empty(),

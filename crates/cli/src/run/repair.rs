@@ -1,11 +1,11 @@
 //! One repair, from the device to its report: the common part of `floe repair` and `floe fsck`.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use floe_blockdev::{Counted, FileDevice, Overlay, ReadBlocks, WritableFile, WriteBlocks};
+use floe_blockdev::{Counted, FileDevice, Overlay, ReadBlocks, WriteBlocks};
 use floe_check::cube::CubeName;
 use floe_check::memory::Plan;
 use floe_check::report::Cost;
@@ -16,7 +16,7 @@ use floe_repair::failure::Failure;
 use floe_repair::identifiers;
 use floe_repair::plan_file;
 use floe_repair::policy::Policy;
-use floe_repair::{BadBlocks, Extras, Repair, RepairError, RepairOptions, SharedBlocks};
+use floe_repair::{BadBlocks, Extras, Repair, RepairError, RepairOptions, SharedBlocks, Skip};
 use floe_report::html::DiskMap;
 use floe_report::repair::{Account, Ending, html, human, json};
 
@@ -39,6 +39,7 @@ use crate::terminal::shell::quoted_path;
 use crate::terminal::signals;
 use crate::terminal::usage;
 
+mod external_journal;
 mod of_cube;
 
 /// Options of a repair and its report.
@@ -75,6 +76,8 @@ pub(crate) struct RepairRun<'a> {
     pub(crate) escalation: Option<&'a Escalation>,
     /// The only cube to repair.
     pub(crate) cube: Option<&'a CubeName>,
+    /// Ends the run behind recovery, if that is enough.
+    pub(crate) skip: Option<&'a Skip<'a>>,
 }
 
 /// Why a repair ended without an account.
@@ -163,49 +166,6 @@ impl RepairRun<'_> {
         self.tell(account, disk.as_ref(), &counted, started, out)
     }
 
-    /// Opens and claims the external journal device.
-    fn open_journal(&self) -> anyhow::Result<Option<(WritableFile, Seen)>> {
-        let Some(path) = self.external_journal else { return Ok(None) };
-        let device = WritableFile::open_exclusive(path)?;
-        let seen = Seen::of(&device);
-        if let Some(path) = self.undo_of_journal() {
-            undo_target::make_way(&path, &device).with_context(|| path.display().to_string())?;
-        }
-        Ok(Some((device, seen)))
-    }
-
-    /// The undo file of an external journal, beside that of the file system.
-    fn undo_of_journal(&self) -> Option<PathBuf> {
-        let mut path = self.undo?.as_os_str().to_owned();
-        path.push(".journal");
-        Some(path.into())
-    }
-
-    /// Writes the external journal device, after the replayed transactions are durable in the file
-    /// system. Returns the command that undoes this, if an undo file was written.
-    fn commit_journal(
-        &self,
-        repair: &Repair<'_>,
-        device: &WritableFile,
-        seen: &Seen,
-    ) -> Result<Option<String>, CommitError> {
-        let (Some(staged), Some(path)) = (&repair.staged_journal, self.external_journal) else {
-            return Ok(None);
-        };
-        let undo = self.undo_of_journal();
-        let options = CommitOptions {
-            seen,
-            undo: undo.as_deref().map(|path| UndoTarget { path, fs_offset_bytes: 0 }),
-            overwrite_unreadable: self.overwrite_unreadable,
-            // The file system is already written, so an interruption in between is not possible.
-            interrupt: None,
-            progress: None,
-        };
-        let committed = commit(staged, device, &options)?;
-        let undo = undo.filter(|_| committed.undo_bytes > 0);
-        Ok(undo.map(|undo| Source::whole(path).undo_command(&undo)))
-    }
-
     /// The options of a repair of `device`.
     fn options<'d>(
         &'d self,
@@ -264,7 +224,7 @@ impl RepairRun<'_> {
         }
         let stage = |policy: &mut dyn Policy| {
             let mut policy = ProgressPolicy { inner: policy, watch: self.watch };
-            floe_repair::repair(device, &options, &mut policy)
+            floe_repair::repair_unless(device, &options, self.skip, &mut policy)
         };
         let staged = self.watch.during(&|| device.counts().bytes, || match self.escalation {
             Some(escalation) => escalation.escalate(device, stage),
@@ -365,7 +325,8 @@ impl RepairRun<'_> {
         if let Some(front) = self.front {
             front.log_problems(|| json::account(&account, outcome.code()));
             // After a halt the state is unknown.
-            if account.repair.halted.is_none() && !self.extras.journal_only {
+            let was_checked = !self.extras.journal_only && !account.repair.skipped;
+            if account.repair.halted.is_none() && was_checked {
                 front.end(out, &account.repair.after, &account.cost)?;
             }
             if outcome.restart {

@@ -19,6 +19,7 @@ mod fsck_codes;
 mod fsck_differential;
 mod fsck_discard;
 mod fsck_options;
+mod fsck_orphans;
 mod full_disk;
 mod image_files;
 mod images;

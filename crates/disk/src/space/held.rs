@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
+use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
 /// A span of freeings that become durable together; later ones are greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +19,8 @@ pub(super) struct Held {
     blocks_in_order: VecDeque<(Epoch, u64)>,
     inodes_in_order: VecDeque<(Epoch, InodeNr)>,
     now: Epoch,
+    /// A group with a bitmap by which something that was released had been free before.
+    contradicted: Option<GroupNr>,
 }
 
 /// How much was held.
@@ -29,6 +31,14 @@ pub(super) struct HeldMark {
 }
 
 impl Held {
+    pub(super) fn contradict(&mut self, group: Option<GroupNr>) {
+        self.contradicted = self.contradicted.or(group);
+    }
+
+    pub(super) const fn contradicted(&self) -> Option<GroupNr> {
+        self.contradicted
+    }
+
     pub(super) const fn end_epoch(&mut self) -> Epoch {
         let ended = self.now;
         self.now.0 += 1;

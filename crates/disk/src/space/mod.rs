@@ -207,6 +207,10 @@ impl Pool {
             let part = BlockRun::new(at, stop.0 - at.0);
             match self.groups.mark_blocks(tx, part, false) {
                 Ok(freed) => {
+                    // A cluster may be counted for several of its blocks.
+                    if self.groups.geometry().cluster_bits == 0 && freed < part.len_blocks {
+                        self.held.contradict(Some(group));
+                    }
                     self.free_clusters += freed;
                     self.held.hold_blocks(self.groups.geometry(), part);
                 }
@@ -227,7 +231,10 @@ impl Pool {
     ) -> Result<(), Refusal> {
         match self.groups.mark_inode(tx, inode, false, is_directory) {
             Ok(true) => self.held.hold_inode(inode),
-            Ok(false) => {}
+            Ok(false) => {
+                let group = self.groups.geometry().place_of(inode).map(|place| place.0);
+                self.held.contradict(group);
+            }
             Err(Refusal::Checksum(_)) => {
                 self.damaged.extend(self.groups.geometry().place_of(inode).map(|place| place.0));
             }

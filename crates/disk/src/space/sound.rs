@@ -12,6 +12,11 @@ const BLOCKS: Refusal = Refusal::Damaged("a block bitmap, which contradicts its 
 const INODES: Refusal = Refusal::Damaged("an inode bitmap, which contradicts its group,");
 
 impl Pool {
+    /// A group with a bitmap by which something that was released had been free before.
+    pub(crate) const fn contradicted(&self) -> Option<GroupNr> {
+        self.held.contradicted()
+    }
+
     /// Refuses the block bitmap of a group if it has another number of free clusters than the descriptor, or if metadata of
     /// the group are free in it.
     ///

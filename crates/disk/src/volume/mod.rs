@@ -107,6 +107,16 @@ impl Volume {
         Self::of(device, FileSystem::of_sound(device, superblock, geometry)?)
     }
 
+    /// As [`Volume::open`], for the one who has replayed the journal, wherever it lies, and keeps other machines out.
+    pub(crate) fn open_recovered(device: &dyn ReadBlocks) -> Result<Self, OpenError> {
+        let (superblock, geometry) = read_superblock(device)?;
+        let mut judged = superblock.clone();
+        judged.feature_compat &= !Compat::HAS_JOURNAL.bits();
+        judged.feature_incompat &= !Incompat::MMP.bits();
+        judge(&judged)?;
+        Self::of(device, FileSystem::of_sound(device, superblock, geometry)?)
+    }
+
     /// As [`Volume::open`], for rext3, which that refuses: a layout for measurements, whose writer is proved by less than the
     /// others ([`crate::journal`] does not open it). Without it the caller must be the only one who ever uses the file system.
     ///

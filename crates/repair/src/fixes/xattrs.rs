@@ -225,6 +225,12 @@ impl EntryField {
     }
 }
 
+/// Whether an attribute block has a right checksum and entries that can be followed.
+pub(super) fn is_sound(stage: &Stage<'_>, block: BlockNr, bytes: &[u8]) -> bool {
+    let fits = !stage.checksummed() || xattr::block_checksum_ok(stage.seed, block, bytes);
+    fits && XattrArea::of_block(bytes).is_some_and(|area| area.check().is_ok())
+}
+
 /// Stages an attribute block with its checksum.
 fn write(stage: &Stage<'_>, block: BlockNr, mut bytes: Vec<u8>) -> Result<(), Failure> {
     if stage.checksummed() {

@@ -6,10 +6,26 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use floe_check::scan::inode_reader::InodeReader;
-use floe_check::{Examination, Volume};
+use floe_check::{Examination, Problem, Report, Volume};
 use floe_format::InodeNr;
+use floe_format::features::RoCompat;
 
+use super::Session;
+use crate::edit::{Edit, SuperblockEdit};
 use crate::stage;
+
+impl Session<'_> {
+    /// Gives the feature back to a file system whose files could not get copies of their own.
+    pub(super) fn share_again(&mut self, report: &Report) -> Vec<Edit> {
+        self.optional.unsharing = false;
+        let shared = |problem: &&Problem| matches!(problem, Problem::MultiplyClaimedFile { .. });
+        for problem in report.found.iter().filter(shared) {
+            self.attempts.not_done.push((problem.clone(), self.reason(problem)));
+        }
+        let bits = RoCompat::SHARED_BLOCKS.bits();
+        vec![Edit::Superblock(SuperblockEdit::SetRoCompat(bits))]
+    }
+}
 
 /// Clusters claimed by the same number of owners.
 #[derive(Clone, Copy, Debug)]

@@ -9,6 +9,7 @@ use floe_check::problem::{Findings, Weight};
 use floe_check::recovery::Recovery;
 use floe_check::report::{JournalState, in_order};
 use floe_check::{Examination, JournalUse, Problem, Report, recovery};
+use floe_disk::recovery::Recovered;
 use floe_format::features::Incompat;
 
 use super::settle::{fold, hidden_target};
@@ -62,7 +63,7 @@ impl Session<'_> {
     }
 
     /// Notes a change that the replay has made.
-    fn note_done(&mut self, problem: &Problem, edit: &Edit) {
+    pub(super) fn note_done(&mut self, problem: &Problem, edit: &Edit) {
         self.attempts.deeds.push(Deed {
             problem: Some(problem.clone()),
             edit: edit.clone(),
@@ -134,6 +135,7 @@ impl Session<'_> {
             left,
             halted: None,
             journal: JournalState::Ignored,
+            skipped: false,
             rounds: self.rounds,
             rescans: Vec::new(),
         }
@@ -177,6 +179,7 @@ impl Session<'_> {
             left,
             halted: None,
             journal,
+            skipped: false,
             rounds: self.rounds,
             rescans: Vec::new(),
         }
@@ -190,4 +193,17 @@ const fn is_lost_transaction(problem: &Problem) -> bool {
             | Problem::JournalEndsEarly { .. }
             | Problem::CubeJournalDamaged { .. }
     )
+}
+
+/// The findings about journals of cubes that were dealt with before the first examination.
+pub(super) fn of_cubes(taken: &Recovered) -> Vec<Problem> {
+    let damaged = taken.cubes.iter().filter(|cube| cube.failed.is_some());
+    let damaged = damaged.map(|cube| Problem::CubeJournalDamaged {
+        cube: cube.cube,
+        inode: cube.inode,
+        reason: "a transaction in its log",
+    });
+    let strays = taken.strays.iter();
+    let strays = strays.map(|&(cube, inode)| Problem::CubeOrphanOutside { cube, inode });
+    damaged.chain(strays).collect()
 }

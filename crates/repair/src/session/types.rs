@@ -52,6 +52,15 @@ pub struct RepairOptions<'a> {
     pub cube: Option<&'a CubeScope>,
 }
 
+/// Ends a repair behind recovery if no check is due, as `e2fsck -p` does after a crash.
+pub struct Skip<'a> {
+    /// Orphans are finished as a mount does. Otherwise the file system is judged with them.
+    pub finishes_orphans: bool,
+    /// Judges the file system after recovery: `true` if no check is due. `Err`: the orphans could not be finished, for this reason, so
+    /// that a check is due.
+    pub is_enough: &'a dyn Fn(Result<&dyn ReadBlocks, &str>) -> bool,
+}
+
 /// A requested change of the bad block list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BadBlocks {
@@ -100,6 +109,8 @@ pub struct Repair<'d> {
     pub halted: Option<Problem>,
     /// Result of journal recovery.
     pub journal: JournalState,
+    /// The check was skipped ([`Skip`]): only the journal was replayed, and orphans finished.
+    pub skipped: bool,
     /// Number of examinations.
     pub rounds: u32,
     /// Number of inode table chunks that each partial examination re-read.

@@ -295,7 +295,8 @@ fn former_paths(repair: &Repair<'_>, device: &dyn ReadBlocks) -> BTreeMap<InodeN
         .flat_map(|deed| deed.inode().into_iter().chain(deed.parent()))
         .filter(|inode| inode.0 != 0 && !known(inode))
         .collect();
-    if wanted.is_empty() {
+    // Orphans have no path; and to look for that of one that is cut would take longer than the rest of such a run.
+    if wanted.is_empty() || repair.skipped {
         return BTreeMap::new();
     }
     let block_size = repair.before.geometry.block_size;

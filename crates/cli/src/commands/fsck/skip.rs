@@ -1,6 +1,7 @@
 //! Skips the check of a file system that claims to be clean, as e2fsck does without `-f`.
 
-use std::io::Write;
+use std::cell::RefCell;
+use std::io::{self, Write};
 use std::path::Path;
 
 use floe_blockdev::ReadBlocks;
@@ -10,8 +11,9 @@ use floe_check::problem::Weight;
 use floe_check::reader::Reader;
 use floe_check::{CheckOptions, JournalUse, Problem, Volume, recovery};
 use floe_format::ext::superblock::Superblock;
-use floe_format::features::{Compat, Incompat};
-use floe_repair::Extras;
+use floe_format::features::{Compat, Incompat, RoCompat};
+use floe_format::native::identity::Identity;
+use floe_repair::Skip;
 
 use super::{Fsck, Mode};
 use crate::e2fsck::due::{self, Circumstances};
@@ -20,55 +22,114 @@ use crate::e2fsck::summary::{self, Free};
 use crate::exit::Outcome;
 use crate::input::clock;
 
+/// The work of a run.
+pub(super) enum Ahead {
+    /// None: the file system claims to be clean, and no check is due.
+    Ended(Outcome),
+    /// The journal is to be replayed, or orphans are to be finished. The rules are applied again then.
+    Recovery {
+        /// Without a check, as e2fsck does.
+        finishes_orphans: bool,
+    },
+    /// A check.
+    Check,
+}
+
 /// A file system whose superblock claims that it is clean.
 struct CleanByItsRecords {
     /// The message printed instead of a check.
     line: String,
     /// Its journal needs recovery.
     needs_recovery: bool,
+    /// It may have orphans that are finished without a check.
+    finishes_orphans: bool,
+}
+
+/// Output that the judge of a recovery shares with the run around it.
+struct Shared<'o, W>(&'o RefCell<W>);
+
+impl<W: Write> Write for Shared<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.borrow_mut().flush()
+    }
 }
 
 impl Fsck<'_> {
     /// Skips the check if the file system claims to be clean and no check is due.
-    pub(super) fn skipped(
-        &self,
-        front: &Front,
-        out: &mut impl Write,
-    ) -> anyhow::Result<Option<Outcome>> {
+    pub(super) fn ahead(&self, front: &Front, out: &mut impl Write) -> anyhow::Result<Ahead> {
         let options = &self.options;
         let extras = self.extras();
         let repairs = matches!(self.mode, Mode::Yes | Mode::Preen | Mode::Ask);
         let asked =
             options.force || extras.unshare_blocks || options.bad_blocks() || self.names_a_backup();
         if asked || (extras.journal_only && repairs) {
-            return Ok(None);
+            return Ok(Ahead::Check);
         }
-        let Some(mut clean) = self.clean_by_its_records(front, out)? else {
-            return self.without_a_replay(front, out);
+        // The system may have open files on its root, and the superblock of a native file system has no list.
+        let finishes = self.mode == Mode::Preen && !front.root;
+        let clean = match self.source.open() {
+            Ok(device) => self.clean_by_its_records(&device, front, finishes, out)?,
+            Err(_) => None,
         };
-        if repairs && clean.needs_recovery {
-            if options.undo.is_some() {
-                // A failed replay makes a check due; two repairs would need two undo files.
-                return Ok(None);
-            }
-            // As for e2fsck, a check is due where transactions are damaged.
-            if !self.is_sound_so_far(JournalUse::Replay) {
-                return Ok(None);
-            }
-            let replayed =
-                self.repair(front, Extras { journal_only: true, ..extras }, None, out)?;
-            // The log may have held entries of the orphan list, and other totals.
-            let after = self.clean_by_its_records(front, out)?;
-            match after.filter(|_| replayed == Outcome::CLEAN) {
-                Some(after) => clean = after,
-                None => return Ok(None),
-            }
+        let Some(clean) = clean else {
+            let ended = self.without_a_replay(front, out)?;
+            return Ok(ended.map_or(Ahead::Check, Ahead::Ended));
+        };
+        if repairs && (clean.needs_recovery || clean.finishes_orphans) {
+            // A check has undo files for all that follows.
+            return Ok(match options.undo {
+                Some(_) => Ahead::Check,
+                None => Ahead::Recovery { finishes_orphans: clean.finishes_orphans },
+            });
         }
         writeln!(out, "{}", clean.line)?;
         if clean.needs_recovery && !repairs {
             writeln!(out, "The journal holds transactions that were not replayed.")?;
         }
-        Ok(Some(Outcome::CLEAN))
+        Ok(Ahead::Ended(Outcome::CLEAN))
+    }
+
+    /// Replays the journal and finishes orphans; goes on with a check if one is due then. The log is read once.
+    pub(super) fn recover(
+        &self,
+        front: &Front,
+        finishes_orphans: bool,
+        out: &mut impl Write,
+    ) -> anyhow::Result<Outcome> {
+        let (out, line) = (RefCell::new(out), RefCell::new(None));
+        let is_enough = |recovered: Result<&dyn ReadBlocks, &str>| {
+            let mut out = Shared(&out);
+            let clean = match recovered {
+                Ok(device) => self.clean_by_its_records(device, front, false, &mut out),
+                Err(why) => {
+                    let told = writeln!(out, "{}: orphans stay: {why}: checking", front.name);
+                    told.map(|()| None).map_err(Into::into)
+                }
+            };
+            // Where the reason cannot be told, the account cannot be either, which is noticed.
+            let clean = clean.ok().flatten();
+            if clean.is_none() {
+                front.tell(0.0);
+            }
+            *line.borrow_mut() = clean.map(|clean| clean.line);
+            line.borrow().is_some()
+        };
+        let skip = Skip { finishes_orphans, is_enough: &is_enough };
+        let outcome = self.repair(front, None, Some(&skip), &mut Shared(&out))?;
+        let out = &mut Shared(&out);
+        match line.take() {
+            Some(line) if outcome == Outcome::CLEAN => writeln!(out, "{line}")?,
+            Some(_) => {}
+            None => {
+                front.tell(1.0);
+                self.afterwards(front, outcome, out)?;
+            }
+        }
+        Ok(outcome)
     }
 
     /// The end of a run that was to replay the journal, and must not.
@@ -77,7 +138,7 @@ impl Fsck<'_> {
         front: &Front,
         out: &mut impl Write,
     ) -> anyhow::Result<Option<Outcome>> {
-        if !self.extras().journal_only || !self.is_sound_so_far(JournalUse::Ignore) {
+        if !self.extras().journal_only || !self.is_sound_so_far() {
             return Ok(None);
         }
         writeln!(
@@ -109,11 +170,10 @@ impl Fsck<'_> {
         self.options.superblock.is_some() && !opens_primary()
     }
 
-    /// Whether superblock, descriptors and journal have no fault that can be seen without a check; with
-    /// [`JournalUse::Replay`], none of its transactions either.
-    fn is_sound_so_far(&self, journal: JournalUse) -> bool {
+    /// Whether superblock, descriptors and journal have no fault that can be seen without a check.
+    fn is_sound_so_far(&self) -> bool {
         let options = CheckOptions {
-            journal,
+            journal: JournalUse::Ignore,
             superblock: self.source.which(),
             now_seconds: clock::now().now_seconds,
             ..CheckOptions::default()
@@ -123,14 +183,15 @@ impl Fsck<'_> {
             .is_ok_and(|opened| is_sound(&device, opened, &options))
     }
 
-    /// The message printed instead of a check; `None`: a check is needed.
+    /// The message printed instead of a check; `None`: a check is needed. With `finishes`, not because of orphans.
     fn clean_by_its_records(
         &self,
+        device: &dyn ReadBlocks,
         front: &Front,
+        finishes: bool,
         out: &mut impl Write,
     ) -> anyhow::Result<Option<CleanByItsRecords>> {
-        let Ok(device) = self.source.open() else { return Ok(None) };
-        let Ok(reader) = Reader::open(&device, None, None) else { return Ok(None) };
+        let Ok(reader) = Reader::open(device, None, None) else { return Ok(None) };
         let superblock = &reader.superblock;
         if !Superblock::checksum_ok(&reader.superblock_bytes)
             || reader.geometry.inodes_count != superblock.inodes_count
@@ -139,7 +200,8 @@ impl Fsck<'_> {
         }
         let clock = clock::now();
         let mends = self.mode != Mode::No;
-        let at = Circumstances::new(&self.conf, clock, mends);
+        let mut at = Circumstances::new(&self.conf, clock, mends);
+        at.finishes_orphans = finishes && Identity::of(superblock).is_none();
         if let Some(reason) = due::reason(superblock, &at, || due::backups_differ(&reader)) {
             writeln!(out, "{}: {}: checking", front.name, reason.text())?;
             return Ok(None);
@@ -149,10 +211,10 @@ impl Fsck<'_> {
             now_seconds: clock.now_seconds,
             ..CheckOptions::default()
         };
-        let Ok(opened) = floe_check::open::open(&device, options.superblock) else {
+        let Ok(opened) = floe_check::open::open(device, options.superblock) else {
             return Ok(None);
         };
-        if !is_sound(&device, opened.clone(), &options) {
+        if !is_sound(device, opened.clone(), &options) {
             return Ok(None);
         }
         let needs_recovery = superblock.features().incompat.contains(Incompat::RECOVER);
@@ -162,8 +224,15 @@ impl Fsck<'_> {
             false => Free::of_superblock(superblock),
         };
         let line = summary::clean_line(&front.name, superblock, free, &announcement);
-        Ok(Some(CleanByItsRecords { line, needs_recovery }))
+        let finishes_orphans = at.finishes_orphans && (needs_recovery || has_orphans(superblock));
+        Ok(Some(CleanByItsRecords { line, needs_recovery, finishes_orphans }))
     }
+}
+
+/// Whether the superblock says that there may be orphans.
+fn has_orphans(superblock: &Superblock) -> bool {
+    superblock.last_orphan != 0
+        || superblock.features().ro_compat.contains(RoCompat::ORPHAN_PRESENT)
 }
 
 /// Whether superblock, descriptors and journal have no fault that can be seen without a check. As e2fsck, which looks at them before it
