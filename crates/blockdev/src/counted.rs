@@ -79,6 +79,10 @@ impl<D: ReadBlocks> ReadBlocks for Counted<D> {
     fn is_cached(&self, offset_bytes: u64) -> bool {
         self.inner.is_cached(offset_bytes)
     }
+
+    fn caches_ahead(&self) -> bool {
+        self.inner.caches_ahead()
+    }
 }
 
 impl<D: WriteBlocks> WriteBlocks for Counted<D> {

@@ -19,6 +19,10 @@ use crate::preserve_cache::PreserveCache;
 use crate::read_ahead::{self, ReadAhead};
 use crate::{ReadBlocks, within};
 
+/// Bytes of one hint, at most. Linux silently leaves out what passes its limit of readahead, which is 128 KiB at least unless somebody
+/// lowered it.
+const HINT_BYTES: u64 = 128 << 10;
+
 /// A regular file or block device, opened for reading only: there is no way from here to a write.
 ///
 /// Each read is a `pread` without a lock, on a descriptor that the calling thread opened for
@@ -150,7 +154,13 @@ impl FileDevice {
 
     /// Hint: this range will be read soon. The kernel may start reading it now, in the background.
     pub fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
-        self.advise(offset_bytes, len_bytes, Advice::WillNeed);
+        let end = offset_bytes.saturating_add(len_bytes).min(self.size_bytes);
+        let mut at = offset_bytes;
+        while at < end {
+            let len = HINT_BYTES.min(end - at);
+            self.advise(at, len, Advice::WillNeed);
+            at += len;
+        }
     }
 
     /// Hint: this range will not be read again, so its cached pages may be dropped. 0 bytes mean
@@ -226,6 +236,10 @@ impl ReadBlocks for FileDevice {
         let into = &mut [io::IoSliceMut::new(&mut byte)];
         matches!(self.way, Way::Shared)
             && preadv2(self.own(), into, offset_bytes, ReadWriteFlags::NOWAIT) == Ok(1)
+    }
+
+    fn caches_ahead(&self) -> bool {
+        matches!(self.way, Way::Shared)
     }
 }
 

@@ -123,6 +123,12 @@ pub trait ReadBlocks: Send + Sync {
     fn is_cached(&self, _offset_bytes: u64) -> bool {
         false
     }
+
+    /// Whether ranges that [`ReadBlocks::will_need`] announces stay in memory until they are read, however many there are, and
+    /// without costing this process any: as in the page cache. `false` is always a correct answer.
+    fn caches_ahead(&self) -> bool {
+        false
+    }
 }
 
 /// A device that can also be written.
@@ -233,6 +239,9 @@ macro_rules! read_through {
             }
             fn is_cached(&self, offset_bytes: u64) -> bool {
                 (**self).is_cached(offset_bytes)
+            }
+            fn caches_ahead(&self) -> bool {
+                (**self).caches_ahead()
             }
         }
     )* };

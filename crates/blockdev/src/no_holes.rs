@@ -33,6 +33,10 @@ impl<D: ReadBlocks> ReadBlocks for NoHoles<D> {
     fn is_cached(&self, offset_bytes: u64) -> bool {
         self.0.is_cached(offset_bytes)
     }
+
+    fn caches_ahead(&self) -> bool {
+        self.0.caches_ahead()
+    }
 }
 
 #[cfg(test)]

@@ -63,6 +63,10 @@ impl<D: ReadBlocks> ReadBlocks for Noting<D> {
     fn is_cached(&self, offset_bytes: u64) -> bool {
         self.inner.is_cached(offset_bytes)
     }
+
+    fn caches_ahead(&self) -> bool {
+        self.inner.caches_ahead()
+    }
 }
 
 #[cfg(test)]

@@ -391,6 +391,10 @@ impl<D: ReadBlocks> ReadBlocks for Overlay<D> {
         self.base.is_cached(offset_bytes)
     }
 
+    fn caches_ahead(&self) -> bool {
+        self.base.caches_ahead()
+    }
+
     fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
         let staged = len_bytes != 0 && !self.is_empty() && self.touches(offset_bytes, len_bytes);
         !staged && self.believes_hole(offset_bytes, len_bytes)

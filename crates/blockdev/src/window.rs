@@ -91,6 +91,10 @@ impl<D: ReadBlocks> ReadBlocks for Window<D> {
     fn is_cached(&self, offset_bytes: u64) -> bool {
         offset_bytes < self.len_bytes && self.inner.is_cached(self.offset_bytes + offset_bytes)
     }
+
+    fn caches_ahead(&self) -> bool {
+        self.inner.caches_ahead()
+    }
 }
 
 impl<D: WriteBlocks> WriteBlocks for Window<D> {

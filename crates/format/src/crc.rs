@@ -157,6 +157,17 @@ fn crc32c_word(crc: u32, word: u64) -> u32 {
     WORD.of_word(crc, word)
 }
 
+/// [`crc32c`] for a few bytes, as those of a name, without the set-up cost of any length.
+#[inline]
+pub fn crc32c_of_few(mut crc: u32, bytes: &[u8]) -> u32 {
+    let (words, rest) = bytes.as_chunks();
+    for word in words {
+        crc = crc32c_word(crc, u64::from_le_bytes(*word));
+    }
+    let of_byte = |crc: u32, byte: &u8| crc >> 8 ^ WORD.word[7][usize::from(crc as u8 ^ byte)];
+    rest.iter().fold(crc, of_byte)
+}
+
 /// The crc32c that all metadata checksums of one file system start from: `s_checksum_seed`, or
 /// the crc32c of the UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,5 +264,11 @@ mod tests {
     fn crc32c_goes_on() {
         let whole = crc32c(u32::MAX, b"123456789");
         assert_eq!(crc32c(crc32c(u32::MAX, b"1234"), b"56789"), whole);
+        for start in [0, 1, u32::MAX] {
+            let bytes: Vec<u8> = (0..=254u8).map(|byte| byte.wrapping_mul(29)).collect();
+            for len in 0..=bytes.len() {
+                assert_eq!(crc32c_of_few(start, &bytes[..len]), crc32c(start, &bytes[..len]));
+            }
+        }
     }
 }

@@ -405,4 +405,8 @@ impl ReadBlocks for CubeDevice<'_> {
         let block = offset_bytes / u64::from(self.scope.geometry.block_size);
         !self.is_shown(block) || self.base.is_cached(offset_bytes)
     }
+
+    fn caches_ahead(&self) -> bool {
+        self.base.caches_ahead()
+    }
 }

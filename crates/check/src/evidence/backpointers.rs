@@ -4,13 +4,17 @@
 
 use floe_format::InodeNr;
 use floe_format::ext::dirent::DirCursor;
-use floe_format::ext::inode::{FileType, Inode};
+use floe_format::ext::inode::FileType;
+use floe_format::layout::le;
 use floe_format::native::backpointer::{Backpointer, name_hash};
 use floe_sync::OnceLock;
 use floe_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Inodes of a chunk, which is made when one of them is met.
 const CHUNK: u32 = 2048;
+/// Bytes of an inode at which its mode and its links lie.
+const I_MODE: usize = 0;
+const I_LINKS_COUNT: usize = 0x1a;
 /// Lanes of a word.
 const LANES: u32 = 4;
 /// Marks a lane whose inode says nothing, or may have several names.
@@ -55,11 +59,13 @@ impl Backpointers {
 
     /// Notes an inode of a table.
     pub fn note_inode(&self, inode: InodeNr, raw: &[u8]) {
-        let Some(decoded) = Inode::decode(raw).filter(|inode| inode.base.links_count > 0) else {
+        // Read in place, because each inode of the file system comes by here.
+        let Some(base) = raw.first_chunk::<128>() else { return };
+        let (mode, links) = (le::<u16, I_MODE, _>(base), le::<u16, I_LINKS_COUNT, _>(base));
+        if links == 0 {
             return;
-        };
-        let is_dir = decoded.file_type() == Some(FileType::Directory);
-        let is_single = is_dir || decoded.base.links_count == 1;
+        }
+        let is_single = links == 1 || FileType::of_mode(mode) == Some(FileType::Directory);
         match Backpointer::of(raw).filter(|_| is_single) {
             Some(own) => self.note(inode, own.parent, own.name_hash),
             None => {

@@ -11,6 +11,9 @@
 //! whole check is one pass over the device. For the other lots it holds descriptors and bitmaps, and sweeps them when the
 //! first of their inodes are read; then the lot swept longest ago is dropped, but for what is read again later: bitmaps, names, and
 //! maps of files whose layers do not add up (`needed`). So tables and maps, which are most of all metadata, pass.
+//!
+//! Above a page cache ([`ReadBlocks::caches_ahead`]) nothing but descriptors and bitmaps is held: the device is told of all else, in
+//! the same order and in the same requests, and the passes read it from there while it comes.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -58,7 +61,7 @@ impl Lots {
 
     /// How many there are, and bytes of all of them at most, as the superblock alone tells, with inode tables that are half empty.
     /// Damage makes it a wrong guess, no more.
-    fn extent(self, superblock: &Superblock, geometry: &Geometry) -> (u32, u64) {
+    fn extent(self, superblock: &Superblock, geometry: &Geometry) -> Extent {
         let (count, per_lot, inodes) = match self {
             Self::Native => {
                 let used = geometry.inodes_count.saturating_sub(superblock.free_inodes_count);
@@ -73,9 +76,24 @@ impl Lots {
         let inode_bytes = inodes.saturating_mul(geometry.inode_size.into());
         let region_blocks = u64::from(per_lot).saturating_mul(count.into());
         let small_blocks = 2 * u64::from(geometry.group_count) + u64::from(geometry.desc_blocks);
-        let blocks = region_blocks.saturating_add(small_blocks);
-        (count, blocks.saturating_mul(geometry.block_size.into()).saturating_add(inode_bytes))
+        let bytes = |blocks: u64| blocks.saturating_mul(geometry.block_size.into());
+        let bound_bytes = bytes(region_blocks.saturating_add(small_blocks));
+        Extent {
+            count,
+            bytes: bound_bytes.saturating_add(inode_bytes),
+            small_bytes: bytes(small_blocks),
+        }
     }
+}
+
+/// How much there is to sweep, at most.
+struct Extent {
+    /// Lots.
+    count: u32,
+    /// Bytes of all.
+    bytes: u64,
+    /// Bytes of descriptors and bitmaps.
+    small_bytes: u64,
 }
 
 /// How far a sweep is.
@@ -87,6 +105,8 @@ struct Stage {
     full: AtomicUsize,
     /// The lot behind the last one that was swept: in rext3, until the room is full, all before it were.
     swept_to: AtomicUsize,
+    /// Bytes that the device was told of.
+    told_bytes: AtomicUsize,
 }
 
 /// A device over a file system with lots that holds what was swept.
@@ -122,7 +142,8 @@ impl<'d> Sweep<'d> {
         let superblock = Superblock::decode(&bytes);
         let geometry = Geometry::new(&superblock, Strictness::Strict).ok()?;
         let lots = Lots::of(&superblock, &geometry)?;
-        let (lot_count, bound) = lots.extent(&superblock, &geometry);
+        let extent = lots.extent(&superblock, &geometry);
+        let bound = if device.caches_ahead() { extent.small_bytes } else { extent.bytes };
         let room_bytes = memory_bytes.map_or(ROOM_BYTES, |bytes| bytes / SHARE);
         // A budget that has no room for one lot beside another is better used otherwise.
         if bound > room_bytes && memory_bytes.is_some() {
@@ -134,7 +155,7 @@ impl<'d> Sweep<'d> {
             geometry,
             seed: superblock.features().metadata_csum().then(|| superblock.seed()),
             lots,
-            lot_count,
+            lot_count: extent.count,
             room_bytes,
             expected_bytes: bound.min(room_bytes),
             stage: Stage::default(),
@@ -217,7 +238,9 @@ impl<'d> Sweep<'d> {
         let first = Lot::beginning(&self.geometry, lot).start;
         let is_first = block == first || block == self.geometry.primary_desc_block(lot);
         let wants_any = self.is_full() && self.has_begun();
-        if is_first || wants_any { lot..lot + 1 } else { 0..0 }
+        // The device is told of one lot more, so that it has something to do meanwhile.
+        let count = if wants_any && self.tells() { 2 } else { 1 };
+        if is_first || wants_any { lot..self.lot_count.min(lot + count) } else { 0..0 }
     }
 
     /// Blocks of the region of a whole group in rext3.
@@ -256,7 +279,7 @@ impl<'d> Sweep<'d> {
         swept.insert(number);
         let Some(bytes) = self.held_block(block) else { return true };
         let Some(lot) = Lot::of(&self.geometry, lot, &bytes) else { return true };
-        let region = lot.used_region(&self.geometry, |block| self.held_block(block));
+        let region = lot.used_region(&self.geometry, |block| self.bitmap(block));
         let runs = lot.runs(&self.geometry, region, &self.besides);
         if is_early && !self.has_room_for(&runs) {
             // This one and those behind it are swept when their inodes are read.
@@ -288,7 +311,7 @@ impl<'d> Sweep<'d> {
         }
         swept.insert(group.0);
         runs.into_iter().for_each(|run| self.read_new(run, false));
-        let bitmap = self.held_block(places.block_bitmap()).unwrap_or_default();
+        let bitmap = self.bitmap(places.block_bitmap()).unwrap_or_default();
         let behind = places.runs_behind(geometry, &bitmap, &self.besides);
         behind.into_iter().for_each(|run| self.read_new(run, false));
         self.note_swept(group.0);
@@ -307,6 +330,10 @@ impl<'d> Sweep<'d> {
 
     /// Notes what is read again of a lot that was swept.
     fn note_needed(&self, lot: u32) {
+        if self.tells() {
+            // Memory is not this program's.
+            return;
+        }
         let geometry = &self.geometry;
         let block = |at| self.held_block(at);
         let (tables, used, bitmaps) = match self.lots {
@@ -331,7 +358,21 @@ impl<'d> Sweep<'d> {
 
     fn has_room_for(&self, runs: &[BlockRun]) -> bool {
         let wanted: u64 = runs.iter().map(|run| run.len_blocks * self.block_size()).sum();
-        self.held().bytes().saturating_add(wanted) <= self.room_bytes
+        let told = self.stage.told_bytes.load(Ordering::Relaxed) as u64;
+        self.held().bytes().saturating_add(told).saturating_add(wanted) <= self.room_bytes
+    }
+
+    /// Whether the device is told of most blocks, instead of holding them here.
+    fn tells(&self) -> bool {
+        self.below.caches_ahead()
+    }
+
+    /// A bitmap, which is read now if the device was but told of it.
+    fn bitmap(&self, block: BlockNr) -> Option<Vec<u8>> {
+        if self.tells() && self.geometry.contains(block) {
+            self.read_new(BlockRun::new(block, 1), true);
+        }
+        self.held_block(block)
     }
 
     fn held_block(&self, block: BlockNr) -> Option<Vec<u8>> {
@@ -367,6 +408,11 @@ impl<'d> Sweep<'d> {
             return;
         }
         let Ok(len) = usize::try_from(len) else { return };
+        if self.tells() && !stays {
+            self.stage.told_bytes.fetch_add(len, Ordering::Relaxed);
+            self.below.will_need(offset, len as u64);
+            return;
+        }
         let mut bytes = vec![0; len];
         if self.below.read_at(offset, &mut bytes).is_err() {
             return;

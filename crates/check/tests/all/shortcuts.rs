@@ -8,9 +8,11 @@ use floe_check::evidence::region::Region;
 use floe_check::open::open;
 use floe_check::problem::Findings;
 use floe_check::{CheckOptions, JournalUse, Tuning, examine};
+use floe_format::InodeNr;
 use floe_format::ext::inode::write_checksum;
 use floe_format::ext::inode256::Inode256;
 use floe_format::features::RoCompat;
+use floe_format::native::backpointer::{Backpointer, EXTRA_ISIZE};
 use floe_testkit::rng::Rng;
 use floe_testkit::volume::Volume;
 use floe_testkit::{Image, Profile, build, subjects, tool};
@@ -95,14 +97,13 @@ fn inodes_with_one_changed_word_leave_the_same() {
     }
     // Quota counts what each owner uses.
     for profile in ["ext4-1k", "quota"] {
-        change_words(Profile::by_name(profile).unwrap());
+        change_words(&build::base(Profile::by_name(profile).unwrap()).unwrap());
     }
 }
 
-fn change_words(profile: Profile) {
-    let base = build::base(profile).unwrap();
+fn change_words(base: &Image) {
     let mut rng = Rng::new(1);
-    let of_base = Volume::open(&base).unwrap();
+    let of_base = Volume::open(base).unwrap();
     let used: Vec<_> =
         of_base.used_inodes().unwrap().into_iter().filter(|inode| inode.0 >= 11).collect();
     let seed = of_base.superblock.seed();
@@ -139,6 +140,50 @@ fn change_words(profile: Profile) {
         }
         agree(&image, || done.join(", "));
     }
+}
+
+/// Inodes with room for a backpointer, as those of native file systems have it: plain, and judged alike with any word changed.
+#[test]
+fn inodes_with_backpointers_are_plain() {
+    if tool::missing() {
+        return;
+    }
+    for profile in ["ext4-1k", "quota"] {
+        let image = build::base(Profile::by_name(profile).unwrap()).unwrap();
+        let volume = Volume::open(&image).unwrap();
+        let seed = volume.superblock.seed();
+        let mut given = Vec::new();
+        for inode in volume.used_inodes().unwrap().into_iter().filter(|inode| inode.0 >= 11) {
+            let mut bytes = volume.inode_bytes(inode).unwrap();
+            let area = Inode256::new(bytes.first_chunk().unwrap()).xattr_area();
+            if area.iter().all(|byte| *byte == 0) {
+                bytes[128..130].copy_from_slice(&EXTRA_ISIZE.to_le_bytes());
+                let own = Backpointer::new(InodeNr::ROOT, b"name");
+                Backpointer::store(Some(&own), &mut bytes, EXTRA_ISIZE);
+                write_checksum(&mut bytes, seed, inode).unwrap();
+                volume.put_inode(inode, &bytes).unwrap();
+                given.push(inode);
+            }
+        }
+        agree(&image, || profile.to_owned());
+        assert_eq!(plain_of(&image, &given).len() * 10 / given.len(), 9, "{profile}");
+        change_words(&image);
+    }
+}
+
+/// Those of some inodes that are plain.
+fn plain_of(image: &Image, inodes: &[InodeNr]) -> Vec<InodeNr> {
+    let device = FileDevice::open(image.path()).unwrap();
+    let options = CheckOptions { journal: JournalUse::Ignore, ..Default::default() };
+    let opened = open(&device, options.superblock).unwrap();
+    let found = examine(&device, opened, Findings::default(), &options).unwrap();
+    let rules = PlainInodes::of(&found.volume).unwrap();
+    let disk = Volume::open(image).unwrap();
+    let is_plain = |inode: &InodeNr| {
+        let bytes = disk.inode_bytes(*inode).unwrap();
+        rules.judge(*inode, bytes.first_chunk().unwrap(), &mut Region::default()).is_some()
+    };
+    inodes.iter().copied().filter(is_plain).collect()
 }
 
 #[test]

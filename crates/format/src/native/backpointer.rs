@@ -5,11 +5,14 @@
 //! a hint, which the directory's own entry proves.
 
 use crate::InodeNr;
-use crate::crc::crc32c;
-use crate::ext::inode::{Inode, OwnedInode};
+use crate::crc::crc32c_of_few;
+use crate::ext::inode::OwnedInode;
+use crate::layout::le;
 
 /// Byte of the inode at which the backpointer begins.
 pub const OFFSET: usize = 160;
+/// Byte of the inode at which `i_extra_isize` lies.
+const I_EXTRA_ISIZE: usize = 128;
 /// `i_extra_isize` from which on an inode has room for it.
 pub const EXTRA_ISIZE: u16 = (OFFSET + Backpointer::SIZE - 128) as u16;
 /// `magic`: "Fb" in the order of the bytes.
@@ -35,7 +38,7 @@ layout! {
 
 /// The hash of a name: crc32c of its bytes, start value 2^32 - 1, not inverted.
 pub fn name_hash(name: &[u8]) -> u32 {
-    crc32c(u32::MAX, name)
+    crc32c_of_few(u32::MAX, name)
 }
 
 impl Backpointer {
@@ -46,9 +49,12 @@ impl Backpointer {
     }
 
     /// The backpointer in the bytes of an inode; `None` if it has no room for one or says nothing.
+    #[inline]
     pub fn of(raw: &[u8]) -> Option<Self> {
-        let has_room = Inode::decode(raw)?.has_extra(EXTRA_ISIZE);
-        let own = Self::decode(raw.get(OFFSET..)?.first_chunk()?);
+        // Lengths that are known while compiling, because each inode of a check comes by here.
+        let raw: &[u8; OFFSET + Self::SIZE] = raw.first_chunk()?;
+        let has_room = le::<u16, I_EXTRA_ISIZE, _>(raw) >= EXTRA_ISIZE;
+        let own = Self::decode(raw.last_chunk()?);
         (has_room && own.magic == MAGIC && own.parent != 0).then_some(own)
     }
 
@@ -92,6 +98,7 @@ impl OwnedInode {
 mod tests {
     use super::*;
     use crate::crc::Seed;
+    use crate::ext::inode::Inode;
     use proptest::prelude::*;
 
     proptest! {

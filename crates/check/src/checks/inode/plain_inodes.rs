@@ -10,6 +10,7 @@ use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::ext::inode256::Inode256;
 use floe_format::ext::superblock::OS_LINUX;
 use floe_format::features::{Compat, Incompat, RoCompat};
+use floe_format::native::backpointer::EXTRA_ISIZE;
 use floe_format::{BlockRun, InodeNr};
 
 use crate::checks::context::inode::InodeEvidence;
@@ -139,7 +140,8 @@ impl<'v> PlainInodes<'v> {
                 == InodeFlags::EXTENTS
             && inode.rarely_set() == 0
             && inode.size_lo() < 1 << 31
-            && matches!(inode.extra_isize(), 28 | 32)
+            // Those of Linux, and those with room for a backpointer.
+            && matches!(inode.extra_isize(), 28 | 32 | EXTRA_ISIZE)
             && !inode_times::any_is_doubtful(inode.extra_times())
             && (number.0 >= self.ordinary_from || self.is_ordinary(number));
         if !plain {

@@ -1,5 +1,6 @@
 //! Random operations on volumes of every profile, judged by e2fsck, by a small reader and by the kernel.
 
+mod cached;
 mod colocate;
 mod content;
 mod damage;

@@ -20,20 +20,25 @@ use super::{device_of, image_of};
 const BLOCK: u64 = 4096;
 
 /// A device that writes down all reads.
-pub(super) struct Traced<'d>(&'d MemDevice, Mutex<Vec<(u64, u64)>>, bool);
+pub(super) struct Traced<'d>(&'d MemDevice, Mutex<Vec<(u64, u64)>>, bool, Mutex<Vec<(u64, u64)>>);
 
 impl<'d> Traced<'d> {
     pub(super) fn new(device: &'d MemDevice) -> Self {
-        Self(device, Mutex::default(), false)
+        Self(device, Mutex::default(), false, Mutex::default())
     }
 
     /// The same, with hints of what will be read.
     pub(super) fn below_a_cache(device: &'d MemDevice) -> Self {
-        Self(device, Mutex::default(), true)
+        Self(device, Mutex::default(), true, Mutex::default())
     }
 
     pub(super) fn reads(&self) -> Vec<(u64, u64)> {
         self.1.lock().unwrap().clone()
+    }
+
+    /// Those that are no hints.
+    pub(super) fn only_reads(&self) -> Vec<(u64, u64)> {
+        self.3.lock().unwrap().clone()
     }
 }
 
@@ -44,6 +49,7 @@ impl ReadBlocks for Traced<'_> {
 
     fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
         self.1.lock().unwrap().push((offset_bytes, into.len() as u64));
+        self.3.lock().unwrap().push((offset_bytes, into.len() as u64));
         self.0.read_at(offset_bytes, into)
     }
 
@@ -57,6 +63,10 @@ impl ReadBlocks for Traced<'_> {
     fn is_cached(&self, offset_bytes: u64) -> bool {
         let within = |(at, len): &(u64, u64)| (*at..at + len).contains(&offset_bytes);
         !self.2 || self.1.lock().unwrap().iter().any(within)
+    }
+
+    fn caches_ahead(&self) -> bool {
+        self.2
     }
 }
 
@@ -116,8 +126,30 @@ pub(super) fn found_alike(device: &MemDevice, what: &str) -> Result<Vec<Problem>
     for (threads, sweep_bytes) in [(1, None), (2, None), (1, Some(LITTLE)), (2, Some(LITTLE))] {
         let tuning = Tuning { sweep_bytes, ..Tuning::default() };
         assert_eq!(found_by(device, tuning, threads), plain, "{what} {threads} {sweep_bytes:?}");
+        let (tuning, cached) = (Tuning { sweep_bytes, ..Tuning::default() }, Cached(device));
+        let found = found_by(&cached, tuning, threads);
+        assert_eq!(found, plain, "{what} {threads} {sweep_bytes:?}, below a cache");
     }
+    let slowly = Tuning { shortcuts: false, ..Tuning::default() };
+    assert_eq!(found_by(device, slowly, 1), plain, "{what} without shortcuts");
     plain
+}
+
+/// A device below a page cache.
+struct Cached<'d>(&'d MemDevice);
+
+impl ReadBlocks for Cached<'_> {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(offset_bytes, into)
+    }
+
+    fn caches_ahead(&self) -> bool {
+        true
+    }
 }
 
 /// Spoils a block: bytes of it, all of it, or another block of metadata in its place.
