@@ -61,9 +61,13 @@ impl<S: Store> Adapter<'_, S> {
 
     /// A file with the times that it returns to.
     pub(crate) fn with_told_times(&self, file: &Attributes) -> Attributes {
-        let kept = self.writeback && file.kind == FileType::Regular;
-        let told = kept.then(|| self.times.all().get(&file.inode).copied()).flatten();
-        match told.and_then(|told| Times::settle(told, file)) {
+        if !self.writeback || file.kind != FileType::Regular {
+            return *file;
+        }
+        let told = self.times.all().get(&file.inode).copied();
+        // Without any, it may have returned since its attributes were read.
+        let Some(told) = told else { return self.fs.attributes(file.inode).unwrap_or(*file) };
+        match Times::settle(told, file) {
             Some(Told { modified, changed }) => {
                 Attributes { mtime: modified, ctime: changed, ..*file }
             }
