@@ -76,38 +76,46 @@ fn those<T, C: FromIterator<T>>(
     wanted.iter().filter_map(|(edit, cause)| of(edit, cause)).collect()
 }
 
-/// Clears the mark of encryption of directories in which nothing is encrypted, neither a name nor a file, instead of removing
-/// all their names.
+/// Clears the mark of encryption of directories in which no entry agrees with it, instead of removing all their names.
 fn with_plain_directories(examination: &Examination<'_>, mut wanted: Wanted) -> Wanted {
     let mut marked: BTreeMap<InodeNr, Problem> = those(&wanted, |_, cause| match cause {
         Some(cause @ Problem::EncryptedNameTooShort { dir, .. }) => Some((*dir, cause.clone())),
         _ => None,
     });
     let files = examination.volume.files();
-    marked.retain(|dir, _| holds_plain_names(&files, *dir));
+    marked.retain(|dir, _| {
+        let against = wanted.iter().filter(|(edit, cause)| contradicts_mark(edit, cause, *dir));
+        holds_plain_names(&files, *dir, against.count())
+    });
     for (dir, cause) in marked {
-        wanted.retain(|edit, cause| {
-            let of_marked = matches!(cause, Some(Problem::EncryptedNameTooShort { dir: of, .. } |
-                Problem::EncryptedDirPlainFile { dir: of, .. }) if *of == dir);
-            !of_marked || !matches!(edit, Edit::Entry { .. })
-        });
+        wanted.retain(|edit, cause| !contradicts_mark(edit, cause, dir));
         let edit = InodeEdit::ClearFlags(InodeFlags::ENCRYPT.bits());
         wanted.insert(Edit::Inode { inode: dir, edit }, Some(cause));
     }
     wanted
 }
 
-/// Whether a directory has names, all of them too short for encrypted ones, of files that are not encrypted either.
-fn holds_plain_names(files: &Files<'_>, dir: InodeNr) -> bool {
+/// Whether an edit removes an entry because the directory is marked as encrypted.
+fn contradicts_mark(edit: &Edit, cause: &Option<Problem>, dir: InodeNr) -> bool {
+    let of_marked = matches!(cause, Some(Problem::EncryptedNameTooShort { dir: of, .. }
+        | Problem::EncryptedDirPlainFile { dir: of, .. }
+        | Problem::EncryptedDirPolicyMismatch { dir: of, .. }) if *of == dir);
+    of_marked && matches!(edit, Edit::Entry { .. })
+}
+
+/// Whether all entries of a directory contradict its mark of encryption, so many as `against` says, and one of them does so twice: its
+/// name is too short for an encrypted one, and its file is not encrypted.
+///
+/// An encrypted file in a directory that is not is nothing unusual: each encrypted tree begins so, and Linux opens such a file.
+fn holds_plain_names(files: &Files<'_>, dir: InodeNr, against: usize) -> bool {
     let listing = files.node(dir).and_then(|node| files.list(&node));
     let Ok(listing) = listing else { return false };
-    let is_encrypted =
-        |inode| files.node(inode).map_or(true, |node| node.flags().contains(InodeFlags::ENCRYPT));
-    let mut names =
-        listing.entries.iter().filter(|entry| entry.name != b"." && entry.name != b"..").peekable();
-    listing.faults.is_empty()
-        && names.peek().is_some()
-        && names.all(|entry| entry.name.len() < MIN_NAME_LEN && !is_encrypted(entry.inode))
+    let is_plain =
+        |inode| files.node(inode).is_ok_and(|node| !node.flags().contains(InodeFlags::ENCRYPT));
+    let named = listing.entries.iter().filter(|entry| entry.name != b"." && entry.name != b"..");
+    let mut plain =
+        named.clone().filter(|entry| entry.name.len() < MIN_NAME_LEN && is_plain(entry.inode));
+    listing.faults.is_empty() && plain.next().is_some() && named.count() == against
 }
 
 /// Gives a link, instead of a deletion time, to inodes that a directory names although they count no links, and keeps their names.
