@@ -53,13 +53,16 @@ pub enum DiskError {
 }
 
 /// Why a change was not made.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum ChangeError {
     /// The operation was refused: nothing changed.
+    #[error(transparent)]
     Refused(OpError),
     /// The journal of a cube ended while it made room: nothing changed on the disk, but in the volume, which is to be read anew.
+    #[error("the journal of a cube ended")]
     Apart,
     /// It could not be written: nothing more can be.
+    #[error("{0}")]
     Ended(String),
 }
 

@@ -286,7 +286,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         let read = flushed.and_then(|()| {
             let read = || self.disk.change(|tx| volume.reopen(self.disk, tx));
             let read = catch_unwind(AssertUnwindSafe(read)).map_err(|panic| panic_message(&*panic));
-            read?.map(drop).map_err(|error| format!("{error:?}"))
+            read?.map(drop).map_err(|error| error.to_string())
         });
         // Its spans of freeings begin anew.
         work.durable = work.durable.begin_anew();

@@ -1,6 +1,7 @@
 //! Rules about plain English in comments and documents.
 
-use super::tree::Tree;
+use super::rules::{Exceptions, is_product, judge};
+use super::tree::{Tree, code};
 
 /// Words that begin headless clauses: a reader learns the actor only at the end of the sentence, if at all.
 const HEADLESS: [&str; 4] = ["What", "Who", "Whose", "Of"];
@@ -22,6 +23,65 @@ pub(super) fn sentences(tree: &Tree) -> Vec<String> {
         }
     }
     faults
+}
+
+/// Crates whose messages reach users.
+const TELLING: [&str; 6] = [
+    "crates/cli/",
+    "crates/fs/",
+    "crates/fuse/",
+    "crates/disk/",
+    "crates/report/",
+    "crates/archive/",
+];
+
+/// Names of texts: printed by `{:?}` they are in quotes, and nothing else.
+const TEXTS: [&str; 10] =
+    ["code", "digest", "folder", "kind", "known", "name", "said", "tag", "text", "value"];
+
+/// Files that print a text without such a name, or nothing that a user reads.
+const RAW: Exceptions = &[
+    ("crates/archive/src/lib.rs", "the fields of errors are texts and characters of an archive"),
+    ("crates/cli/src/commands/cube/move_in/crash.rs", "a test: the moments of a crash"),
+    ("crates/cli/src/commands/explain.rs", "the condition is a text"),
+    ("crates/cli/src/commands/info.rs", "the label is a text"),
+    ("crates/disk/src/source/ids.rs", "the argument is a text"),
+    (
+        "crates/fs/src/memory/flush.rs",
+        "memory and disk differ: a fault of the program, in its terms",
+    ),
+    ("crates/fs/src/memory/short.rs", "the debug form itself"),
+    ("crates/fuse/src/metrics.rs", "names of requests"),
+    ("crates/fuse/src/session.rs", "the log of --debug"),
+];
+
+/// No debug form of an error reaches a user: only texts are printed by `{:?}`, for their quotes.
+pub(super) fn debug_forms(tree: &Tree) -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, text) in tree.rust() {
+        if !is_product(path) || !TELLING.iter().any(|crate_name| path.starts_with(crate_name)) {
+            continue;
+        }
+        for (at, line) in code(text) {
+            let line = line.trim_start();
+            if line.starts_with("//") || line.contains("assert") || line.contains("panic!") {
+                continue;
+            }
+            if raw_forms(line).any(|name| !TEXTS.contains(&name)) {
+                let fault = format!("{path}:{at}: {line}: a sentence for people, by Display");
+                found.push((path.to_owned(), fault));
+            }
+        }
+    }
+    judge(found, RAW)
+}
+
+/// The names that a line prints by `{:?}` or `{:#?}`; empty for those that come behind the text.
+fn raw_forms(line: &str) -> impl Iterator<Item = &str> {
+    line.split('{').skip(1).filter_map(|rest| {
+        let (name, form) = rest.split_once('}')?.0.split_once(':')?;
+        form.ends_with('?').then_some(name)
+    })
 }
 
 /// The text of a line that is a comment and nothing else.
@@ -59,6 +119,20 @@ fn is_question(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn canary_debug_forms() {
+        let faults = |path: &str, line: &str| {
+            let of_rule = debug_forms(&Tree::of(&[(path, line)]));
+            of_rule.iter().filter(|fault| !fault.contains("is not needed")).count()
+        };
+        let path = "crates/disk/src/error.rs";
+        assert_eq!(faults(path, "#[error(\"it is damaged: {0:?}\")]"), 1);
+        assert_eq!(faults(path, "format!(\"it is damaged: {:?}\", events)"), 1);
+        assert_eq!(faults(path, "format!(\"there is no {name:?}\")"), 0);
+        assert_eq!(faults(path, "assert!(clean, \"{found:?}\")"), 0);
+        assert_eq!(faults("crates/ext4/src/error.rs", "format!(\"{found:?}\")"), 0);
+    }
 
     #[test]
     fn canary_sentences() {

@@ -31,13 +31,14 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("files", pages::files),
     ("figures", pages::figures),
     ("sentences", language::sentences),
+    ("debug forms", language::debug_forms),
 ];
 
 /// Permitted violations of a rule, with reasons.
-type Exceptions = &'static [(&'static str, &'static str)];
+pub(super) type Exceptions = &'static [(&'static str, &'static str)];
 
 /// Faults in `found` (path or name, fault) without an exception, and exceptions without a fault.
-fn judge(found: Vec<(String, String)>, exceptions: Exceptions) -> Vec<String> {
+pub(super) fn judge(found: Vec<(String, String)>, exceptions: Exceptions) -> Vec<String> {
     let mut needed = BTreeSet::new();
     let mut faults = Vec::new();
     for (key, fault) in found {
@@ -112,7 +113,7 @@ fn crate_of(path: &str) -> Option<&str> {
 }
 
 /// Whether a file is part of the product: no test, and of no crate for tests.
-fn is_product(path: &str) -> bool {
+pub(super) fn is_product(path: &str) -> bool {
     let of_test = || crate_of(path).is_some_and(|name| FOR_TESTS.contains(&name));
     path.starts_with("crates/") && path.contains("/src/") && !of_test()
 }

@@ -12,8 +12,7 @@ use crate::problem::{Findings, Problem, Sink};
 use crate::volume::journal::{JournalState, JournalUse};
 use crate::volume::open::Opened;
 use floe_ext4::journal::{
-    self, InodeFault, Journal, JournalEvent, JournalPlace, LogBounds, Pass, RecoveryFault,
-    SuperblockFault,
+    self, Journal, JournalEvent, JournalPlace, LogBounds, Pass, RecoveryFault,
 };
 
 /// The replayed journal may use 1/8 of the memory budget.
@@ -133,30 +132,6 @@ impl JournalSequence {
     }
 }
 
-const fn inode_reason(fault: InodeFault) -> &'static str {
-    match fault {
-        InodeFault::Number => "its number is not that of an inode",
-        InodeFault::Unreadable => "the inode cannot be read",
-        InodeFault::NotAJournalFile => "the inode is not that of a journal",
-        InodeFault::TooShort => "it has fewer than 1024 blocks",
-        InodeFault::Map => "its blocks cannot be found",
-        InodeFault::NoMagic => "it does not begin with a journal superblock",
-        InodeFault::BadSuperblock => "its superblock is damaged",
-    }
-}
-
-const fn superblock_reason(fault: SuperblockFault) -> &'static str {
-    match fault {
-        SuperblockFault::BlockType(_) => "it is another kind of journal block",
-        SuperblockFault::ChecksumVersions => "it names two kinds of checksums",
-        SuperblockFault::ChecksumType(_) => "its checksums are of an unknown kind",
-        SuperblockFault::Checksum => "its checksum is wrong",
-        SuperblockFault::BlockSize(_) => "its block size is not that of the file system",
-        SuperblockFault::TooLong { .. } => "it says to be longer than it is",
-        SuperblockFault::FastCommitArea(_) => "its area of fast commits leaves no room",
-    }
-}
-
 /// The finding that an event stands for. With a backup superblock in use, a journal with data is no
 /// contradiction: backups never ask for recovery.
 fn problem_of(
@@ -174,7 +149,7 @@ fn problem_of(
     Some(match *event {
         JournalEvent::InodeInvalid { inode, fault }
         | JournalEvent::InodeFromBackup { inode, fault } => {
-            Problem::JournalInodeInvalid { inode, reason: inode_reason(fault) }
+            Problem::JournalInodeInvalid { inode, reason: fault.reason() }
         }
         JournalEvent::MultipleUsers { users } => Problem::ExternalJournalMultipleUsers { users },
         JournalEvent::ExternalNotFound { .. } => {
@@ -192,10 +167,9 @@ fn problem_of(
                 expected: Superblock::compute_checksum(&bytes),
             }
         }
-        JournalEvent::SuperblockCorrupt { fault } => Problem::JournalSuperblockCorrupt {
-            inode: journal_inode,
-            reason: superblock_reason(fault),
-        },
+        JournalEvent::SuperblockCorrupt { fault } => {
+            Problem::JournalSuperblockCorrupt { inode: journal_inode, reason: fault.reason() }
+        }
         JournalEvent::BoundsWrong { stored, expected } => {
             wrong_bounds(journal_inode, stored, expected)
         }
@@ -249,40 +223,20 @@ const fn wrong_bounds(inode: InodeNr, stored: LogBounds, expected: LogBounds) ->
 }
 
 fn recovery_problem(fault: RecoveryFault) -> Problem {
-    let corrupt =
-        |sequence, block, reason| Problem::JournalTransactionCorrupt { sequence, block, reason };
+    let reason = fault.reason();
+    let corrupt = |sequence, block| Problem::JournalTransactionCorrupt { sequence, block, reason };
     match fault {
-        RecoveryFault::LogBounds => {
-            corrupt(0, BlockNr(0), "the places where the log begins and ends contradict each other")
+        RecoveryFault::LogBounds => corrupt(0, BlockNr(0)),
+        RecoveryFault::Unreadable { log_block } => corrupt(0, BlockNr(u64::from(log_block))),
+        RecoveryFault::ControlChecksum { sequence }
+        | RecoveryFault::EndsEarly { sequence }
+        | RecoveryFault::RevokeCount { sequence } => corrupt(sequence, BlockNr(0)),
+        RecoveryFault::DataChecksum { sequence, block }
+        | RecoveryFault::TargetOutOfRange { sequence, block } => corrupt(sequence, block),
+        RecoveryFault::FastCommitFeatures { .. }
+        | RecoveryFault::FastCommitDamaged
+        | RecoveryFault::FastCommitImpossible { .. } => {
+            Problem::FastCommitCorrupt { block: BlockNr(0), reason }
         }
-        RecoveryFault::Unreadable { log_block } => {
-            corrupt(0, BlockNr(u64::from(log_block)), "a block of the log cannot be read")
-        }
-        RecoveryFault::ControlChecksum { sequence } => {
-            corrupt(sequence, BlockNr(0), "the checksum of a descriptor or revoke block is wrong")
-        }
-        RecoveryFault::EndsEarly { sequence } => {
-            corrupt(sequence, BlockNr(0), "it is not there, and later ones were committed")
-        }
-        RecoveryFault::RevokeCount { sequence } => {
-            corrupt(sequence, BlockNr(0), "a revoke block counts more than it holds")
-        }
-        RecoveryFault::DataChecksum { sequence, block } => {
-            corrupt(sequence, block, "the checksum of a data block is wrong")
-        }
-        RecoveryFault::TargetOutOfRange { sequence, block } => {
-            corrupt(sequence, block, "a block belongs outside the file system")
-        }
-        RecoveryFault::FastCommitFeatures { .. } => Problem::FastCommitCorrupt {
-            block: BlockNr(0),
-            reason: "they need features that are not known",
-        },
-        RecoveryFault::FastCommitDamaged => {
-            Problem::FastCommitCorrupt { block: BlockNr(0), reason: "the first one is damaged" }
-        }
-        RecoveryFault::FastCommitImpossible { .. } => Problem::FastCommitCorrupt {
-            block: BlockNr(0),
-            reason: "one asks for what cannot be done",
-        },
     }
 }

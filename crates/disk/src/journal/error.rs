@@ -2,7 +2,7 @@
 
 use std::io;
 
-use floe_ext4::journal::JournalEvent;
+use floe_ext4::journal::{JournalEvent, in_words};
 use floe_ext4::tx::Refusal;
 
 /// Why a journal was not opened, or a transaction did not become durable.
@@ -18,7 +18,10 @@ pub enum JournalError {
     #[error("the journal cannot be written: {0}")]
     Unsupported(&'static str),
     /// The journal, or what it holds, is damaged. Nothing was written.
-    #[error("the journal cannot be recovered: {0:?}; nothing was changed, floe repair may help")]
+    #[error(
+        "the journal cannot be recovered: {}; nothing was changed, floe repair may help",
+        in_words(.0)
+    )]
     Damaged(Vec<JournalEvent>),
     /// The journal of a cube, without which its lots are not as they were left.
     #[error("the journal of cube {cube} cannot be recovered: {why}")]
@@ -56,5 +59,19 @@ impl JournalError {
     /// Wraps the error of a device, with the step that met it.
     pub(crate) fn io(doing: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { doing, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_ext4::journal::RecoveryFault;
+
+    use super::*;
+
+    #[test]
+    fn no_debug_form_reaches_a_user() {
+        let fault = RecoveryFault::EndsEarly { sequence: 7 };
+        let text = JournalError::Damaged(vec![JournalEvent::RecoveryFailed(fault)]).to_string();
+        assert!(!text.contains("EndsEarly") && text.contains("transaction 7"), "{text}");
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use floe_blockdev::{Noting, Overlay, ReadBlocks, WriteBlocks};
 use floe_ext4::fs::{FileSystem, read_superblock};
 use floe_ext4::inode_table::{desc_place, read_groups_to};
-use floe_ext4::journal::{self, CubeJournal, Journal, JournalEvent, Seen};
+use floe_ext4::journal::{self, CubeJournal, Journal, JournalEvent, Seen, in_words};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::{Compat, Incompat};
 use floe_format::native::is_locked;
@@ -104,7 +104,8 @@ pub(super) fn recover_despite<D: WriteBlocks>(
             return Err(JournalError::Damaged(replay.events));
         }
         // A repair goes on with what comes before the damage, as with the log of a file system without cubes.
-        let failed = Some(format!("it cannot be recovered as a whole: {:?}", replay.events));
+        let failed =
+            Some(format!("it cannot be recovered as a whole: {}", in_words(&replay.events)));
         let inode = InodeNr(journal_inode);
         recovered.cubes.push(RecoveredCube { cube: 0, inode, seen: None, failed });
     }
@@ -170,7 +171,8 @@ fn recover_cubes<D: WriteBlocks>(
         let staged = Overlay::new(Noting::new(device), geometry.block_size);
         let pass = journal::replay_into(&staged, geometry, &own.journal, None);
         staged.base().judge().map_err(JournalError::io("reading the journal of a cube"))?;
-        let failed = pass.failed.then(|| format!("it cannot be recovered: {:?}", pass.events));
+        let failed =
+            pass.failed.then(|| format!("it cannot be recovered: {}", in_words(&pass.events)));
         if failed.is_none() && !staged.is_empty() {
             recovered.transactions += pass.transactions;
             recovered.blocks += pass.blocks;
@@ -204,7 +206,8 @@ fn judge_root(
             continue;
         }
         if is_further {
-            let why = format!("{:?}; nothing was changed, floe repair may help", pass.events);
+            let why =
+                format!("{}; nothing was changed, floe repair may help", in_words(&pass.events));
             return Err(JournalError::Cube { cube: 0, why });
         }
         return Err(JournalError::Damaged(pass.events));

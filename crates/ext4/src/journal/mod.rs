@@ -22,6 +22,7 @@ mod orphans;
 mod recover;
 mod seen;
 mod stable;
+mod words;
 
 pub use cubes::{
     CubeFile, CubeJournal, CubeJournals, Unusable, find_cube, find_cubes, follow_chain, orphans_in,
@@ -37,3 +38,4 @@ pub use orphans::{find_orphans, next_orphan};
 pub use recover::{Pass, Replay, replay, replay_into, replay_onto};
 pub use seen::{Seen, seen};
 pub use stable::{Cut, cut_off};
+pub use words::in_words;

@@ -236,6 +236,19 @@ pub enum DirFaultKind {
     NameDoesNotFit,
 }
 
+impl DirFaultKind {
+    /// The fault in words, to follow "it".
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::HeaderPastEnd => "begins too near the end of the block",
+            Self::TooSmall => "is shorter than 12 bytes",
+            Self::Unaligned => "does not end at a multiple of 4 bytes",
+            Self::PastEnd => "ends past the end of the block",
+            Self::NameDoesNotFit => "is too short for its name",
+        }
+    }
+}
+
 /// Walks over the entries of a block, unused ones included, without allocating.
 ///
 /// Yields entries until the usable end, or one fault and then nothing. Every step advances by at

@@ -4,6 +4,7 @@
 //! Source: the kernel's `fs/quota/quota_tree.h`, `quotaio_v2.h`.
 
 use std::collections::HashSet;
+use std::fmt;
 
 /// Bytes of a block of the file; independent of the file system's blocks.
 pub const BLOCK_SIZE: usize = 1024;
@@ -126,6 +127,19 @@ pub enum TreeFault {
         /// The pointer.
         to: u32,
     },
+}
+
+impl fmt::Display for TreeFault {
+    fn fmt(&self, into: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BlockOutOfRange { from, to } => {
+                write!(into, "block {from} of the tree points to block {to}, which cannot be")
+            }
+            Self::BlockTwice { from, to } => {
+                write!(into, "block {from} of the tree points to block {to}, as another one does")
+            }
+        }
+    }
 }
 
 /// Visits every entry of a quota file once, in the order of the tree.

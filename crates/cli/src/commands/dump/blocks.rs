@@ -77,8 +77,10 @@ fn dirents(bytes: &[u8], title: String) -> Listing {
                 entry.name.escape_ascii().to_string(),
             ]),
             Err(fault) => sheet.remark(format!(
-                "byte {}: invalid entry of {} bytes: {:?}",
-                fault.offset, fault.rec_len, fault.kind
+                "byte {}: invalid entry of {} bytes: it {}",
+                fault.offset,
+                fault.rec_len,
+                fault.kind.words()
             )),
         }
     }
@@ -189,7 +191,7 @@ pub(crate) fn attributes(sheet: &mut Listing, area: &XattrArea<'_>) {
         let entry = match entry {
             Ok(entry) => entry,
             Err(fault) => {
-                sheet.remark(format!("byte {}: {:?}", fault.offset, fault.kind));
+                sheet.remark(format!("byte {}: {}", fault.offset, fault.kind.words()));
                 break;
             }
         };
@@ -210,6 +212,7 @@ pub(crate) fn attributes(sheet: &mut Listing, area: &XattrArea<'_>) {
         ]);
     }
     if let Err(fault) = area.check() {
-        sheet.remark(format!("entry {} at byte {}: {:?}", fault.index, fault.offset, fault.kind));
+        let words = fault.kind.words();
+        sheet.remark(format!("entry {} at byte {}: {words}", fault.index, fault.offset));
     }
 }

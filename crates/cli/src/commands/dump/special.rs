@@ -222,7 +222,7 @@ fn quota_file(reader: &Reader<'_>, kind: &str, number: InodeNr) -> Result<Listin
         ]);
     }
     for fault in faults {
-        sheet.remark(format!("{fault:?}"));
+        sheet.remark(fault.to_string());
     }
     Ok(sheet)
 }

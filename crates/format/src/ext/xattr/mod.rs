@@ -177,6 +177,17 @@ pub enum XattrFaultKind {
     Overlap,
 }
 
+impl XattrFaultKind {
+    /// The fault in words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::EntryPastEnd => "the entry leaves the area",
+            Self::ValuePastEnd => "the value leaves the area, or is too big",
+            Self::Overlap => "the value overlaps something else",
+        }
+    }
+}
+
 impl<'a> XattrArea<'a> {
     /// The attributes of an inode. `area` is [`crate::ext::inode::Inode::xattr_area`]; `None` if
     /// it does not start with the magic: there are no attributes then.
