@@ -47,7 +47,7 @@ mod values;
 use hidden::HiddenParts;
 use order::{
     first_phases, in_turn, until_names_are_read, without_a_lost_journal, without_a_wrong_list,
-    without_hasty_edits, without_misread_values,
+    without_edits_of_cleared, without_hasty_edits, without_misread_values,
 };
 use partial::PartialExaminations;
 use settle::{is_sound, mark_errors, settle, settle_superblock};
@@ -396,7 +396,7 @@ impl<'s> Session<'s> {
         let Some(phase) = wanted.keys().map(Edit::phase).min() else { return Ok(Next::Done) };
         let more = wanted.len();
         let wanted = one_removal_of_each_area(first_phases(until_names_are_read(wanted)));
-        let edits = without_hasty_edits(in_turn(wanted));
+        let edits = without_edits_of_cleared(without_hasty_edits(in_turn(wanted)));
         if edits.len() == more || self.rounds + 2 >= MOST_ROUNDS {
             // Nothing is pending for another round, so the next examination may be the final one.
             self.partial.prove();

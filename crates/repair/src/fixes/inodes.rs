@@ -29,7 +29,7 @@ pub(super) fn apply(
         flips.apply(&mut image.raw);
         return stage.write_raw_inode(number, &image.raw);
     }
-    let now = stage.now32();
+    let now = deletion_time(stage);
     let base = &mut image.base;
     match edit {
         InodeEdit::Clear | InodeEdit::FlipBack(_) => {}
@@ -125,17 +125,27 @@ fn hurd(stage: &Stage<'_>) -> bool {
 }
 
 /// Deletes a file. The next examination finds its blocks and names unused, so they are freed then.
+///
+/// The map and the attributes go too: the cause may be that the map is not the file's, and a map without its flags would be read as
+/// one of another kind.
 pub(super) fn clear(stage: &mut Stage<'_>, number: InodeNr) -> Result<(), Failure> {
-    let reserved = stage.geometry.is_reserved(number);
-    let now = stage.now32();
+    let now = deletion_time(stage);
     stage.edit_inode(number, |image| {
-        image.base.links_count = 0;
-        image.base.flags = 0;
-        image.base.dtime = now;
-        if reserved {
-            image.base.block = [0; 60];
+        image.set_size_bytes(0);
+        let base = &mut image.base;
+        (base.links_count, base.flags, base.dtime) = (0, 0, now);
+        (base.blocks_lo, base.blocks_high) = (0, 0);
+        (base.file_acl_lo, base.file_acl_high) = (0, 0);
+        base.block = [0; 60];
+        if let Some(at) = image.attributes_offset() {
+            image.raw[at..].fill(0);
         }
     })
+}
+
+/// The time for inodes that are deleted now: a smaller one would be taken for a link of the orphan list, and 0 for none.
+fn deletion_time(stage: &Stage<'_>) -> u32 {
+    stage.now32().max(stage.geometry.inodes_count)
 }
 
 /// Zeroes the first bytes of an inode; an inode of zeroes needs no checksum.

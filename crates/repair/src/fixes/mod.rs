@@ -1,10 +1,8 @@
 //! Carries out the edits. One file per object, named as in `check/checks`.
 
-use std::collections::BTreeSet;
-
 use floe_format::InodeNr;
 
-use crate::edit::{Edit, InodeEdit, MapEdit, TreeEdit};
+use crate::edit::{Edit, MapEdit, TreeEdit};
 use crate::failure::Failure;
 use crate::stage::Stage;
 
@@ -66,20 +64,9 @@ pub(crate) fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
         | (Edit::MoveInode { .. }, Edit::MoveInode { .. }) => true,
         _ => false,
     };
-    let cleared: BTreeSet<InodeNr> = edits
-        .iter()
-        .filter_map(|edit| match edit {
-            Edit::Inode { inode, edit: InodeEdit::Clear } => Some(*inode),
-            _ => None,
-        })
-        .collect();
     let mut results = Vec::with_capacity(edits.len());
     for group in edits.chunk_by(together) {
         match group.first() {
-            // The map of a cleared inode may lead to other owners' blocks, so it is not followed.
-            Some(Edit::Map { inode, .. }) if cleared.contains(inode) => {
-                results.extend(group.iter().map(|_| (Ok(()), Vec::new())));
-            }
             Some(Edit::Map { inode, .. }) => results.extend(map(stage, *inode, group)),
             Some(Edit::Directory { dir, .. } | Edit::Entry { dir, .. }) => {
                 results.extend(dirents::apply_all(stage, *dir, group));

@@ -228,6 +228,21 @@ pub(super) fn without_hasty_edits(wanted: Wanted) -> Wanted {
     wanted.into_iter().filter(|(edit, cause)| !waits(edit, cause)).collect()
 }
 
+/// Leaves only the deletion of what is deleted. Any other edit of such an inode would take it back in part, as one that sets its
+/// deletion time to 0, or follow its map, which may lead to blocks of other owners.
+pub(super) fn without_edits_of_cleared(mut wanted: Wanted) -> Wanted {
+    let clears = |edit: &Edit| match edit {
+        Edit::Inode { inode, edit: InodeEdit::Clear | InodeEdit::Zero }
+        | Edit::Release { inode } => Some(*inode),
+        _ => None,
+    };
+    let cleared: BTreeSet<InodeNr> = wanted.keys().filter_map(clears).collect();
+    wanted.retain(|edit, _| {
+        clears(edit).is_some() || edit.inode().is_none_or(|inode| !cleared.contains(&inode))
+    });
+    wanted
+}
+
 /// Devices and FIFOs, which have no data even if their flags say so.
 fn special_files(wanted: &Wanted) -> BTreeSet<InodeNr> {
     let special = |cause: &Option<Problem>| match cause {
