@@ -79,6 +79,10 @@ impl ReadBlocks for Traced<'_> {
     fn is_cached(&self, offset_bytes: u64) -> bool {
         self.cache().pages.contains(&(offset_bytes / PAGE))
     }
+
+    fn caches_ahead(&self) -> bool {
+        true
+    }
 }
 
 /// The reads of `e2fsck -fn` on an image, by strace; `None` if one of the programs is missing.
