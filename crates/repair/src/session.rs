@@ -50,6 +50,7 @@ use order::{
     without_edits_of_cleared, without_hasty_edits, without_misread_values,
 };
 use partial::PartialExaminations;
+use recover::is_lost_transaction;
 use settle::{is_sound, mark_errors, settle, settle_superblock};
 use untangle::Couples;
 use values::{one_removal_of_each_area, without_values_in_doubt};
@@ -123,7 +124,8 @@ pub fn repair_unless<'d>(
         staged.clear();
         staged_journal.iter().for_each(Overlay::clear);
     }
-    if halted.is_some() {
+    // Beside a damaged log not even the superblock is written.
+    if halted.is_some() && !before.found.iter().any(is_lost_transaction) {
         mark_errors(&staged)?;
     }
     Ok(Repair {

@@ -14,3 +14,4 @@ pub mod rescan;
 mod results;
 pub mod shard;
 mod swept;
+mod weighed;

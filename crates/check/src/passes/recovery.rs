@@ -5,6 +5,7 @@ use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::native::is_locked;
 use floe_format::{BlockNr, InodeNr};
 
+use super::weighed::weigh;
 use crate::checks::system_files::journal::check_mountable;
 use crate::estimate::work;
 use crate::options::CheckOptions;
@@ -66,21 +67,21 @@ pub fn recover<'d>(
         work::plan_journal(progress, journal.blocks, geometry.block_size);
     }
     let phase = options.observer.progress.and_then(|progress| progress.named("journal"));
-    let overlay = match options.memory.limit_bytes {
-        // The replayed blocks get an eighth of the budget; the rest goes to a temporary file.
-        Some(budget) => {
-            let spill = SpillOptions::in_temporary_folder(budget / REPLAY_SHARE);
-            Overlay::with_spill(device, geometry.block_size, spill)
-        }
-        None => Overlay::new(device, geometry.block_size),
-    };
+    let empty = || empty(device, geometry.block_size, options);
+    let overlay = empty();
     let cubes = if locked {
         replay_cubes(device, opened, &mut journal, &overlay, &mut found)
     } else {
         Pass::default()
     };
     // Last, because it computes the totals of the file system.
-    let replay = journal::replay_onto(overlay, geometry, &journal, external, phase);
+    let mut replay = journal::replay_onto(overlay, geometry, &journal, external, phase);
+    // Transactions of several journals depend on each other.
+    if !locked {
+        let weighed = weigh(replay, empty, opened, &journal, options);
+        replay = weighed.0;
+        found.0.extend(weighed.1);
+    }
     if let Some(progress) = options.observer.progress {
         progress.end();
     }
@@ -92,6 +93,22 @@ pub fn recover<'d>(
         blocks: replay.blocks + cubes.blocks,
     };
     Recovery { overlay: Some(replay.overlay), state, found, external: replay.external }
+}
+
+/// An overlay for a replayed log.
+fn empty<'d>(
+    device: &'d dyn ReadBlocks,
+    block_size: u32,
+    options: &CheckOptions<'_>,
+) -> Overlay<&'d dyn ReadBlocks> {
+    match options.memory.limit_bytes {
+        // The replayed blocks get an eighth of the budget; the rest goes to a temporary file.
+        Some(budget) => {
+            let spill = SpillOptions::in_temporary_folder(budget / REPLAY_SHARE);
+            Overlay::with_spill(device, block_size, spill)
+        }
+        None => Overlay::new(device, block_size),
+    }
 }
 
 /// Replays the journals of cubes (`docs/journal.md`), as far as their transactions count. `root` is cut off there, too.

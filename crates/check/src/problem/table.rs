@@ -265,11 +265,11 @@ problems! {
     0x00003A "journal-transaction-corrupt" JournalTransactionCorrupt {
         sequence: u32, block: BlockNr, reason: &'static str,
     }
-        DataRisk Damage preen Journal
+        DataRisk Damage ask Journal
         "transaction {sequence} in the journal fails its checksum at journal {block}: {reason}"
-        means "A committed change is damaged in the journal. It and everything after it cannot be \
-             recovered."
-        repair "Replay up to it, then check everything.";
+        means "A committed change is damaged in the journal. Linux does not mount such a file system; blocks may be newer \
+             on the disk than in the transactions before the damage, or older."
+        repair "Take the best of the states that the log leaves (damaged-log-weighed), then check everything. Never unattended.";
     0x00003B "test-fs-flag-set" TestFsFlagSet
         Cosmetic Remark preen Superblock
         "the file system is marked as one for testing unfinished code"
@@ -2162,11 +2162,11 @@ problems! {
         repair "Set the size to fit the blocks.";
 
     0x070123 "journal-ends-early" JournalEndsEarly { sequence: u32, last: u32 }
-        DataRisk Damage preen Journal
+        DataRisk Damage ask Journal
         "the journal seems to end before transaction {sequence}, but transaction {last} was committed"
-        means "Blocks of the log are damaged. Linux and e2fsck take the place for the end, and say nothing: what was committed \
-             from there on is lost."
-        repair "Replay the transactions before it, and give up those behind it.";
+        means "Blocks of the log are damaged. Linux and e2fsck take the place for the end, and say nothing: they write the copies \
+             before it over blocks that may be newer, and what was committed from there on is lost where it was not written yet."
+        repair "Take the best of the states that the log leaves (damaged-log-weighed), then check everything. Never unattended.";
     0x070130 "blocks-past-agreed-size" BlocksPastAgreedSize {
         inode: InodeNr, size: u64, sectors: u64, first: LogicalBlock,
     }
@@ -2189,6 +2189,16 @@ problems! {
         means "The checksums of the descriptors begin with the UUID, and none fits the one that is stored. The journal holds the \
              right one, but Linux judges the descriptors before it replays the journal, and does not mount."
         repair "Replay the journal, which brings the right superblock back.";
+    0x070133 "damaged-log-weighed" DamagedLogWeighed {
+        taken: &'static str,
+        all: u64, all_older: u64, before: u64, before_older: u64, without: u64, without_older: u64,
+    }
+        DataRisk Remark ask Journal
+        "of the damaged log the replay takes {taken}: with all sound transactions {all} inodes are in use ({all_older} older than \
+             otherwise), with those before the damage {before} ({before_older}), without the log {without} ({without_older})"
+        means "Blocks are written to their places long before the log lets go of them, so those on the disk may be newer than their \
+             copies before the damage, or not be written yet. Each state was checked, and the times of inodes were compared."
+        repair "None: the findings about the damage decide whether the state is written.";
 
     0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }
         Metadata Damage preen Superblock

@@ -186,7 +186,13 @@ fn recover_cubes<D: WriteBlocks>(
 }
 
 fn is_damage(event: &JournalEvent) -> bool {
-    matches!(event, JournalEvent::RecoveryFailed(_) | JournalEvent::TransactionCorrupt { .. })
+    matches!(
+        event,
+        JournalEvent::RecoveryFailed(_)
+            | JournalEvent::TransactionCorrupt { .. }
+            // Linux takes it for the end, and writes older copies over newer blocks.
+            | JournalEvent::EndsEarly { .. }
+    )
 }
 
 /// `Err` if inode 8's log, or a further one of the root cube, cannot be replayed. Nothing is written by then, nor to other cubes: the

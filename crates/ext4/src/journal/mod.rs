@@ -18,6 +18,7 @@ mod fast_commit;
 mod finish;
 mod locate;
 mod log;
+mod mixed;
 mod orphans;
 mod recover;
 mod seen;
@@ -34,6 +35,7 @@ pub use event::{
 pub use finish::EmptiedBlock;
 pub use locate::{Journal, external_superblock, find};
 pub use log::{Ring, is_after};
+pub use mixed::{first_damaged, with_sound_ones, without_log};
 pub use orphans::{find_orphans, next_orphan};
 pub use recover::{Pass, Replay, replay, replay_into, replay_onto};
 pub use seen::{Seen, seen};

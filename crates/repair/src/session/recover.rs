@@ -52,9 +52,16 @@ impl Session<'_> {
     }
 
     /// Notes the transactions that the replay of logs of a native file system has left out: the next examination knows nothing of
-    /// them.
+    /// them. Where the damage of a log left a choice, adds which state was taken, and what the others are worth.
     pub(super) fn note_lost_transactions(&mut self, of_recovery: &Findings) {
         let edit = Edit::Journal(JournalEdit::LoseTransactions);
+        let is_choice = |problem: &&Problem| matches!(problem, Problem::DamagedLogWeighed { .. });
+        if let Some(choice) = of_recovery.0.iter().find(is_choice)
+            && let Some(deed) = self.attempts.deeds.iter_mut().find(|deed| deed.edit == edit)
+            && deed.notes.is_empty()
+        {
+            deed.notes.push(choice.to_string());
+        }
         for problem in &of_recovery.0 {
             if self.rounds == 1 && matches!(problem, Problem::CubeJournalDamaged { .. }) {
                 self.note_done(problem, &edit);
@@ -155,7 +162,10 @@ impl Session<'_> {
                 (problem.clone(), Reason::Impossible("only journal replay was requested"))
             })
             .collect();
-        let (lost, journal) = (self.journal.lost_primary, self.journal.state);
+        // Nobody is asked here which transactions may be given up.
+        let is_damaged = found.iter().any(is_lost_transaction);
+        let state = if is_damaged { JournalState::Ignored } else { self.journal.state };
+        let (lost, journal) = (self.journal.lost_primary, state);
         let report = Report {
             found,
             superblock: opened.superblock,
@@ -186,7 +196,7 @@ impl Session<'_> {
     }
 }
 
-const fn is_lost_transaction(problem: &Problem) -> bool {
+pub(super) const fn is_lost_transaction(problem: &Problem) -> bool {
     matches!(
         problem,
         Problem::JournalTransactionCorrupt { .. }

@@ -39,5 +39,6 @@ mod still_named;
 mod unreadable;
 mod unreadable_everywhere;
 mod value_inodes;
+mod weighed_log;
 mod wrong_numbers;
 mod yes_to_all;

@@ -368,6 +368,10 @@ pub(crate) fn verdict_line(account: &Account<'_>) -> String {
         Verdict::Halted if would => {
             format!("HALTED: {findings}, not all of which may be repaired unattended.{unchanged}")
         }
+        // Beside a damaged log.
+        Verdict::Halted if !repair.changes() => format!(
+            "HALTED: {findings}, not all of which may be repaired unattended. Nothing was changed."
+        ),
         Verdict::Halted => format!(
             "HALTED: {findings}, not all of which may be repaired unattended. Nothing was \
              repaired; the superblock is now marked as having errors."

@@ -1,0 +1,185 @@
+//! Which state of a file system counts whose log is damaged between its transactions, so that not all of them can be replayed.
+//!
+//! Reads: the whole file system in each state, and the inodes that the log holds.  Keeps: a replayed log for each state.
+//! Writes of home blocks are not bound to the tail of the log: copies before the damage may be older than what they would replace,
+//! and blocks behind the damage may not be at home yet. So each state is checked, and the times of inodes say how much would be set
+//! back.
+
+use std::ops::Range;
+
+use floe_blockdev::{Overlay, ReadBlocks};
+use floe_ext4::journal::{self, Journal, Replay};
+use floe_format::InodeNr;
+use floe_format::ext::inode::{Inode, decode_nanoseconds, decode_seconds};
+
+use super::pipeline::examine;
+use crate::options::{CheckOptions, Checkpoints, Observer};
+use crate::problem::{Findings, Problem, Severity, Weight};
+use crate::volume::open::{Opened, open};
+
+type Replayed<'d> = Replay<&'d dyn ReadBlocks>;
+
+/// What is counted against a state, worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Cost {
+    /// Inodes that are newer in another state, and findings that can lose something.
+    lost: u64,
+    /// All damage.
+    damage: u64,
+}
+
+struct State<'d> {
+    name: &'static str,
+    replay: Replayed<'d>,
+    cost: Cost,
+    inodes: u64,
+    older: u64,
+}
+
+/// Chooses among the state with the transactions before the damage (`before`), the one with all sound transactions, and the one
+/// without the log. `None`: the log was replayed to its end. `empty` makes an overlay for a state.
+pub(super) fn weigh<'d>(
+    before: Replayed<'d>,
+    empty: impl Fn() -> Overlay<&'d dyn ReadBlocks>,
+    opened: &Opened,
+    journal: &Journal,
+    options: &CheckOptions<'_>,
+) -> (Replayed<'d>, Option<Problem>) {
+    let Some(damaged) = journal::first_damaged(&before.events) else { return (before, None) };
+    let (geometry, external) = (&opened.geometry, options.external_journal);
+    let all = journal::with_sound_ones(empty(), geometry, journal, external, damaged);
+    let without = journal::without_log(empty(), geometry, journal, external);
+    let events = before.events.clone();
+    let state = |name, replay| State::new(name, replay, options);
+    // In the order of preference among equals.
+    let mut states: Vec<State<'d>> =
+        all.map(|all| state("all sound transactions", all)).into_iter().collect();
+    states.push(state("the transactions before the damage", before));
+    states.push(state("nothing", without));
+    compare(&mut states, opened);
+    let figures = |back: usize| {
+        let state = states.len().checked_sub(back).and_then(|at| states.get(at));
+        state.or(states.first()).map_or((0, 0), |state| (state.inodes, state.older))
+    };
+    let ((all, all_older), (before, before_older), (without, without_older)) =
+        (figures(3), figures(2), figures(1));
+    // There are two at least.
+    let best = (0..states.len()).min_by_key(|&at| states[at].cost).unwrap_or(0);
+    let State { name: taken, mut replay, .. } = states.swap_remove(best);
+    replay.events = events;
+    let told = Problem::DamagedLogWeighed {
+        taken,
+        all,
+        all_older,
+        before,
+        before_older,
+        without,
+        without_older,
+    };
+    (replay, Some(told))
+}
+
+impl<'d> State<'d> {
+    fn new(name: &'static str, replay: Replayed<'d>, options: &CheckOptions<'_>) -> Self {
+        let unusable = Cost { lost: u64::from(u32::MAX), damage: u64::MAX };
+        let (cost, inodes) = judge(&replay.overlay, options).unwrap_or((unusable, 0));
+        Self { name, replay, cost, inodes, older: 0 }
+    }
+}
+
+/// Checks a state: what is wrong with it, and how many inodes are in use.
+fn judge(overlay: &Overlay<&dyn ReadBlocks>, options: &CheckOptions<'_>) -> Option<(Cost, u64)> {
+    let (observer, checkpoints) = (Observer::default(), Checkpoints::default());
+    let options = CheckOptions { observer, checkpoints, ..*options };
+    let opened = open(overlay, options.superblock).ok()?;
+    let examination = examine(overlay, opened, Findings::default(), &options).ok()?;
+    let report = examination.report;
+    let damage = report.found.iter().filter(|one| one.row().weight > Weight::Remark);
+    let lost = damage.clone().filter(|one| one.row().severity >= Severity::DataRisk).count();
+    let cost = Cost { lost: lost as u64, damage: damage.count() as u64 };
+    Some((cost, report.totals.inodes_used))
+}
+
+/// Counts for each state the inodes that are newer in another one.
+fn compare(states: &mut [State<'_>], opened: &Opened) {
+    let geometry = &opened.geometry;
+    let block_bytes = u64::from(geometry.block_size);
+    let table_bytes = u64::from(geometry.inode_table_blocks) * block_bytes;
+    let changed: Vec<Vec<Range<u64>>> =
+        states.iter().map(|state| state.replay.overlay.staged_ranges()).collect();
+    for (group, desc) in opened.groups.iter().enumerate() {
+        if !geometry.contains(desc.inode_table) {
+            continue;
+        }
+        let table = geometry.offset_bytes(desc.inode_table);
+        let table = table..table.saturating_add(table_bytes);
+        // Ranges begin and end between blocks.
+        let mut blocks: Vec<u64> = (changed.iter().flatten())
+            .map(|range| range.start.max(table.start)..range.end.min(table.end))
+            .flat_map(|range| range.step_by(geometry.block_size as usize))
+            .collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let first = group as u64 * u64::from(geometry.inodes_per_group) + 1;
+        for block in blocks {
+            let index = (block - table.start) / u64::from(geometry.inode_size);
+            compare_block(states, opened, block, first + index);
+        }
+    }
+    for state in states {
+        state.cost.lost = state.cost.lost.saturating_add(state.older);
+    }
+}
+
+/// Compares the inodes of a block, of which `first` is the first one.
+fn compare_block(states: &mut [State<'_>], opened: &Opened, at: u64, first: u64) {
+    let geometry = &opened.geometry;
+    let ages = states.iter().map(|state| {
+        let mut block = vec![0; geometry.block_size as usize];
+        let read = state.replay.overlay.read_at(at, &mut block);
+        let inodes = block.chunks_exact(geometry.inode_size as usize).enumerate();
+        let age = |(index, raw)| Age::of(raw, first + index as u64, opened);
+        read.map(|()| inodes.map(age).collect()).unwrap_or_default()
+    });
+    let ages: Vec<Vec<Option<Age>>> = ages.collect();
+    for index in 0..(geometry.block_size / geometry.inode_size) as usize {
+        let of = |state: usize| ages.get(state).and_then(|of| of.get(index)).copied().flatten();
+        let newest = (0..states.len()).filter_map(of).max();
+        for (nr, state) in states.iter_mut().enumerate() {
+            state.older += u64::from(of(nr) < newest);
+        }
+    }
+}
+
+/// How new an inode is: compared field by field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Age {
+    /// When it was changed, or deleted: seconds since 1970, and nanoseconds.
+    changed: (i64, u32),
+    /// Linux counts changes in it, also those that set no time, such as blocks for content that waited in memory.
+    version: u64,
+    /// Of those, where nobody counts: they make it longer.
+    size_bytes: u64,
+    sectors: u32,
+}
+
+impl Age {
+    /// `None`: the bytes prove nothing.
+    fn of(raw: &[u8], number: u64, opened: &Opened) -> Option<Self> {
+        let (inode, number) = (Inode::decode(raw)?, InodeNr(u32::try_from(number).ok()?));
+        let superblock = &opened.superblock;
+        let has_checksum = superblock.features().metadata_csum();
+        if has_checksum && !inode.checksum_ok(superblock.seed(), number) {
+            return None;
+        }
+        let (ctime, extra) = (inode.base.ctime, inode.extra.ctime_extra);
+        let changed = (decode_seconds(ctime, extra), decode_nanoseconds(extra));
+        Some(Self {
+            // The list of orphans keeps small numbers there.
+            changed: changed.max((i64::from(inode.base.dtime), 0)),
+            version: u64::from(inode.extra.version_hi) << 32 | u64::from(inode.base.version),
+            size_bytes: inode.size_bytes(),
+            sectors: inode.base.blocks_lo,
+        })
+    }
+}
