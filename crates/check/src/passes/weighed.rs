@@ -10,16 +10,18 @@ use std::ops::Range;
 use floe_blockdev::{Overlay, ReadBlocks};
 use floe_ext4::journal::{self, Journal, Replay};
 use floe_format::InodeNr;
+use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::{Inode, decode_nanoseconds, decode_seconds};
 
 use super::pipeline::examine;
+use crate::error::CheckError;
 use crate::options::{CheckOptions, Checkpoints, Observer};
 use crate::problem::{Findings, Problem, Severity, Weight};
 use crate::volume::open::{Opened, open};
 
 type Replayed<'d> = Replay<&'d dyn ReadBlocks>;
 
-/// What is counted against a state, worst first.
+/// The case against a state, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {
     /// Inodes that are newer in another state, and findings that can lose something.
@@ -34,6 +36,7 @@ struct State<'d> {
     cost: Cost,
     inodes: u64,
     older: u64,
+    groups: Vec<GroupDesc>,
 }
 
 /// Chooses among the state with the transactions before the damage (`before`), the one with all sound transactions, and the one
@@ -81,49 +84,49 @@ pub(super) fn weigh<'d>(
 
 impl<'d> State<'d> {
     fn new(name: &'static str, replay: Replayed<'d>, options: &CheckOptions<'_>) -> Self {
-        let unusable = Cost { lost: u64::from(u32::MAX), damage: u64::MAX };
-        let (cost, inodes) = judge(&replay.overlay, options).unwrap_or((unusable, 0));
-        Self { name, replay, cost, inodes, older: 0 }
+        let cost = Cost { lost: u64::from(u32::MAX), damage: u64::MAX };
+        let mut state = Self { name, replay, cost, inodes: 0, older: 0, groups: Vec::new() };
+        // A state that cannot be checked is not preferred to one that can.
+        drop(state.judge(options));
+        state
+    }
+
+    /// Checks the state.
+    fn judge(&mut self, options: &CheckOptions<'_>) -> Result<(), CheckError> {
+        let (observer, checkpoints) = (Observer::default(), Checkpoints::default());
+        let options = CheckOptions { observer, checkpoints, ..*options };
+        let overlay = &self.replay.overlay;
+        let opened = open(overlay, options.superblock)?;
+        self.groups.clone_from(&opened.groups);
+        let report = examine(overlay, opened, Findings::default(), &options)?.report;
+        let damage = report.found.iter().filter(|one| one.row().weight > Weight::Remark);
+        let lost = damage.clone().filter(|one| one.row().severity >= Severity::DataRisk).count();
+        self.cost = Cost { lost: lost as u64, damage: damage.count() as u64 };
+        self.inodes = report.totals.inodes_used;
+        Ok(())
     }
 }
 
-/// Checks a state: what is wrong with it, and how many inodes are in use.
-fn judge(overlay: &Overlay<&dyn ReadBlocks>, options: &CheckOptions<'_>) -> Option<(Cost, u64)> {
-    let (observer, checkpoints) = (Observer::default(), Checkpoints::default());
-    let options = CheckOptions { observer, checkpoints, ..*options };
-    let opened = open(overlay, options.superblock).ok()?;
-    let examination = examine(overlay, opened, Findings::default(), &options).ok()?;
-    let report = examination.report;
-    let damage = report.found.iter().filter(|one| one.row().weight > Weight::Remark);
-    let lost = damage.clone().filter(|one| one.row().severity >= Severity::DataRisk).count();
-    let cost = Cost { lost: lost as u64, damage: damage.count() as u64 };
-    Some((cost, report.totals.inodes_used))
-}
-
-/// Counts for each state the inodes that are newer in another one.
+/// Counts for each state the inodes that are newer in another one, in groups of which the log holds a part.
 fn compare(states: &mut [State<'_>], opened: &Opened) {
     let geometry = &opened.geometry;
     let block_bytes = u64::from(geometry.block_size);
     let table_bytes = u64::from(geometry.inode_table_blocks) * block_bytes;
-    let changed: Vec<Vec<Range<u64>>> =
-        states.iter().map(|state| state.replay.overlay.staged_ranges()).collect();
+    let changed = Changed::of(states);
     for (group, desc) in opened.groups.iter().enumerate() {
         if !geometry.contains(desc.inode_table) {
             continue;
         }
         let table = geometry.offset_bytes(desc.inode_table);
         let table = table..table.saturating_add(table_bytes);
-        // Ranges begin and end between blocks.
-        let mut blocks: Vec<u64> = (changed.iter().flatten())
-            .map(|range| range.start.max(table.start)..range.end.min(table.end))
-            .flat_map(|range| range.step_by(geometry.block_size as usize))
-            .collect();
-        blocks.sort_unstable();
-        blocks.dedup();
-        let first = group as u64 * u64::from(geometry.inodes_per_group) + 1;
-        for block in blocks {
+        let bitmap = geometry.offset_bytes(desc.inode_bitmap);
+        if !changed.meets(&table) && !changed.meets(&(bitmap..bitmap.saturating_add(block_bytes))) {
+            continue;
+        }
+        let used: Vec<Used> = states.iter().map(|state| Used::of(state, opened, group)).collect();
+        for block in table.clone().step_by(geometry.block_size as usize) {
             let index = (block - table.start) / u64::from(geometry.inode_size);
-            compare_block(states, opened, block, first + index);
+            compare_block(states, opened, &used, block, (group, index));
         }
     }
     for state in states {
@@ -131,14 +134,70 @@ fn compare(states: &mut [State<'_>], opened: &Opened) {
     }
 }
 
-/// Compares the inodes of a block, of which `first` is the first one.
-fn compare_block(states: &mut [State<'_>], opened: &Opened, at: u64, first: u64) {
+/// Bytes of the device that differ in any state: ascending, apart from each other.
+struct Changed(Vec<Range<u64>>);
+
+impl Changed {
+    fn of(states: &[State<'_>]) -> Self {
+        let all = states.iter().flat_map(|state| state.replay.overlay.staged_ranges());
+        let mut all: Vec<Range<u64>> = all.collect();
+        all.sort_unstable_by_key(|range| range.start);
+        all.dedup_by(|next, last| {
+            let meets = next.start <= last.end;
+            last.end = if meets { last.end.max(next.end) } else { last.end };
+            meets
+        });
+        Self(all)
+    }
+
+    fn meets(&self, range: &Range<u64>) -> bool {
+        let at = self.0.partition_point(|one| one.end <= range.start);
+        self.0.get(at).is_some_and(|one| one.start < range.end)
+    }
+}
+
+/// The inodes of a group that a state has in use.
+struct Used {
+    bitmap: Vec<u8>,
+    /// Those behind are not.
+    count: u32,
+}
+
+impl Used {
+    fn of(state: &State<'_>, opened: &Opened, group: usize) -> Self {
+        let geometry = &opened.geometry;
+        let mut bitmap = vec![0; geometry.block_size as usize];
+        let desc = state.groups.get(group).filter(|desc| !desc.inode_uninit());
+        let desc = desc.filter(|desc| geometry.contains(desc.inode_bitmap));
+        let read = desc.and_then(|desc| {
+            let at = geometry.offset_bytes(desc.inode_bitmap);
+            state.replay.overlay.read_at(at, &mut bitmap).ok()?;
+            Some(geometry.inodes_per_group.saturating_sub(desc.itable_unused))
+        });
+        Self { bitmap, count: read.unwrap_or(0) }
+    }
+
+    fn has(&self, index: u64) -> bool {
+        let byte = usize::try_from(index / 8).ok().and_then(|at| self.bitmap.get(at));
+        index < u64::from(self.count) && byte.is_some_and(|byte| byte >> (index % 8) & 1 == 1)
+    }
+}
+
+/// Compares the inodes of a block of a group's table, of which the first one has an index.
+fn compare_block(
+    states: &mut [State<'_>],
+    opened: &Opened,
+    used: &[Used],
+    at: u64,
+    (group, first): (usize, u64),
+) {
     let geometry = &opened.geometry;
-    let ages = states.iter().map(|state| {
+    let number = group as u64 * u64::from(geometry.inodes_per_group) + 1;
+    let ages = states.iter().zip(used).map(|(state, used)| {
         let mut block = vec![0; geometry.block_size as usize];
         let read = state.replay.overlay.read_at(at, &mut block);
-        let inodes = block.chunks_exact(geometry.inode_size as usize).enumerate();
-        let age = |(index, raw)| Age::of(raw, first + index as u64, opened);
+        let inodes = block.chunks_exact(geometry.inode_size as usize).zip(first..);
+        let age = |(raw, index)| Age::of(raw, number + index, used.has(index), opened);
         read.map(|()| inodes.map(age).collect()).unwrap_or_default()
     });
     let ages: Vec<Vec<Option<Age>>> = ages.collect();
@@ -158,18 +217,19 @@ struct Age {
     changed: (i64, u32),
     /// Linux counts changes in it, also those that set no time, such as blocks for content that waited in memory.
     version: u64,
-    /// Of those, where nobody counts: they make it longer.
+    /// Such changes make it longer, also where nobody counts them.
     size_bytes: u64,
     sectors: u32,
 }
 
 impl Age {
-    /// `None`: the bytes prove nothing.
-    fn of(raw: &[u8], number: u64, opened: &Opened) -> Option<Self> {
+    /// `None`: the bytes prove nothing, or are those of an inode that the bitmap does not have.
+    fn of(raw: &[u8], number: u64, is_used: bool, opened: &Opened) -> Option<Self> {
         let (inode, number) = (Inode::decode(raw)?, InodeNr(u32::try_from(number).ok()?));
         let superblock = &opened.superblock;
         let has_checksum = superblock.features().metadata_csum();
-        if has_checksum && !inode.checksum_ok(superblock.seed(), number) {
+        let is_proved = !has_checksum || inode.checksum_ok(superblock.seed(), number);
+        if !is_proved || (inode.base.links_count > 0 && !is_used) {
             return None;
         }
         let (ctime, extra) = (inode.base.ctime, inode.extra.ctime_extra);

@@ -86,7 +86,7 @@ fn damaged_transactions_are_given_up_only_on_request() {
     assert_eq!(deed.fate(), Some(Fate::Transactions));
 }
 
-/// What a person gets who asks for it. Nobody else does, whatever may be lost: e2fsck -p gives up transactions.
+/// The repair for a person who asks for it. Nobody else gets one, whatever may be lost: e2fsck -p gives up transactions.
 fn on_request(device: &MemDevice) -> Escalated<'_> {
     let anyhow = Allowance::default();
     let stage = |policy: &mut dyn Policy| repair(device, &options(), policy);
