@@ -36,7 +36,7 @@ const CONVERT: &str = "convert it to a raw image first (qemu-img convert -O raw)
 const SAY_FORMAT: &str = "leave out --format raw, or say what it is (--format qcow2, vhd, vhdx)";
 const SAY_PACKED: &str = "leave out --format raw, or say what it is (--format gzip, zstd)";
 const ASSEMBLE: &str = "assemble the array and check the md device";
-const PARTITION: &str = "choose a partition with --partition";
+const PARTITION: &str = "choose a partition with --partition (or by its device, with fsck)";
 
 const LVM: Content =
     holds("an LVM2 physical volume", "activate its volume group and check a logical volume");

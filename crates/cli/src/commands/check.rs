@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 
 use clap::ValueEnum;
 use floe_blockdev::Caching;
@@ -12,6 +13,7 @@ use floe_check::{Accounting, JournalUse};
 
 use crate::exit::Outcome;
 use crate::image_files::place;
+use crate::input::block_devices;
 use crate::input::device::{InUse, Source};
 use crate::input::files::{InputPath, Judged, OutputPath, Refused};
 use crate::input::scheduling::SharingArgs;
@@ -204,12 +206,18 @@ impl Args {
         let checkpoint = self.checkpoint.keeper();
         let parts = self.shards.merge();
         let cube = self.cube.as_deref().map(|name| CubeName::of(place::bytes(name)));
+        let named = self.external_journal.as_deref();
+        let journal = match snapshot {
+            // The snapshot needs no other device: its journal is ignored, or in it.
+            Some(_) => named.map(Path::to_owned),
+            None => block_devices::journal_of(&self.source, named)?,
+        };
         let run = Run {
             source: &self.source,
             threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
             sharing: &sharing,
             journal: if self.ignore_journal { JournalUse::Ignore } else { JournalUse::Replay },
-            external_journal: self.external_journal.as_deref(),
+            external_journal: journal.as_deref(),
             accounting: self.shards.accounting(self.accounting.into()),
             links: self.link_counts.choice(),
             memory_bytes: self.memory,

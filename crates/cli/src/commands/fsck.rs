@@ -371,12 +371,13 @@ impl Fsck<'_> {
         let no = self.mode == Mode::No;
         let tell = front.teller();
         let watch = Watch::telling(tell.as_ref().map(|tell| tell as _));
+        let journal = self.external_journal()?;
         let run = Run {
             source: &self.source,
             threads: floe_exec::default_threads(),
             sharing: &Sharing::default(),
             journal: if no { JournalUse::Ignore } else { JournalUse::Replay },
-            external_journal: self.external_journal(),
+            external_journal: journal.as_deref(),
             accounting: Accounting::Auto,
             links: LinkChoice::Auto,
             memory_bytes: self.options.memory_bytes,
@@ -416,11 +417,12 @@ impl Fsck<'_> {
         let undo = self.undo_file()?;
         let tell = front.teller();
         let watch = Watch::telling(tell.as_ref().map(|tell| tell as _));
+        let journal = self.external_journal()?;
         let run = RepairRun {
             source: &self.source,
             threads: floe_exec::default_threads(),
             sharing: &Sharing::default(),
-            external_journal: self.external_journal(),
+            external_journal: journal.as_deref(),
             memory_bytes: self.options.memory_bytes,
             verbose: self.options.verbose,
             json: false,

@@ -10,6 +10,7 @@ use floe_repair::policy::{Preen, Yes};
 
 use crate::exit::{Ended, Outcome};
 use crate::image_files::place;
+use crate::input::block_devices;
 use crate::input::device::{InUse, Source};
 use crate::input::files::{InputPath, OutputPath};
 use crate::input::scheduling::SharingArgs;
@@ -165,6 +166,10 @@ impl Args {
             ));
         }
         let only_look = self.dry_run || self.plan.is_some();
+        if self.plan.is_some() {
+            // The plan could not be applied to it.
+            self.source.refuse_image()?;
+        }
         self.source.mind_users(if only_look { InUse::Refuse } else { InUse::RefuseRepair })?;
         let sharing = self.sharing.enter();
         let watch = Watch::new(self.progress);
@@ -172,11 +177,12 @@ impl Args {
         let (things, bytes) = (self.max_loss, self.max_loss_bytes);
         let escalation =
             (!self.policy.is_empty()).then(|| Escalation::new(&self.policy, things, bytes));
+        let journal = block_devices::journal_of(&self.source, self.external_journal.as_deref())?;
         let run = RepairRun {
             source: &self.source,
             threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
             sharing: &sharing,
-            external_journal: self.external_journal.as_deref(),
+            external_journal: journal.as_deref(),
             memory_bytes: self.memory,
             verbose: self.verbose,
             json: self.json,

@@ -19,6 +19,7 @@ use super::export::{archive_tree, is_closed_pipe};
 use crate::exit::{Ended, Outcome};
 use crate::image_files::copy::{Copier, Keep};
 use crate::image_files::{Complaints, ImageArgs, place};
+use crate::input::block_devices;
 use crate::input::device::InUse;
 use crate::input::files::Judged;
 use crate::message::message;
@@ -109,7 +110,8 @@ impl Args {
             Target::Folder(folder) => NewFolder::prepare(folder)?,
             _ => NewFolder(None),
         };
-        let journal = self.image.external_journal.as_deref().map(FileDevice::open).transpose()?;
+        let journal = block_devices::journal_of(source, self.image.external_journal.as_deref())?;
+        let journal = journal.as_deref().map(FileDevice::open).transpose()?;
         let watch = Watch::over(Progress::new(&PHASES), self.progress);
         let options = Options {
             threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),

@@ -1,12 +1,13 @@
 //! Devices by label or UUID, as in fstab and on e2fsck's command line.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use floe_blockdev::FileDevice;
 use floe_check::reader::Reader;
+
+use crate::input::block_devices;
 
 /// The folders that udev fills, and their tags.
 const TAGS: &[(&str, &str)] = &[
@@ -70,11 +71,8 @@ fn link_name(value: &[u8], tag: &str) -> PathBuf {
 
 /// Block devices with an ext file system that satisfies `wanted`.
 fn with(wanted: impl Fn(&Reader<'_>) -> bool) -> Vec<PathBuf> {
-    let text = fs::read_to_string("/proc/partitions").unwrap_or_default();
-    let names = text.lines().skip(2).filter_map(|line| line.split_whitespace().nth(3));
-    names
-        // The kernel replaces '/' in device names by '!'.
-        .map(|name| Path::new("/dev").join(name.replace('!', "/")))
+    block_devices::paths()
+        .into_iter()
         .filter(|path| {
             FileDevice::open(path)
                 .is_ok_and(|device| Reader::open(&device, None, None).is_ok_and(|fs| wanted(&fs)))

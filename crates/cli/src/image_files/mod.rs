@@ -13,6 +13,7 @@ use floe_check::{CheckOptions, JournalUse, Problem, lacks_changes, view};
 use floe_ext4::files::{FileFault, Files, Step, printable};
 
 use crate::exit::Outcome;
+use crate::input::block_devices;
 use crate::input::device::{InUse, Source};
 use crate::input::files::InputPath;
 use crate::message::message;
@@ -124,7 +125,8 @@ impl ImageArgs {
         self.source.mind_users(InUse::WarnReader)?;
         signals::end_at_once("files copied so far are kept; the image was not changed")?;
         let device = self.source.open()?;
-        let journal = self.external_journal.as_deref().map(FileDevice::open).transpose()?;
+        let journal = block_devices::journal_of(&self.source, self.external_journal.as_deref())?;
+        let journal = journal.as_deref().map(FileDevice::open).transpose()?;
         let options = CheckOptions {
             superblock: self.source.which(),
             external_journal: journal.as_ref().map(|device| device as &dyn ReadBlocks),

@@ -188,7 +188,7 @@ impl Source {
 
     /// Refuses to write to an image in its own format. Returns the size of the raw disk in a fixed
     /// VHD image, which can be written.
-    fn refuse_image(&self) -> anyhow::Result<Option<u64>> {
+    pub(crate) fn refuse_image(&self) -> anyhow::Result<Option<u64>> {
         let format = match self.format {
             Some(format) => format,
             None => image::format_of(&self.device).map_err(|error| self.explain(error))?,

@@ -1,6 +1,7 @@
 //! Inputs of a command: devices and files that arguments name, values with units, the clock, and
 //! random bytes.
 
+pub(crate) mod block_devices;
 pub(crate) mod clock;
 pub(crate) mod device;
 pub(crate) mod files;

@@ -296,7 +296,13 @@ fn images_are_not_repaired() {
     }
     for (path, advice) in made {
         let before = fs::read(&path).unwrap();
-        for command in [&["repair", "--yes"][..], &["repair", "--preen"], &["fsck", "-fy"]] {
+        let plan = at("plan").to_str().unwrap().to_owned();
+        for command in [
+            &["repair", "--yes"][..],
+            &["repair", "--preen"],
+            &["repair", "--yes", "--plan", &plan],
+            &["fsck", "-fy"],
+        ] {
             let ran = floe_on(command, &path);
             assert_eq!(ran.code, 8, "{command:?}: {}{}", ran.out, ran.err);
             assert!(

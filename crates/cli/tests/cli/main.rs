@@ -11,6 +11,7 @@ mod cube_moves;
 mod cubes;
 mod docs;
 mod examples;
+mod external_journals;
 mod fleet;
 mod fleet_report;
 mod fsck;

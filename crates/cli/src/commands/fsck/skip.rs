@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::PathBuf;
 
 use floe_blockdev::ReadBlocks;
 use floe_check::checks::superblock::fields;
@@ -20,7 +20,7 @@ use crate::e2fsck::due::{self, Circumstances};
 use crate::e2fsck::front::Front;
 use crate::e2fsck::summary::{self, Free};
 use crate::exit::Outcome;
-use crate::input::clock;
+use crate::input::{block_devices, clock};
 
 /// The work of a run.
 pub(super) enum Ahead {
@@ -150,12 +150,18 @@ impl Fsck<'_> {
     }
 
     /// The journal of -j. As for e2fsck, the option means nothing to a file system with a journal of its own.
-    pub(super) fn external_journal(&self) -> Option<&Path> {
+    ///
+    /// # Errors
+    /// None is named, and several devices could be the journal.
+    pub(super) fn external_journal(&self) -> anyhow::Result<Option<PathBuf>> {
         let has_own = |sb: &Superblock| {
             !sb.features().compat.contains(Compat::HAS_JOURNAL) || sb.journal_inum != 0
         };
-        let named = self.options.journal.as_deref()?;
-        (!self.opened().is_some_and(|opened| has_own(&opened.superblock))).then_some(named)
+        let named = self.options.journal.as_deref();
+        if named.is_some() && self.opened().is_some_and(|opened| has_own(&opened.superblock)) {
+            return Ok(None);
+        }
+        block_devices::journal_of(&self.source, named)
     }
 
     /// The file system by the superblock that counts: the primary one, that of -b, or a backup.

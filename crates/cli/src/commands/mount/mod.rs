@@ -21,6 +21,7 @@ use floe_sync::Arc;
 
 use crate::commands::umount::attribute;
 use crate::exit::{Ended, Outcome};
+use crate::input::block_devices;
 use crate::input::device::Source;
 use crate::input::files::InputPath;
 use crate::terminal::failure::with_causes;
@@ -135,6 +136,9 @@ impl Args {
         if self.serve {
             self.inherited = descriptors::of_the_caller();
         }
+        let found = block_devices::journal_of(&self.source, self.external_journal.as_deref())
+            .map_err(|error| refused(with_causes(&error)))?;
+        self.external_journal = found.map(InputPath::from);
         match self.open_and_serve(&options) {
             Ok(()) => Ok(Outcome::CLEAN),
             Err(error) => Err(refused(with_causes(&error))),

@@ -24,12 +24,20 @@ pub(crate) fn is_standard_output(path: &Path) -> bool {
 /// external journal.
 const BESIDE: [&str; 3] = [floe_blockdev::UNFINISHED, ".journal", ".journal.unfinished"];
 
+/// An output by its option and its path, which standard output and numbers of files do not have.
+fn with_path(output: &str, path: &Path) -> String {
+    if path.as_os_str().is_empty() {
+        return output.to_owned();
+    }
+    format!("{output} {}", path.display())
+}
+
 /// Why a command line is refused. Nothing has been opened for writing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
     /// An output is also an input.
     #[error(
-        "{output} {} would overwrite {input}, {}. {NOTHING}", path.display(), place.display()
+        "{} would overwrite {input}, {}. {NOTHING}", with_path(output, path), place.display()
     )]
     IsInput { output: String, path: PathBuf, input: String, place: PathBuf },
     /// Two outputs are one file.
