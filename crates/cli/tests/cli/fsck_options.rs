@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use floe_testkit::{Image, build, tool};
+use floe_testkit::{Image, build, oracle, tool};
 
-use super::{Fsck, Ran, image};
+use super::{Fsck, Ran, floe_on, image};
 
 /// A free block of the profile `ext4-1k`.
 const FREE: u64 = 7000;
@@ -366,4 +366,21 @@ fn only_the_journal_is_no_verdict_on_a_lost_superblock() {
         );
         assert!(image.to_vec().unwrap() == before, "{mode}");
     }
+}
+
+/// A named backup is whole, and the primary descriptors are not: nobody else could mount that.
+#[test]
+fn a_named_backup_hides_no_damage_of_the_primary() {
+    let Some(image) = image("ext4-1k") else { return };
+    assert_eq!(floe_on(&["fsck", "-n", "-b", "2049"], image.path()).code, 0);
+    image.write(2048, &[0; 1024]).unwrap();
+    for flags in [&["fsck", "-n"][..], &["fsck", "-n", "-b", "2049"], &["check", "-b", "2049"]] {
+        let ran = floe_on(flags, image.path());
+        assert_eq!(ran.code, 4, "{flags:?}: {}{}", ran.out, ran.err);
+        assert!(ran.out.contains("makes no sense"), "{flags:?}: {}", ran.out);
+    }
+    let ran = floe_on(&["fsck", "-y", "-b", "2049"], image.path());
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert_eq!(floe_on(&["fsck", "-fn"], image.path()).code, 0);
+    assert!(oracle::e2fsck(&image).unwrap().clean());
 }

@@ -87,6 +87,7 @@ pub fn open(device: &dyn ReadBlocks, which: WhichSuperblock) -> Result<Opened, C
             let candidate = open_named(device, block, block_size)?;
             if candidate.backup.is_some() {
                 found.0.extend(of_lost_primary(device));
+                found.0.extend(of_insane_primary(device));
             }
             finish(device, candidate, &mut found)
         }
@@ -374,6 +375,22 @@ fn open_primary(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findi
     }
     found.0.append(&mut own.0);
     opened
+}
+
+/// The findings for which a check that names no superblock uses a backup instead of the primary one, although that opens: a named
+/// backup does not make them untrue.
+fn of_insane_primary(device: &dyn ReadBlocks) -> Vec<Problem> {
+    let mut own = Findings::default();
+    if let Ok(primary) = read_candidate(device, OFFSET_BYTES, None, None, Strictness::Strict) {
+        open_primary(device, primary, &mut own);
+    }
+    own.0.retain(|problem| {
+        matches!(
+            problem,
+            Problem::PrimarySuperblockOpenFailed { .. } | Problem::GroupDescriptorsInsane { .. }
+        )
+    });
+    own.0
 }
 
 /// Reads the descriptors of a superblock and lays out its metadata.
