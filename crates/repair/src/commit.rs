@@ -184,14 +184,17 @@ fn save<D: ReadBlocks>(
         superblock_after: *superblock,
     };
     let mut writer = UndoWriter::create(undo.path, &options)?;
-    let mut old = Vec::new();
+    let (mut old, mut new) = (Vec::new(), Vec::new());
     let mmp = place.map(|place| place.start_bytes()..place.start_bytes() + place.block_bytes);
-    for chunk in changes.saved_chunks(staged.page_bytes(), mmp) {
+    let is_fixed = |at: u64| mmp.as_ref().is_none_or(|page| !page.contains(&at));
+    for chunk in changes.saved_chunks(staged.page_bytes(), mmp.clone()) {
         old.resize((chunk.end - chunk.start) as usize, 0);
+        new.resize(old.len(), 0);
         device
             .read_at(chunk.start, &mut old)
             .map_err(|source| CommitError::Read { offset_bytes: chunk.start, source })?;
-        writer.save(chunk.start, &old)?;
+        staged.read_at(chunk.start, &mut new).map_err(|source| CommitError::Staged { source })?;
+        writer.save_both(chunk.start, &old, &new, is_fixed)?;
     }
     writer.not_saved(&changes.unreadable)?;
     Ok(writer.finish()?)

@@ -18,6 +18,13 @@ pub enum Standing {
     Partly,
     /// The commit is complete.
     Committed,
+    /// It was complete, and some of its blocks were written again since, whether or not the superblock was.
+    Changed {
+        /// How many, in units of the undo file.
+        blocks: u64,
+        /// The first byte of the first one.
+        first_bytes: u64,
+    },
     /// The superblock is neither the old nor the new one, nor one that a crash in between can
     /// leave: the undo file belongs to another file system, or this one was used since.
     Foreign,
@@ -36,11 +43,17 @@ pub fn standing(file: &UndoFile, device: &dyn ReadBlocks) -> Result<Standing, Re
     }
     let Some(now) = superblock_of(device) else { return Ok(Standing::Foreign) };
     let after = file.superblock_after();
-    if now.as_slice() == after {
-        return Ok(Standing::Committed);
-    }
     let mut before = [0; 1024];
     file.read_old(device, SUPERBLOCK_AT, &mut before)?;
+    if now.as_slice() == after {
+        // A superblock that never gets a mark may also be that of an interrupted commit or undo, with torn blocks.
+        let is_complete = is_saved(file) && marked(after).is_some();
+        let changed = if is_complete { file.changed_since(device)? } else { Vec::new() };
+        return Ok(match changed.first() {
+            Some(&first_bytes) => Standing::Changed { blocks: changed.len() as u64, first_bytes },
+            None => Standing::Committed,
+        });
+    }
     if !is_saved(file) && before != *after {
         // The old superblock was not saved, so the comparison says nothing.
         return Ok(Standing::Foreign);

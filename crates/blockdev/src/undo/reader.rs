@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use floe_format::crc::crc32c;
 use floe_format::ext::superblock::OFFSET_BYTES as SUPERBLOCK_AT;
 use floe_format::ext::undo::{
-    COMPAT_FS_OFFSET, KEY_MAGIC, MAGIC, MAX_BLOCK_SIZE, MAX_KEY_BLOCKS, MIN_BLOCK_SIZE,
-    STATE_FINISHED, UNSAVED_MAGIC, UndoHeader, UndoKey, UndoKeyHeader, key_block_crc, super_crc,
-    veil,
+    COMPAT_FS_OFFSET, KEY_MAGIC, MAGIC, MAX_BLOCK_SIZE, MAX_KEY_BLOCKS, MIN_BLOCK_SIZE, NO_SUM,
+    STATE_FINISHED, UNSAVED_MAGIC, UndoHeader, UndoKey, UndoKeyHeader, WRITTEN_MAGIC,
+    key_block_crc, super_crc, veil, written_sum,
 };
 
 use super::{RestoreError, UndoReadError};
@@ -29,6 +29,8 @@ pub struct UndoFile {
     saved: Vec<Saved>,
     /// Ascending.
     not_saved: Vec<u64>,
+    /// Sums of the blocks of all ranges as the change was to leave them; empty if the file has none.
+    sums: Vec<u64>,
 }
 
 /// A range of the file system whose old bytes are in the undo file.
@@ -40,6 +42,8 @@ pub struct Saved {
     pub len_bytes: u32,
     crc: u32,
     at_bytes: u64,
+    /// Index of its first block among the sums.
+    first_sum: u64,
 }
 
 /// The result of restoring old bytes.
@@ -103,11 +107,13 @@ impl UndoFile {
             superblock_after: [0; 1024],
             saved: Vec::new(),
             not_saved: Vec::new(),
+            sums: Vec::new(),
         };
         found.read_superblock()?;
         found.read_keys()?;
-        found.sort_saved()?;
         found.read_not_saved()?;
+        found.read_sums()?;
+        found.sort_saved()?;
         let mut buffer = Vec::new();
         found.saved.iter().try_for_each(|saved| found.old_bytes(saved, &mut buffer))?;
         Ok(found)
@@ -327,11 +333,77 @@ impl UndoFile {
                 }
                 let at_bytes = self.place_of(next)?;
                 next += u64::from(key.size).div_ceil(block_size);
-                let (len_bytes, crc) = (key.size, key.crc);
-                self.saved.push(Saved { offset_bytes, len_bytes, crc, at_bytes });
+                let (len_bytes, crc, first_sum) = (key.size, key.crc, self.blocks_saved());
+                self.saved.push(Saved { offset_bytes, len_bytes, crc, at_bytes, first_sum });
             }
         }
         Ok(())
+    }
+
+    /// Blocks of the ranges read so far, while these are in the order of the file.
+    fn blocks_saved(&self) -> u64 {
+        let unit = self.header.fs_block_size;
+        self.saved
+            .last()
+            .map_or(0, |last| last.first_sum + u64::from(last.len_bytes.div_ceil(unit)))
+    }
+
+    /// Reads the list of sums of new blocks. It is as long as the ranges that were read before.
+    fn read_sums(&mut self) -> Result<(), UndoReadError> {
+        if self.header.written_magic != WRITTEN_MAGIC {
+            return Ok(());
+        }
+        let damaged = |found: &Self| found.damaged("the list of new blocks is damaged".to_owned());
+        if self.header.written_count != self.blocks_saved() {
+            return Err(damaged(self));
+        }
+        let mut at = self.place_of(self.header.written_block)?;
+        let mut crc = u32::MAX;
+        let mut buffer = vec![0; 64 << 10];
+        let mut left_bytes = self.header.written_count * 8;
+        while left_bytes > 0 {
+            // At most the buffer, so it fits.
+            let len = left_bytes.min(buffer.len() as u64) as usize;
+            self.read_at(at, &mut buffer[..len])?;
+            crc = crc32c(crc, &buffer[..len]);
+            self.sums
+                .extend(buffer[..len].as_chunks().0.iter().map(|sum| u64::from_le_bytes(*sum)));
+            at = at.saturating_add(len as u64);
+            left_bytes -= len as u64;
+        }
+        if crc == self.header.written_crc { Ok(()) } else { Err(damaged(self)) }
+    }
+
+    /// Offsets of the blocks that hold neither the saved bytes nor those that the change left there, as far as the file says what
+    /// these were: something else was written since. Ascending.
+    ///
+    /// # Errors
+    /// If the device is too small or cannot be read.
+    pub fn changed_since(&self, device: &dyn ReadBlocks) -> Result<Vec<u64>, RestoreError> {
+        self.fits(device)?;
+        let mut changed = Vec::new();
+        if self.sums.is_empty() {
+            return Ok(changed);
+        }
+        let unit = self.header.fs_block_size as usize;
+        let (mut old, mut now) = (Vec::new(), Vec::new());
+        for saved in &self.saved {
+            let offset_bytes = saved.offset_bytes;
+            self.old_bytes(saved, &mut old)?;
+            now.resize(old.len(), 0);
+            device
+                .read_at(offset_bytes, &mut now)
+                .map_err(|source| RestoreError::Read { offset_bytes, source })?;
+            // The sums were counted when they were read.
+            let sums = self.sums.iter().skip(saved.first_sum as usize);
+            let blocks = now.chunks(unit).zip(old.chunks(unit)).zip(sums);
+            for (((now, old), sum), at) in blocks.zip((offset_bytes..).step_by(unit)) {
+                if *sum != NO_SUM && now != old && written_sum(now) != *sum {
+                    changed.push(at);
+                }
+            }
+        }
+        Ok(changed)
     }
 
     /// Reads the list of unsaved blocks. Memory grows with the bytes read, whatever count the

@@ -185,7 +185,7 @@ proptest! {
             let mut bytes = sound.clone();
             for (at, byte) in fields {
                 // Fields of the header, and the first keys.
-                let at = if at < 2048 { 8 + at % 64 } else { 2048 + 8 + at % 48 };
+                let at = if at < 2048 { 8 + at % 112 } else { 2048 + 8 + at % 48 };
                 bytes[at] = byte;
             }
             let crc = key_block_crc(&bytes[2048..3072]);
@@ -199,6 +199,50 @@ proptest! {
                     prop_assert!(device.to_vec() == before, "the device was written despite an error");
                 }
             }
+        }
+    }
+}
+
+/// Neither the old bytes nor those of the change, as far as these are in the file.
+#[test]
+fn later_writes_are_recognised_and_a_damaged_list_of_sums_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("undo");
+    let before = pattern(16 << 10);
+    let device = MemDevice::new(before.clone());
+    let after = vec![7; 3072];
+    let mut writer = UndoWriter::create(&path, &options(1024)).unwrap();
+    writer.save(0, &before[..1024]).unwrap();
+    let old = &before[4096..4096 + 3072];
+    writer.save_both(4096, old, &after, |at| at != 5120).unwrap();
+    writer.not_saved(&[9216]).unwrap();
+    writer.finish().unwrap();
+    let file = UndoFile::open(&path).unwrap();
+    let changed = || file.changed_since(&device).unwrap();
+    assert_eq!((changed(), file.not_saved()), (vec![], &[9216][..]));
+    device.write_at(4096, &after).unwrap();
+    assert_eq!(changed(), []);
+    for (at, is_known) in [(0, false), (4096, true), (5120, false), (6144, true), (7168, false)] {
+        device.write_at(at + 1023, &[0x99]).unwrap();
+        assert_eq!(changed(), if is_known { vec![at] } else { vec![] }, "byte {at}");
+        device.write_at(4096, &after).unwrap();
+    }
+    file.restore(&device).unwrap();
+    let sound = fs::read(&path).unwrap();
+    // Magic number, checksum, place and length of the list; and the list itself, which is the last block.
+    for at in [0x60, 0x64, 0x68, 0x70, sound.len() - 1024] {
+        let mut bytes = sound.clone();
+        bytes[at] ^= 1;
+        if at < 512 {
+            let crc =
+                floe_format::ext::undo::UndoHeader::compute_checksum(bytes.first_chunk().unwrap());
+            bytes[508..512].copy_from_slice(&crc.to_le_bytes());
+        }
+        fs::write(&path, bytes).unwrap();
+        match UndoFile::open(&path) {
+            // Without its magic number there is no list.
+            Ok(file) => assert!(at == 0x60 && file.changed_since(&device).unwrap().is_empty()),
+            Err(error) => assert!(matches!(error, UndoReadError::Damaged { .. }), "{at}: {error}"),
         }
     }
 }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use floe_format::crc::crc32c;
 use floe_format::ext::undo::{
-    COMPAT_FS_OFFSET, KEY_MAGIC, MAGIC, MAX_BLOCK_SIZE, MAX_KEY_BLOCKS, MIN_BLOCK_SIZE,
-    STATE_FINISHED, UNSAVED_MAGIC, UndoHeader, UndoKey, UndoKeyHeader, key_block_crc, super_crc,
-    veil,
+    COMPAT_FS_OFFSET, KEY_MAGIC, MAGIC, MAX_BLOCK_SIZE, MAX_KEY_BLOCKS, MIN_BLOCK_SIZE, NO_SUM,
+    STATE_FINISHED, UNSAVED_MAGIC, UndoHeader, UndoKey, UndoKeyHeader, WRITTEN_MAGIC,
+    key_block_crc, super_crc, veil, written_sum,
 };
 
 use super::UndoWriteError;
@@ -44,6 +44,8 @@ pub struct UndoWriter {
     key_block: u64,
     next_block: u64,
     saved_bytes: u64,
+    /// A sum of each saved block as it will be; [`NO_SUM`] where that is unknown.
+    sums: Vec<u64>,
 }
 
 impl UndoWriter {
@@ -78,7 +80,11 @@ impl UndoWriter {
             unsaved_crc: 0,
             unsaved_block: 0,
             unsaved_count: 0,
-            padding: [0; 103],
+            written_magic: 0,
+            written_crc: 0,
+            written_block: 0,
+            written_count: 0,
+            padding: [0; 97],
             header_crc: 0,
         };
         let mut writer = Self {
@@ -90,6 +96,7 @@ impl UndoWriter {
             superblock_after: options.superblock_after,
             keys: Vec::new(),
             saved_bytes: 0,
+            sums: Vec::new(),
         };
         writer.attempt(Self::write_header)?;
         Ok(writer)
@@ -124,6 +131,31 @@ impl UndoWriter {
         for (index, bytes) in old.chunks(most_bytes).enumerate() {
             let fs_block = (offset_bytes + index as u64 * most_bytes as u64) / unit;
             self.attempt(|writer| writer.save_key(fs_block, bytes))?;
+        }
+        let blocks = old.len().div_ceil(self.header.fs_block_size as usize);
+        self.sums.resize(self.sums.len() + blocks, NO_SUM);
+        Ok(())
+    }
+
+    /// The same, where the new bytes are known too, as many as the old ones: a reader can tell then whether something else was
+    /// written since. `is_fixed` says of the byte at which a block begins whether it stays as the change leaves it.
+    ///
+    /// # Errors
+    /// Those of [`save`](Self::save).
+    pub fn save_both(
+        &mut self,
+        offset_bytes: u64,
+        old: &[u8],
+        new: &[u8],
+        is_fixed: impl Fn(u64) -> bool,
+    ) -> Result<(), UndoWriteError> {
+        let before = self.sums.len();
+        self.save(offset_bytes, old)?;
+        let unit = self.header.fs_block_size as usize;
+        let offsets = (offset_bytes..).step_by(unit);
+        for ((sum, block), at) in self.sums[before..].iter_mut().zip(new.chunks(unit)).zip(offsets)
+        {
+            *sum = if is_fixed(at) { written_sum(block) } else { NO_SUM };
         }
         Ok(())
     }
@@ -160,6 +192,7 @@ impl UndoWriter {
         self.attempt(|writer| {
             // Also without any key: readers require the first key block.
             writer.write_key_block()?;
+            writer.write_sums()?;
             let mut superblock = writer.superblock_after;
             veil(&mut superblock);
             let at = writer.header.super_block * u64::from(writer.header.block_size);
@@ -213,6 +246,22 @@ impl UndoWriter {
             start.crc = key_block_crc(&block);
         }
         self.file.file().write_all_at(&block, self.key_block * u64::from(self.header.block_size))
+    }
+
+    /// Writes the list of sums, if any is known.
+    fn write_sums(&mut self) -> io::Result<()> {
+        if self.sums.iter().all(|sum| *sum == NO_SUM) {
+            return Ok(());
+        }
+        let list: Vec<u8> = self.sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+        let block_size = u64::from(self.header.block_size);
+        self.file.file().write_all_at(&list, self.next_block * block_size)?;
+        self.header.written_magic = WRITTEN_MAGIC;
+        self.header.written_crc = crc32c(u32::MAX, &list);
+        self.header.written_block = self.next_block;
+        self.header.written_count = self.sums.len() as u64;
+        self.next_block += (list.len() as u64).div_ceil(block_size);
+        Ok(())
     }
 
     fn write_header(&mut self) -> io::Result<()> {

@@ -75,7 +75,8 @@ impl Args {
                 )?;
                 return self.tell_not_saved(&file, &name, out);
             }
-            Standing::Partly | Standing::Committed | Standing::Foreign => {}
+            Standing::Partly | Standing::Committed => {}
+            Standing::Changed { .. } | Standing::Foreign => {}
         }
         let Ok(hold) = interrupt.hold() else {
             return Ok(Outcome { cancelled: true, ..Outcome::CLEAN });
@@ -84,7 +85,7 @@ impl Args {
         drop(hold);
         let (bytes, stretches) = (size(restored.bytes), restored.stretches);
         let done = format!("{name}: restored {bytes} in {stretches} ranges, and verified them");
-        if standing == Standing::Foreign {
+        if matches!(standing, Standing::Changed { .. } | Standing::Foreign) {
             // The undo file does not contain any later writes.
             let check =
                 format!("floe check {}{}", source.place_options(), quoted_path(&self.device));
@@ -138,18 +139,28 @@ impl Args {
         name: &str,
     ) -> anyhow::Result<Standing> {
         let standing = standing(file, device).with_context(|| name.to_owned())?;
-        if standing == Standing::Foreign {
-            let text = format!(
+        let file_name = self.file.display();
+        let text = match standing {
+            Standing::Untouched | Standing::Partly | Standing::Committed => return Ok(standing),
+            Standing::Foreign => format!(
                 "{name}: its superblock is neither the one before nor the one after the \
-                 change that {} undoes: this is another file system{}, or it was used since",
-                self.file.display(),
+                 change that {file_name} undoes: this is another file system{}, or it was used since",
                 of_uuid(file),
-            );
-            if !self.force {
-                bail!("{text}. Nothing was written; --force undoes anyway");
+            ),
+            Standing::Changed { blocks, first_bytes } => {
+                let blocks = format!("{blocks} blocks");
+                format!(
+                    "{name}: the file system was used since: of what the change that {file_name} \
+                     undoes left there, {} changed, the first at byte {first_bytes}, and undoing \
+                     would revert that too",
+                    agree(&blocks),
+                )
             }
-            message!("floe: warning: {text}");
+        };
+        if !self.force {
+            bail!("{text}. Nothing was written; --force undoes anyway");
         }
+        message!("floe: warning: {text}");
         Ok(standing)
     }
 
@@ -176,6 +187,7 @@ impl Args {
             Standing::Untouched => "holds all of this old content already",
             Standing::Partly => "holds a partial change: an interrupted repair or undo",
             Standing::Committed => "holds the complete change",
+            Standing::Changed { .. } => "holds the change, and later ones",
             Standing::Foreign => "does not belong to the undo file",
         };
         let stretches = differing.len();

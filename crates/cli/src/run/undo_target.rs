@@ -43,7 +43,7 @@ pub(crate) fn make_way(path: &Path, device: &dyn WriteBlocks) -> anyhow::Result<
                 );
             }
         }
-        Standing::Committed | Standing::Foreign => bail!(
+        Standing::Committed | Standing::Changed { .. } | Standing::Foreign => bail!(
             "{shown}: exists already, and is needed to undo an earlier change. Name another undo \
              file"
         ),

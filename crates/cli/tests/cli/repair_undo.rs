@@ -61,6 +61,29 @@ fn a_repair_can_be_undone_by_floe_and_by_e2undo() {
     }
 }
 
+/// A change of an inode leaves the superblock as it was, and lies in a block that the repair wrote.
+#[test]
+fn undoing_does_not_revert_what_was_changed_since() {
+    let Some((image, folder)) = damaged() else { return };
+    let undo = folder.path().join("undo");
+    let before = image.to_vec().unwrap();
+    assert_eq!(repair(&["repair", "--yes", "--undo"], &undo, &image).code, 1);
+    let repaired = image.to_vec().unwrap();
+    floe_testkit::build::debugfs(&image, "sif <14> uid 77\n").unwrap();
+    let used = image.to_vec().unwrap();
+    assert!(used != repaired && used[1024..2048] == repaired[1024..2048]);
+    for options in [&["undo"][..], &["undo", "--dry-run"]] {
+        let ran = repair(options, &undo, &image);
+        assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
+        assert!(ran.err.contains("was used since"), "{}", ran.err);
+        assert!(image.to_vec().unwrap() == used);
+    }
+    let ran = repair(&["undo", "--force"], &undo, &image);
+    assert_eq!(ran.code, 4, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("was used since"), "{}", ran.err);
+    assert!(image.to_vec().unwrap() == before);
+}
+
 #[test]
 fn a_repair_that_was_cut_off_is_undone_and_made_anew() {
     let Some((image, folder)) = damaged() else { return };

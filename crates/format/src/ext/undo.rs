@@ -8,9 +8,14 @@
 //! the start of a block on, and after them the next key block.
 //!
 //! Floe adds a list of the blocks whose old bytes could not be read and so are not in the file.
-//! Only Floe writes and reads it. It lies behind everything else, where `e2undo` does not look.
+//! Another list has a sum of each block as the change was to leave it, by which later changes are recognised that `e2undo` would
+//! revert unseen. Only Floe writes and reads both. They lie behind everything else, where `e2undo` does not look.
 //!
 //! Learnt from undo files that e2fsprogs 1.47 wrote and from what its `e2undo` says of them.
+
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher24;
 
 use crate::crc::crc32c;
 use crate::ext::superblock;
@@ -21,6 +26,10 @@ pub const MAGIC: [u8; 8] = *b"E2UNDO02";
 pub const KEY_MAGIC: u32 = 0xcade_cade;
 /// `unsaved_magic`: the list of blocks without old bytes counts.
 pub const UNSAVED_MAGIC: u32 = 0x464c_4f45;
+/// `written_magic`: the list of sums of new blocks counts.
+pub const WRITTEN_MAGIC: u32 = 0x464c_4e57;
+/// In place of a sum: nothing is known about the block.
+pub const NO_SUM: u64 = 0;
 /// `state`: the file is complete.
 pub const STATE_FINISHED: u32 = 0x1;
 /// `f_compat`: `fs_offset` counts.
@@ -70,8 +79,16 @@ layout! {
         0x050 unsaved_block: u64,
         /// How many there are.
         0x058 unsaved_count: u64,
+        /// `WRITTEN_MAGIC` if the list of sums of new blocks is present; Floe's own, too.
+        0x060 written_magic: u32,
+        /// crc32c of this list.
+        0x064 written_crc: u32,
+        /// Block of this file where the list begins: 8 bytes for each block of each key, in the order of the keys.
+        0x068 written_block: u64,
+        /// How many sums there are.
+        0x070 written_count: u64,
         /// Zeroes.
-        0x060 padding: [u32; 103],
+        0x078 padding: [u32; 97],
         /// crc32c of all before.
         0x1fc header_crc: u32,
     }
@@ -113,6 +130,17 @@ impl UndoHeader {
     }
 }
 
+/// The sum of a block as a change leaves it; never [`NO_SUM`]. No crc32c: that of a block which ends with its own is the same for all
+/// such blocks, and ext4 has many of them.
+pub fn written_sum(block: &[u8]) -> u64 {
+    let mut hasher = SipHasher24::new();
+    hasher.write(block);
+    match hasher.finish() {
+        NO_SUM => 1,
+        sum => sum,
+    }
+}
+
 /// The checksum of a superblock as `UndoHeader::super_crc` has it.
 pub fn super_crc(superblock: &[u8; 1024]) -> u32 {
     crc32c(u32::MAX, superblock)
@@ -148,6 +176,18 @@ mod tests {
         block[63] = 8;
         assert_ne!(key_block_crc(&block), crc);
         assert_eq!(key_block_crc(&[1, 2]), crc32c(u32::MAX, &[1, 2]));
+    }
+
+    #[test]
+    fn sums_of_new_blocks_never_change() {
+        // SipHash-2-4 with a key of zeroes.
+        assert_eq!(written_sum(b""), 0x1e92_4b9d_7377_00d7);
+        let summed = |byte: u8| {
+            let body = [byte; 60];
+            [&body[..], &crc32c(u32::MAX, &body).to_le_bytes()].concat()
+        };
+        assert_eq!(crc32c(u32::MAX, &summed(1)), crc32c(u32::MAX, &summed(2)));
+        assert_ne!(written_sum(&summed(1)), written_sum(&summed(2)));
     }
 
     #[test]
