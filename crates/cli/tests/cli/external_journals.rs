@@ -54,7 +54,7 @@ fn the_journal_is_found_by_its_uuid() {
     }
     // An image file says nothing about devices of this machine.
     let ran = floe_on(&["check"], pair.image.path());
-    assert!(ran.out.contains("external"), "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains("which was not found"), "{}{}", ran.out, ran.err);
     if can_mount() {
         let mount = Ours::new(device, &[]);
         assert!(mount.path().join("lost+found").is_dir());
