@@ -137,6 +137,16 @@ impl Args {
         self.dry_run
     }
 
+    /// Refuses a device that is in use, and a plan for an image to which it could not be applied.
+    fn mind_source(&self) -> anyhow::Result<()> {
+        if self.plan.is_some() {
+            self.source.refuse_image()?;
+        }
+        let only_look = self.dry_run || self.plan.is_some();
+        self.source.mind_users(if only_look { InUse::Refuse } else { InUse::RefuseRepair })?;
+        Ok(())
+    }
+
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
         if let Some(file) = &self.apply_plan {
             let how = if self.dry_run { InUse::Refuse } else { InUse::RefuseRepair };
@@ -165,12 +175,7 @@ impl Args {
                  drop-culprit. Nothing was looked at or changed.",
             ));
         }
-        let only_look = self.dry_run || self.plan.is_some();
-        if self.plan.is_some() {
-            // The plan could not be applied to it.
-            self.source.refuse_image()?;
-        }
-        self.source.mind_users(if only_look { InUse::Refuse } else { InUse::RefuseRepair })?;
+        self.mind_source()?;
         let sharing = self.sharing.enter();
         let watch = Watch::new(self.progress);
         let cube = self.cube.as_deref().map(|name| CubeName::of(place::bytes(name)));
