@@ -8,6 +8,7 @@
 use floe_format::ext::jbd2::{self, Checksums, CommitBlock, JournalFormat};
 
 use super::log::{Log, Ring, is_after};
+use super::pieces::each_block;
 
 const NANOSECONDS: u32 = 1_000_000_000;
 
@@ -39,18 +40,17 @@ impl End<'_> {
             return None;
         }
         let least = self.sequence.wrapping_add(if self.is_async { 2 } else { 0 });
+        let mut last: Option<u32> = None;
+        for range in self.ring.but(self.start) {
+            each_block(self.log.device, journal, range, |_, block| {
+                let is_newest = |number: &u32| {
+                    !is_after(least, *number) && last.is_none_or(|last| is_after(*number, last))
+                };
+                last = block.ok().and_then(|block| self.commit(block)).filter(is_newest).or(last);
+            });
+        }
         let log = Log { phase: None, ..self.log };
         let mut block = vec![0; journal.block_size as usize];
-        let mut last: Option<u32> = None;
-        for by in 1..self.ring.len_blocks() {
-            if log.read(self.ring.advance(self.start, by), &mut block).is_err() {
-                continue;
-            }
-            let is_newest = |number: &u32| {
-                !is_after(least, *number) && last.is_none_or(|last| is_after(*number, last))
-            };
-            last = self.commit(&block).filter(is_newest).or(last);
-        }
         // A recovery has dropped a transaction that begins with zeroes, because others lacked a part of it.
         let is_dropped = last == Some(self.sequence)
             && log.read(self.start, &mut block).is_ok_and(|()| block.iter().all(|byte| *byte == 0));

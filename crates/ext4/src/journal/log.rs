@@ -1,6 +1,7 @@
 //! Access to the blocks of a journal by number.
 
 use std::io;
+use std::ops::Range;
 
 use floe_blockdev::ReadBlocks;
 use floe_exec::Phase;
@@ -60,6 +61,11 @@ impl Ring {
     /// Whether a block of the journal lies in the ring.
     pub fn contains(self, block: u32) -> bool {
         (self.first..self.end).contains(&block)
+    }
+
+    /// All blocks but one of the ring: those behind it, and those before it.
+    pub(crate) fn but(self, block: u32) -> [Range<u32>; 2] {
+        [block.saturating_add(1)..self.end, self.first..block]
     }
 
     /// The block `by` blocks behind `block`, wrapping around. `block` must lie in the ring.

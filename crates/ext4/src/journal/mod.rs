@@ -20,6 +20,7 @@ mod locate;
 mod log;
 mod mixed;
 mod orphans;
+mod pieces;
 mod recover;
 mod seen;
 mod stable;

@@ -9,6 +9,7 @@ use floe_format::ext::jbd2::{self, COMMIT_BLOCK, CommitBlock};
 
 use super::locate::Journal;
 use super::log::is_after;
+use super::pieces::each_block;
 
 /// The newest numbers in a journal, whether they are replayed or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,12 +38,17 @@ pub fn seen(
     let mut seen = Seen { sequence: from, commit_time: (0, 0) };
     let plausible = |number: u32| number.wrapping_sub(from) <= journal.blocks;
     let log_end = journal.blocks.saturating_sub(journal.fast_commit_blocks);
-    let mut block = vec![0; journal.block_size as usize];
-    for at in journal.superblock.first..journal.blocks {
-        let offset = journal.offset_bytes(at).ok_or(io::ErrorKind::UnexpectedEof)?;
-        device.read_at(offset, &mut block)?;
+    let mut unread = None;
+    each_block(device, journal, journal.superblock.first..journal.blocks, |at, block| {
+        let block = match block {
+            Ok(block) => block,
+            Err(error) => {
+                unread.get_or_insert(error);
+                return;
+            }
+        };
         if at >= log_end {
-            for record in FcRecords::new(&block, geo.inode_size) {
+            for record in FcRecords::new(block, geo.inode_size) {
                 let (FcTag::Head { tid, .. } | FcTag::Tail { tid, .. }) = record.tag else {
                     continue;
                 };
@@ -50,9 +56,9 @@ pub fn seen(
                     seen.sequence = tid;
                 }
             }
-            continue;
+            return;
         }
-        let Some(header) = jbd2::header(&block) else { continue };
+        let Some(header) = jbd2::header(block) else { return };
         if plausible(header.sequence) && is_after(header.sequence, seen.sequence) {
             seen.sequence = header.sequence;
         }
@@ -62,6 +68,6 @@ pub fn seen(
             let commit = CommitBlock::decode(bytes);
             seen.commit_time = seen.commit_time.max((commit.commit_sec, commit.commit_nsec));
         }
-    }
-    Ok(seen)
+    });
+    unread.map_or(Ok(seen), Err)
 }
