@@ -26,7 +26,7 @@ pub(crate) struct Args {
 type Part =
     (&'static [&'static str], &'static [&'static str], &'static [&'static str], &'static str);
 
-const PARTS: [Part; 3] = [
+const PARTS: [Part; 4] = [
     (
         &["-p", "floe-disk", "--test", "all"],
         &["journal_crash", "journal_ops", "cube_crash"],
@@ -38,6 +38,12 @@ const PARTS: [Part; 3] = [
         &["survive_any_crash", "may_fail", "power_fails"],
         &["in_cubes_survive_any_crash", "power_fails"],
         "a promise of fsync was not kept",
+    ),
+    (
+        &["-p", "floe-repair", "--test", "all"],
+        &["cubes::moved"],
+        &["cubes::moved"],
+        "a repair that moves files was not finished by the next one",
     ),
     (
         &["-p", "floe", "--bin", "floe"],

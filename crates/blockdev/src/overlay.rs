@@ -142,6 +142,12 @@ impl<D: ReadBlocks> Overlay<D> {
         Self { base, page_bytes, size_bytes, staged, store, bad_pages: None }
     }
 
+    /// Limits and place of its pages, for another overlay.
+    pub fn spill_options(&self) -> SpillOptions {
+        let store = self.read_store();
+        SpillOptions { budget_bytes: store.budget_bytes, folder: store.spill.folder().to_owned() }
+    }
+
     /// The device below, without the edits.
     pub fn base(&self) -> &D {
         &self.base

@@ -10,6 +10,9 @@
 //! 6. superblocks of journals that needed recovery
 //! 7. the block of the primary superblock, as staged, once the rest reads back as written
 //!
+//! Files that move into their cubes follow: each write and flush that their journals made, in that order, and then steps 3 to 7 for whatever
+//! was staged later, at least the superblock (`moves.rs`).
+//!
 //! `docs/safety.md` gives the reasons and names the tests.
 
 mod changes;
@@ -22,7 +25,9 @@ use floe_blockdev::{Overlay, ReadBlocks, UndoWriter, UndoWriterOptions, WriteBlo
 use floe_exec::{Interrupt, Phase};
 use floe_format::ext::superblock::OFFSET_BYTES as SUPERBLOCK_AT;
 
+use crate::moves::{Act, Moves, Steps};
 use crate::multi_mount::{Marked, MmpBlock};
+use crate::session::Repair;
 
 use changes::{Changes, Ranges};
 pub use error::CommitError;
@@ -109,7 +114,21 @@ pub struct Committed {
     pub not_saved: Vec<u64>,
 }
 
-/// Writes the staged pages that differ from the device, and reads them back.
+impl Repair<'_> {
+    /// Writes the repair to its device: staged pages as [`commit()`] does, and files that move in the transactions of their journals.
+    ///
+    /// # Errors
+    /// As [`commit()`].
+    pub fn commit(
+        &self,
+        device: &dyn WriteBlocks,
+        options: &CommitOptions<'_>,
+    ) -> Result<Committed, CommitError> {
+        write(&self.staged, self.moves.writes.as_ref(), device, options)
+    }
+}
+
+/// Writes the staged pages that differ from the device, and reads them back. For a repair, in which files may move: [`Repair::commit`].
 ///
 /// `staged` is an overlay over `device`; both begin where the file system does. Pages equal to
 /// those of the device are not written, except the page of a superblock that calls the file system
@@ -123,23 +142,37 @@ pub fn commit<D: ReadBlocks>(
     device: &dyn WriteBlocks,
     options: &CommitOptions<'_>,
 ) -> Result<Committed, CommitError> {
+    write(staged, None, device, options)
+}
+
+/// The same, where files may move.
+pub(crate) fn write<D: ReadBlocks>(
+    staged: &Overlay<D>,
+    moves: Option<&Moves<D>>,
+    device: &dyn WriteBlocks,
+    options: &CommitOptions<'_>,
+) -> Result<Committed, CommitError> {
     let hold = options.interrupt.map(Interrupt::hold).transpose();
     let _hold = hold.map_err(|_| CommitError::Interrupted)?;
     options.seen.still(device)?;
-    let changes = Changes::find(staged, &device)?;
-    if changes.all.is_empty() {
+    let first = moves.map_or(staged, |moves| &moves.first);
+    let changes = Changes::find(first, &device)?;
+    let all = match moves {
+        Some(moves) => changes.with_moves(moves, staged, &device)?,
+        None => changes.clone(),
+    };
+    if all.all.is_empty() {
         return Ok(Committed::default());
     }
-    if let (Some(&offset_bytes), false) = (changes.unreadable.first(), options.overwrite_unreadable)
-    {
-        return Err(CommitError::Unreadable { offset_bytes, pages: changes.unreadable.len() });
+    if let (Some(&offset_bytes), false) = (all.unreadable.first(), options.overwrite_unreadable) {
+        return Err(CommitError::Unreadable { offset_bytes, pages: all.unreadable.len() });
     }
     // Staged copies of other device blocks must be read before those blocks are overwritten.
     staged
-        .settle(|range| changes.all.touch(&range))
+        .settle(|range| all.all.touch(&range))
         .map_err(|source| CommitError::Staged { source })?;
     let undo_bytes = match &options.undo {
-        Some(undo) => save(staged, &device, &changes, undo, options.seen.mmp.as_ref())?,
+        Some(undo) => save((staged, moves), &device, &all, undo, options.seen.mmp.as_ref())?,
         None => 0,
     };
     if options.interrupt.is_some_and(Interrupt::asked) {
@@ -147,28 +180,28 @@ pub fn commit<D: ReadBlocks>(
         return Err(CommitError::Interrupted);
     }
     if let Some(phase) = options.progress {
-        phase.expect(changes.all.bytes());
+        let moved = moves.into_iter().flat_map(|moves| &moves.batches).map(Steps::written_bytes);
+        phase.expect(changes.all.bytes() + moved.sum::<u64>());
     }
-    let mut writing = Writing { staged, device, options, done_bytes: 0 };
+    let mut writing = Writing { staged: first, device, options, done_bytes: 0 };
     let marked = Marked::new(device, options.seen.mmp.clone(), true);
     let marked = marked.map_err(|source| writing.failed(SUPERBLOCK_AT, source))?;
     writing.device = &marked;
-    writing.mark(&changes)?;
-    writing.write(&changes.early)?;
-    writing.write(&changes.descriptors)?;
-    writing.write(&changes.journals)?;
-    for ranges in [&changes.early, &changes.descriptors, &changes.journals] {
-        writing.verify(ranges)?;
+    if !changes.all.is_empty() {
+        writing.write_all(&changes)?;
     }
-    writing.write(&changes.superblock)?;
-    writing.verify(&changes.superblock)?;
+    if let Some(moves) = moves {
+        moves.batches.iter().try_for_each(|steps| writing.repeat(steps))?;
+        writing.staged = staged;
+        writing.finish(&all)?;
+    }
     marked.end().map_err(|source| writing.failed(SUPERBLOCK_AT, source))?;
-    Ok(Committed { bytes: writing.done_bytes, undo_bytes, not_saved: changes.unreadable })
+    Ok(Committed { bytes: writing.done_bytes, undo_bytes, not_saved: all.unreadable })
 }
 
 /// Writes the undo file and returns its size in bytes.
 fn save<D: ReadBlocks>(
-    staged: &Overlay<D>,
+    (staged, moves): (&Overlay<D>, Option<&Moves<D>>),
     device: &dyn ReadBlocks,
     changes: &Changes,
     undo: &UndoTarget<'_>,
@@ -197,6 +230,10 @@ fn save<D: ReadBlocks>(
         writer.save_both(chunk.start, &old, &new, is_fixed)?;
     }
     writer.not_saved(&changes.unreadable)?;
+    if let Some(moves) = moves {
+        let between = moves.superblocks().map_err(|source| CommitError::Staged { source })?;
+        writer.in_between(&between)?;
+    }
     Ok(writer.finish()?)
 }
 
@@ -217,6 +254,53 @@ struct Writing<'c, D> {
 }
 
 impl<D: ReadBlocks> Writing<'_, D> {
+    /// Writes staged changes, with a flush behind each step.
+    fn write_all(&mut self, changes: &Changes) -> Result<(), CommitError> {
+        self.mark(changes)?;
+        self.write(&changes.early)?;
+        self.write(&changes.descriptors)?;
+        self.write(&changes.journals)?;
+        for ranges in [&changes.early, &changes.descriptors, &changes.journals] {
+            self.verify(ranges)?;
+        }
+        self.write(&changes.superblock)?;
+        self.verify(&changes.superblock)
+    }
+
+    /// Repeats writes and flushes in their order.
+    fn repeat(&mut self, steps: &Steps) -> Result<(), CommitError> {
+        let mut at = SUPERBLOCK_AT;
+        let done = steps.each(|act| match act {
+            Act::Write(offset_bytes, bytes) => {
+                at = offset_bytes;
+                self.device.write_at(offset_bytes, bytes)?;
+                self.count(bytes.len());
+                Ok(())
+            }
+            Act::Flush => self.device.flush(),
+        });
+        done.and_then(|()| self.device.flush()).map_err(|source| self.failed(at, source))
+    }
+
+    /// Writes whatever differs from the staged result, which `all` are the pages of: what was staged behind the moves, and what the
+    /// device has lost of them.
+    fn finish(&mut self, all: &Changes) -> Result<(), CommitError> {
+        for chunk in all.all.chunks() {
+            self.device.forget(chunk.start, chunk.end - chunk.start);
+        }
+        let rest = Changes::find(self.staged, &self.device);
+        let rest =
+            rest.map_err(|error| self.failed(SUPERBLOCK_AT, std::io::Error::other(error)))?;
+        if rest.all.is_empty() { Ok(()) } else { self.write_all(&rest) }
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.done_bytes += bytes as u64;
+        if let Some(phase) = self.options.progress {
+            phase.advance(bytes as u64);
+        }
+    }
+
     /// Clears the clean flag on the device and flushes. Skipped if the commit writes only one
     /// block.
     fn mark(&self, changes: &Changes) -> Result<(), CommitError> {
@@ -242,10 +326,7 @@ impl<D: ReadBlocks> Writing<'_, D> {
                 .read_at(chunk.start, &mut bytes)
                 .map_err(|source| self.failed(chunk.start, source))?;
             self.write_bytes(chunk.start, &bytes)?;
-            self.done_bytes += bytes.len() as u64;
-            if let Some(phase) = self.options.progress {
-                phase.advance(bytes.len() as u64);
-            }
+            self.count(bytes.len());
             last = Some(chunk.start);
         }
         last.map_or(Ok(()), |last| self.flush(last))

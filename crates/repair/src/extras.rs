@@ -31,9 +31,6 @@ pub struct Extras {
     pub index_directories: bool,
     /// Rebuild valid extent trees that could be smaller.
     pub shrink_extent_trees: bool,
-    /// Lets files of other cubes move into their own ones. Only for a repair with a way back: one that is killed while it writes moved
-    /// files can be undone, but not continued, because old and new places of different files overlap.
-    pub moves_files: bool,
 }
 
 impl Default for Extras {
@@ -45,7 +42,6 @@ impl Default for Extras {
             rebuild_directories: false,
             index_directories: true,
             shrink_extent_trees: true,
-            moves_files: false,
         }
     }
 }

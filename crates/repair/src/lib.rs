@@ -5,7 +5,7 @@
 //!
 //! [`repair()`] plans and stages, asking a [`policy::Policy`] for decisions; it never writes to the
 //! device. The returned [`Repair`] lists every change with its cost, and the findings left. The
-//! crate `floe-report` prints it, [`commit::commit`] writes it, and [`undo::undo`] reverts it.
+//! crate `floe-report` prints it, [`Repair::commit`] writes it, and [`undo::undo`] reverts it.
 //!
 //! ```
 //! use floe_blockdev::MemDevice;
@@ -32,6 +32,7 @@ pub mod failure;
 pub mod file_map;
 pub mod fixes;
 pub mod identifiers;
+mod moves;
 pub mod multi_mount;
 pub mod plan;
 pub mod plan_file;
@@ -47,5 +48,8 @@ pub mod undo;
 pub use deed::{Deed, Fate, Reason};
 pub use edit::Edit;
 pub use extras::Extras;
-pub use session::{BadBlocks, Repair, RepairError, RepairOptions, Skip, repair, repair_unless};
+pub use moves::Moves;
+pub use session::{
+    BadBlocks, Moving, Repair, RepairError, RepairOptions, Skip, repair, repair_unless,
+};
 pub use shared_owners::{Owner, SharedBlocks, SharedGroup};

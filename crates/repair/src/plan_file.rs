@@ -1,31 +1,38 @@
 //! Stores a staged repair in a file, to be written to the device later: `docs/plan-file.md`.
 //!
-//! The file holds each changed page with a hash of the content it replaces. Staging fails if the
-//! device differs from the examined one in any page to be written, in size or in its superblock.
+//! The file holds each changed page with a hash of the content it replaces, and behind them writes and flushes of files that move
+//! (`moves.rs`). Staging fails if the device differs from the examined one in any page to be written, in size or in its superblock.
+
+mod moved;
 
 use std::fs::File;
 use std::hash::Hasher;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use floe_blockdev::{NewFile, Overlay, ReadBlocks, SpillOptions};
+use floe_blockdev::{NewFile, Overlay, ReadBlocks, SpillOptions, WriteBlocks};
 use floe_format::crc::crc32c;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::commit::superblock_of;
+use crate::commit::{self, CommitError, CommitOptions, Committed, superblock_of};
+use crate::moves::Moves;
 use crate::session::Repair;
+use moved::Moved;
 
 /// Magic number of a plan file.
 pub const MAGIC: [u8; 8] = *b"FLOEPLAN";
 const END: [u8; 8] = *b"FLOE END";
-/// Version of the format.
-pub const VERSION: u32 = 1;
+/// Version of the format with moves; without them a file has version 1.
+pub const VERSION: u32 = 2;
+const VERSION_WITHOUT_MOVES: u32 = 1;
 const HEADER_BYTES: usize = 128;
 const CHECKSUM_AT: usize = HEADER_BYTES - 4;
 /// Offset, length, flags, hash of the old content.
 const RECORD_BYTES: usize = 32;
 /// Flag: the old content could not be read.
 const UNREADABLE: u32 = 1;
+/// Flag: the new content is the old one, and not in the file. Only before moves.
+const SAME: u32 = 2;
 const CLEAN: u32 = 1;
 const REPAIRED: u32 = 2;
 const MOVES_FILES: u32 = 4;
@@ -43,8 +50,10 @@ pub struct PlanHeader {
     pub clean: bool,
     /// Whether any damage is repaired.
     pub repaired: bool,
-    /// Whether files move into their cubes: to be applied only with an undo file.
+    /// Whether files move into their cubes: their writes and flushes follow the pages.
     pub moves_files: bool,
+    /// Records of those.
+    records: u64,
     /// Findings left.
     pub left: u32,
     /// Number of changes, as in a report.
@@ -111,7 +120,8 @@ impl PlanHeader {
     fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        let version = if self.moves_files { VERSION } else { VERSION_WITHOUT_MOVES };
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.page_bytes.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.size_bytes.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.pages.to_le_bytes());
@@ -123,6 +133,7 @@ impl PlanHeader {
         bytes[52..56].copy_from_slice(&self.left.to_le_bytes());
         bytes[56..64].copy_from_slice(&self.changes.to_le_bytes());
         bytes[64..80].copy_from_slice(&self.uuid);
+        bytes[80..88].copy_from_slice(&self.records.to_le_bytes());
         let sum = crc32c(!0, &bytes[..CHECKSUM_AT]);
         bytes[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -135,7 +146,7 @@ impl PlanHeader {
             return Err("not a repair plan");
         }
         let version = u32_at(bytes, 8);
-        if version != VERSION {
+        if ![VERSION_WITHOUT_MOVES, VERSION].contains(&version) {
             return Ok(Err(version));
         }
         if u32_at(bytes, CHECKSUM_AT) != crc32c(!0, &bytes[..CHECKSUM_AT]) {
@@ -153,7 +164,11 @@ impl PlanHeader {
             left: u32_at(bytes, 52),
             changes: u64_at(bytes, 56),
             uuid: sixteen(bytes, 64),
+            records: if version == VERSION { u64_at(bytes, 80) } else { 0 },
         };
+        if header.moves_files != (version == VERSION) {
+            return Err("it moves files as an older version of Floe did: make a new plan");
+        }
         let size = header.page_bytes;
         if !(1024..=65536).contains(&size) || !size.is_power_of_two() {
             return Err("its page size is invalid");
@@ -214,12 +229,20 @@ fn write(
     let staged = &repair.staged;
     let mut pages = Pages { page_bytes: staged.page_bytes(), size_bytes: device.size_bytes() };
     let mut changed = Vec::new();
-    for offset in staged.staged_offsets() {
-        let (new, old) = pages.both(staged, device, offset)?;
-        if old.as_ref() != Some(&new) {
-            changed.push(offset);
+    let moved = repair.moves.writes.as_ref().map(|moves| Moved::of(moves, staged, device));
+    let moved = moved.transpose().map_err(PlanFileError::Stage)?;
+    match &moved {
+        Some(moved) => changed.extend_from_slice(&moved.pages),
+        None => {
+            for offset in staged.staged_offsets() {
+                let (new, old) = pages.both(staged, device, offset)?;
+                if old.as_ref() != Some(&new) {
+                    changed.push(offset);
+                }
+            }
         }
     }
+    let first = repair.moves.writes.as_ref().map_or(staged, |moves| &moves.first);
     let header = PlanHeader {
         // `page_bytes` came from a u32.
         page_bytes: staged.page_bytes() as u32,
@@ -227,7 +250,8 @@ fn write(
         pages: changed.len() as u64,
         clean: repair.is_clean(),
         repaired: repair.repaired(),
-        moves_files: repair.moves_files(),
+        moves_files: moved.is_some(),
+        records: moved.as_ref().map_or(0, |moved| moved.records),
         left: u32::try_from(repair.left.len()).unwrap_or(u32::MAX),
         changes: repair.deeds.len() as u64,
         uuid: repair.after.superblock.uuid,
@@ -236,14 +260,22 @@ fn write(
     let mut out = Hashed { inner: BufWriter::new(file), hasher: SipHasher24::new() };
     out.write_all(&header.encode()).map_err(failed)?;
     for offset in changed {
-        let (new, old) = pages.both(staged, device, offset)?;
+        let (mut new, old) = pages.both(first, device, offset)?;
         let mut record = [0; RECORD_BYTES];
         record[..8].copy_from_slice(&offset.to_le_bytes());
+        // At most a page.
         record[8..12].copy_from_slice(&(new.len() as u32).to_le_bytes());
-        let flags = if old.is_none() { UNREADABLE } else { 0 };
+        let mut flags = if old.is_none() { UNREADABLE } else { 0 };
+        if old.as_ref() == Some(&new) {
+            flags |= SAME;
+            new.clear();
+        }
         record[12..16].copy_from_slice(&flags.to_le_bytes());
         record[16..].copy_from_slice(&old.map_or([0; 16], |old| hash(&old)));
         out.write_all(&record).and_then(|()| out.write_all(&new)).map_err(failed)?;
+    }
+    if let Some(moved) = &moved {
+        moved.write(staged, |bytes| out.write_all(bytes)).map_err(failed)?;
     }
     let sum = out.hasher.finish128().as_bytes();
     let mut inner = out.inner;
@@ -300,6 +332,27 @@ impl<R: Read> Hashed<R> {
     }
 }
 
+/// The content of a plan file, staged.
+pub struct Planned<'d> {
+    /// The file system after the repair.
+    pub staged: Overlay<&'d dyn ReadBlocks>,
+    moves: Option<Moves<&'d dyn ReadBlocks>>,
+}
+
+impl Planned<'_> {
+    /// Writes it, as [`Repair::commit`] does.
+    ///
+    /// # Errors
+    /// As [`crate::commit::commit`].
+    pub fn commit(
+        &self,
+        device: &dyn WriteBlocks,
+        options: &CommitOptions<'_>,
+    ) -> Result<Committed, CommitError> {
+        commit::write(&self.staged, self.moves.as_ref(), device, options)
+    }
+}
+
 /// Stages the content of a plan file over `device`. On success the whole file has been verified.
 ///
 /// # Errors
@@ -308,11 +361,8 @@ pub fn stage<'d>(
     path: &Path,
     device: &'d dyn ReadBlocks,
     staging_bytes: u64,
-) -> Result<(PlanHeader, Overlay<&'d dyn ReadBlocks>), PlanFileError> {
-    let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::UnexpectedEof => damaged(path, "it is truncated"),
-        _ => PlanFileError::File { path: path.to_owned(), source },
-    };
+) -> Result<(PlanHeader, Planned<'d>), PlanFileError> {
+    let failed = |source: io::Error| of_read(path, source);
     let file = File::open(path).map_err(failed)?;
     let mut input = Hashed { inner: BufReader::new(file), hasher: SipHasher24::new() };
     let mut bytes = [0; HEADER_BYTES];
@@ -328,8 +378,37 @@ pub fn stage<'d>(
         return Err(changed("its superblock differs".to_owned()));
     }
     let spill = SpillOptions::in_temporary_folder(staging_bytes);
-    let staged = Overlay::with_spill(device, header.page_bytes, spill);
-    let page_bytes = u64::from(header.page_bytes);
+    let first = Overlay::with_spill(device, header.page_bytes, spill.clone());
+    read_pages(path, &mut input, &header, &first)?;
+    let planned = match header.moves_files {
+        false => Planned { staged: first, moves: None },
+        true => {
+            let staged = Overlay::with_spill(device, header.page_bytes, spill.clone());
+            let steps = moved::read(path, &mut input, &header, (&first, &staged), spill)?;
+            Planned { staged, moves: Some(Moves { first, batches: vec![steps] }) }
+        }
+    };
+    let sum = input.hasher.finish128().as_bytes();
+    let mut end = [0; 24];
+    input.inner.read_exact(&mut end).map_err(failed)?;
+    if end[..16] != sum || end[16..] != END {
+        return Err(damaged(path, "its checksum is wrong"));
+    }
+    if input.inner.read(&mut end).map_err(failed)? != 0 {
+        return Err(damaged(path, "it has trailing bytes"));
+    }
+    Ok((header, planned))
+}
+
+/// Reads the pages, compares their old content, and stages the new one.
+fn read_pages<R: Read>(
+    path: &Path,
+    input: &mut Hashed<R>,
+    header: &PlanHeader,
+    staged: &Overlay<&dyn ReadBlocks>,
+) -> Result<(), PlanFileError> {
+    let failed = |source: io::Error| of_read(path, source);
+    let (page_bytes, device) = (u64::from(header.page_bytes), staged.base());
     let (mut next, mut old, mut new) = (0, Vec::new(), Vec::new());
     for _ in 0..header.pages {
         let mut record = [0; RECORD_BYTES];
@@ -348,26 +427,28 @@ pub fn stage<'d>(
         // At most a page.
         old.resize(whole as usize, 0);
         new.resize(whole as usize, 0);
-        input.read_exact(&mut new).map_err(failed)?;
+        let is_same = flags & SAME != 0;
+        if !is_same {
+            input.read_exact(&mut new).map_err(failed)?;
+        }
         if flags & UNREADABLE == 0 {
             device.read_at(offset, &mut old).map_err(PlanFileError::Stage)?;
             if hash(&old) != sixteen(&record, 16) {
                 return Err(changed(format!("the block at byte {offset} differs")));
             }
         }
-        floe_blockdev::WriteBlocks::write_at(&staged, offset, &new)
-            .map_err(PlanFileError::Stage)?;
+        if !is_same {
+            staged.write_at(offset, &new).map_err(PlanFileError::Stage)?;
+        }
     }
-    let sum = input.hasher.finish128().as_bytes();
-    let mut end = [0; 24];
-    input.inner.read_exact(&mut end).map_err(failed)?;
-    if end[..16] != sum || end[16..] != END {
-        return Err(damaged(path, "its checksum is wrong"));
+    Ok(())
+}
+
+fn of_read(path: &Path, source: io::Error) -> PlanFileError {
+    match source.kind() {
+        io::ErrorKind::UnexpectedEof => damaged(path, "it is truncated"),
+        _ => PlanFileError::File { path: path.to_owned(), source },
     }
-    if input.inner.read(&mut end).map_err(failed)? != 0 {
-        return Err(damaged(path, "it has trailing bytes"));
-    }
-    Ok((header, staged))
 }
 
 fn damaged(path: &Path, what: &'static str) -> PlanFileError {

@@ -4,7 +4,7 @@
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use floe_blockdev::{Overlay, ReadBlocks, SpillOptions};
+use floe_blockdev::{Overlay, ReadBlocks};
 use floe_check::checks::system_files::quota::not_as_e2fsck_counts;
 use floe_check::memory::must_hold_descriptors;
 use floe_check::open::{Opened, WhichSuperblock, open};
@@ -23,6 +23,7 @@ use crate::edit::{Edit, GroupEdit, JournalEdit, Phase, SuperblockEdit};
 use crate::extras::Step;
 use crate::failure::Failure;
 use crate::fixes;
+use crate::moves::MoveLog;
 use crate::multi_mount::drop_own_mark;
 use crate::plan::Wanted;
 use crate::policy::{Policy, Sharing};
@@ -55,7 +56,7 @@ use settle::{is_sound, mark_errors, settle, settle_superblock};
 use untangle::Couples;
 use values::{one_removal_of_each_area, without_values_in_doubt};
 
-pub use types::{BadBlocks, Repair, RepairError, RepairOptions, Skip};
+pub use types::{BadBlocks, Moving, Repair, RepairError, RepairOptions, Skip};
 
 /// Maximum rounds: each completes at least one of eight phases.
 const MOST_ROUNDS: u32 = 64;
@@ -89,12 +90,10 @@ pub fn repair_unless<'d>(
     must_hold_descriptors(device, (&options.check).into(), true).map_err(memory::of_repair)?;
     let opened = open(device, options.check.superblock)?;
     let page_bytes = opened.geometry.block_size;
-    let mut spill = SpillOptions::in_temporary_folder(memory::staging_bytes(&options));
-    if let Some(folder) = options.scratch {
-        spill.folder = folder.to_owned();
-    }
+    let spill = memory::spill(&options);
     let journal = options.check.external_journal;
     let overwrite = options.overwrite_unreadable;
+    let moves = MoveLog::new(device, page_bytes, &spill, overwrite);
     let staged_journal = journal.map(|journal| {
         Overlay::with_spill(journal, page_bytes, spill.clone()).protecting(overwrite)
     });
@@ -105,7 +104,7 @@ pub fn repair_unless<'d>(
         false => Recovered::default(),
     };
     drop_own_mark(&staged).map_err(|error| RepairError::Stage(Failure::Io(error)))?;
-    let mut session = Session::new(&staged, &options, policy);
+    let mut session = Session::new(&staged, &moves, &options, policy);
     session.optional.skip = skip;
     if let Some(journal) = &staged_journal {
         session.journal_device = Some(journal);
@@ -128,8 +127,10 @@ pub fn repair_unless<'d>(
     if halted.is_some() && !before.found.iter().any(is_lost_transaction) {
         mark_errors(&staged)?;
     }
+    let moves = Moving::of(moves, !staged.is_empty() && halted.is_none());
     Ok(Repair {
         staged,
+        moves,
         staged_journal,
         before,
         after,
@@ -172,7 +173,7 @@ struct Session<'s> {
     rounds: u32,
     /// State for partial re-examinations.
     partial: PartialExaminations,
-    couples: Couples,
+    couples: Couples<'s>,
 }
 
 /// Decisions of the policy, and their grounds.
@@ -251,6 +252,7 @@ enum Next {
 impl<'s> Session<'s> {
     fn new(
         staged: &'s Overlay<&'s dyn ReadBlocks>,
+        moves: &'s MoveLog<'s>,
         options: &RepairOptions<'s>,
         policy: &'s mut dyn Policy,
     ) -> Self {
@@ -265,7 +267,7 @@ impl<'s> Session<'s> {
             optional: Optional { steps: options.extras.steps().into(), ..Optional::default() },
             hidden: HiddenParts::default(),
             rounds: 0,
-            couples: Couples::default(),
+            couples: Couples::of(moves),
             // The memory estimate does not cover the evidence kept for it.
             partial: PartialExaminations::new(
                 options.memory_bytes.map_or(options.rescan_percent, |_| 0),
@@ -404,7 +406,7 @@ impl<'s> Session<'s> {
             self.partial.prove();
         }
         self.partial.look(self.staged, examination, edits.keys(), self.options.check.threads);
-        self.make(examination, edits)?;
+        self.make_with_moves(examination, edits)?;
         if phase == Phase::Ground {
             // From now on the primary superblock is valid.
             self.options.check.superblock = WhichSuperblock::default();

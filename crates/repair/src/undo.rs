@@ -58,10 +58,16 @@ pub fn standing(file: &UndoFile, device: &dyn ReadBlocks) -> Result<Standing, Re
         // The old superblock was not saved, so the comparison says nothing.
         return Ok(Standing::Foreign);
     }
-    let known = [Some(before), Some(*after), marked(&before), marked(after)];
+    let between = file.superblocks_in_between().iter();
+    let known: Vec<[u8; 1024]> = [&before, after]
+        .into_iter()
+        .chain(between)
+        .flat_map(|known| [Some(*known), marked(known)])
+        .flatten()
+        .collect();
     let is_known = |at: usize| {
         let sector = at..at + SECTOR_BYTES;
-        known.iter().flatten().any(|known| known[sector.clone()] == now[sector.clone()])
+        known.iter().any(|known| known[sector.clone()] == now[sector.clone()])
     };
     let all_known = (0..now.len()).step_by(SECTOR_BYTES).all(is_known);
     Ok(if all_known { Standing::Partly } else { Standing::Foreign })

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A file of slots, each as large as a page. It is created for the first page, has no name (so that
 /// nothing remains however the program ends) and never shrinks.
@@ -20,6 +20,11 @@ pub(super) struct Spill {
 impl Spill {
     pub(super) fn new(slot_bytes: u64, folder: PathBuf) -> Self {
         Self { slot_bytes, folder, file: None, end: 0, free: Vec::new() }
+    }
+
+    /// Where the file is made.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Stores a page in a slot that nothing else uses.

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use floe_format::crc::crc32c;
 use floe_format::ext::superblock::OFFSET_BYTES as SUPERBLOCK_AT;
 use floe_format::ext::undo::{
-    COMPAT_FS_OFFSET, KEY_MAGIC, MAGIC, MAX_BLOCK_SIZE, MAX_KEY_BLOCKS, MIN_BLOCK_SIZE, NO_SUM,
-    STATE_FINISHED, UNSAVED_MAGIC, UndoHeader, UndoKey, UndoKeyHeader, WRITTEN_MAGIC,
-    key_block_crc, super_crc, veil, written_sum,
+    BETWEEN_MAGIC, COMPAT_FS_OFFSET, KEY_MAGIC, MAGIC, MAX_BLOCK_SIZE, MAX_KEY_BLOCKS,
+    MIN_BLOCK_SIZE, MOST_BETWEEN, NO_SUM, STATE_FINISHED, UNSAVED_MAGIC, UndoHeader, UndoKey,
+    UndoKeyHeader, WRITTEN_MAGIC, key_block_crc, super_crc, veil, written_sum,
 };
 
 use super::{RestoreError, UndoReadError};
@@ -25,6 +25,7 @@ pub struct UndoFile {
     file: File,
     header: UndoHeader,
     superblock_after: [u8; 1024],
+    in_between: Vec<[u8; 1024]>,
     /// By offset on the device; they do not overlap.
     saved: Vec<Saved>,
     /// Ascending.
@@ -105,6 +106,7 @@ impl UndoFile {
             file,
             header,
             superblock_after: [0; 1024],
+            in_between: Vec::new(),
             saved: Vec::new(),
             not_saved: Vec::new(),
             sums: Vec::new(),
@@ -114,6 +116,7 @@ impl UndoFile {
         found.read_not_saved()?;
         found.read_sums()?;
         found.sort_saved()?;
+        found.read_in_between()?;
         let mut buffer = Vec::new();
         found.saved.iter().try_for_each(|saved| found.old_bytes(saved, &mut buffer))?;
         Ok(found)
@@ -137,6 +140,11 @@ impl UndoFile {
     /// The primary superblock as the change was to leave it.
     pub fn superblock_after(&self) -> &[u8; 1024] {
         &self.superblock_after
+    }
+
+    /// The primary superblocks that the device had during the change, besides the old one and the new one.
+    pub fn superblocks_in_between(&self) -> &[[u8; 1024]] {
+        &self.in_between
     }
 
     /// Offsets of the blocks of the file system, [`block_bytes`](Self::block_bytes) long, that the
@@ -430,6 +438,30 @@ impl UndoFile {
         }
         self.not_saved.sort_unstable();
         Ok(())
+    }
+
+    /// Reads the list of superblocks.
+    fn read_in_between(&mut self) -> Result<(), UndoReadError> {
+        if self.header.between_magic != BETWEEN_MAGIC {
+            return Ok(());
+        }
+        if self.header.between_count > MOST_BETWEEN {
+            return Err(self.damaged("it has too many superblocks".to_owned()));
+        }
+        let mut at = self.place_of(self.header.between_block)?;
+        let mut crc = u32::MAX;
+        for _ in 0..self.header.between_count {
+            let mut bytes = [0; 1024];
+            self.read_at(at, &mut bytes)?;
+            crc = crc32c(crc, &bytes);
+            at += bytes.len() as u64;
+            veil(&mut bytes);
+            self.in_between.push(bytes);
+        }
+        match crc == self.header.between_crc {
+            true => Ok(()),
+            false => Err(self.damaged("the list of superblocks is damaged".to_owned())),
+        }
     }
 
     /// Sorts the ranges and refuses overlapping ones, because it would be unknown which bytes are

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use floe_format::crc::crc32c;
 use floe_format::ext::undo::{
-    COMPAT_FS_OFFSET, KEY_MAGIC, MAGIC, MAX_BLOCK_SIZE, MAX_KEY_BLOCKS, MIN_BLOCK_SIZE, NO_SUM,
-    STATE_FINISHED, UNSAVED_MAGIC, UndoHeader, UndoKey, UndoKeyHeader, WRITTEN_MAGIC,
-    key_block_crc, super_crc, veil, written_sum,
+    BETWEEN_MAGIC, COMPAT_FS_OFFSET, KEY_MAGIC, MAGIC, MAX_BLOCK_SIZE, MAX_KEY_BLOCKS,
+    MIN_BLOCK_SIZE, MOST_BETWEEN, NO_SUM, STATE_FINISHED, UNSAVED_MAGIC, UndoHeader, UndoKey,
+    UndoKeyHeader, WRITTEN_MAGIC, key_block_crc, super_crc, veil, written_sum,
 };
 
 use super::UndoWriteError;
@@ -84,7 +84,11 @@ impl UndoWriter {
             written_crc: 0,
             written_block: 0,
             written_count: 0,
-            padding: [0; 97],
+            between_magic: 0,
+            between_crc: 0,
+            between_block: 0,
+            between_count: 0,
+            padding: [0; 92],
             header_crc: 0,
         };
         let mut writer = Self {
@@ -179,6 +183,35 @@ impl UndoWriter {
             writer.header.unsaved_crc = crc32c(u32::MAX, &list);
             writer.header.unsaved_block = writer.next_block;
             writer.header.unsaved_count = offsets_bytes.len() as u64;
+            writer.next_block += (list.len() as u64).div_ceil(block_size);
+            Ok(())
+        })
+    }
+
+    /// Records the primary superblocks that the device has during the change, besides the old one and the new one: undoing recognises
+    /// the file system by them. Call it once, after everything was saved.
+    ///
+    /// # Errors
+    /// If there is no space, or the file cannot be written.
+    pub fn in_between(&mut self, superblocks: &[[u8; 1024]]) -> Result<(), UndoWriteError> {
+        let count = u32::try_from(superblocks.len()).ok().filter(|count| *count <= MOST_BETWEEN);
+        let Some(count) = count else {
+            let what = "the change has too many superblocks in between";
+            return Err(UndoWriteError::Unsuitable { path: self.path.clone(), what });
+        };
+        if count == 0 {
+            return Ok(());
+        }
+        let mut list = superblocks.to_vec();
+        list.iter_mut().for_each(veil);
+        let list = list.concat();
+        self.attempt(|writer| {
+            let block_size = u64::from(writer.header.block_size);
+            writer.file.file().write_all_at(&list, writer.next_block * block_size)?;
+            writer.header.between_magic = BETWEEN_MAGIC;
+            writer.header.between_crc = crc32c(u32::MAX, &list);
+            writer.header.between_block = writer.next_block;
+            writer.header.between_count = count;
             writer.next_block += (list.len() as u64).div_ceil(block_size);
             Ok(())
         })

@@ -2308,7 +2308,7 @@ problems! {
         "{inode} lies in cube {cube}, and {blocks} of its blocks from {block} on in cube {other}"
         means "Another system, which does not know cubes, put them there. The file is whole, but takes space of the \
              other cube."
-        repair "With an undo file, move the blocks back, as the next mount by Floe would. Where there is no room, record that the cubes fail together.";
+        repair "Move the blocks back, as the next mount by Floe would. Where there is no room, record that the cubes fail together.";
     0x07030d "cube-entangled-name" CubeEntangledName {
         dir: InodeNr, logical: LogicalBlock, offset_bytes: u32, inode_named: InodeNr, cube: u32, other: u32,
     }
@@ -2316,7 +2316,7 @@ problems! {
         "{dir} lies in cube {cube}, and {inode_named}, which it names, in cube {other}"
         means "Another system, which does not know cubes, put the inode there. The file is whole, but takes space of the \
              other cube, and both cubes fail together."
-        repair "With an undo file, give the inode another number, in the cube of its names. Where those are in several cubes, record that the cubes fail together.";
+        repair "Give the inode another number, in the cube of its names. Where those are in several cubes, record that the cubes fail together.";
     0x07030e "cube-name-outside" CubeNameOutside {
         dir: InodeNr, logical: LogicalBlock, offset_bytes: u32, inode_named: InodeNr, cube: u32, other: u32,
     }

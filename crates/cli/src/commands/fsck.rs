@@ -355,7 +355,6 @@ impl Fsck<'_> {
             rebuild_directories: options.optimize_dirs,
             index_directories: !fixes_only,
             shrink_extent_trees: !fixes_only && !keep_trees,
-            moves_files: false,
         }
     }
 

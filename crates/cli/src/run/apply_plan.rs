@@ -4,11 +4,11 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use floe_blockdev::{Overlay, ReadBlocks};
+use floe_blockdev::ReadBlocks;
 use floe_check::{CheckError, CheckOptions, JournalUse};
 use floe_repair::RepairOptions;
-use floe_repair::commit::{CommitError, CommitOptions, Seen, UndoTarget, commit};
-use floe_repair::plan_file::{self, PlanFileError, PlanHeader};
+use floe_repair::commit::{CommitError, CommitOptions, Seen, UndoTarget};
+use floe_repair::plan_file::{self, PlanFileError, PlanHeader, Planned};
 use floe_report::human::{grouped, plural, size};
 
 use crate::exit::{Ended, Outcome};
@@ -55,11 +55,6 @@ impl ApplyPlan<'_> {
         let seen = Seen::of(&device);
         let reader: &dyn ReadBlocks = &*device;
         let (header, staged) = self.staged(reader).with_context(|| name.clone())?;
-        if header.moves_files && self.undo.is_none() {
-            return Err(Ended::usage(
-                "the plan moves files into their cubes, which cannot be continued if it is killed: give --undo FILE. Nothing was changed.",
-            ));
-        }
         let options = CommitOptions {
             seen: &seen,
             undo: self.undo.map(|path| UndoTarget { path, fs_offset_bytes }),
@@ -67,7 +62,7 @@ impl ApplyPlan<'_> {
             interrupt: Some(&interrupt),
             progress: None,
         };
-        match commit(&staged, &*device, &options) {
+        match staged.commit(&*device, &options) {
             Ok(committed) => {
                 writeln!(out, "{name}: {}", summary(&header))?;
                 if let (Some(path), true) = (self.undo, committed.undo_bytes > 0) {
@@ -93,10 +88,7 @@ impl ApplyPlan<'_> {
     }
 
     /// Stages the plan, and verifies by an examination that the result is as planned.
-    fn staged<'d>(
-        &self,
-        device: &'d dyn ReadBlocks,
-    ) -> anyhow::Result<(PlanHeader, Overlay<&'d dyn ReadBlocks>)> {
+    fn staged<'d>(&self, device: &'d dyn ReadBlocks) -> anyhow::Result<(PlanHeader, Planned<'d>)> {
         let staging_bytes = RepairOptions::default().staging_bytes;
         let staged = plan_file::stage(self.file, device, staging_bytes);
         if let Err(PlanFileError::Changed { .. }) = &staged
@@ -117,7 +109,7 @@ impl ApplyPlan<'_> {
             now_seconds: now_seconds(),
             ..CheckOptions::default()
         };
-        let report = floe_check::check(&staged, &options)?;
+        let report = floe_check::check(&staged.staged, &options)?;
         // Blocks outside the plan may have changed.
         if header.clean && !report.is_clean() {
             bail!(

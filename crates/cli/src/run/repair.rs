@@ -5,13 +5,13 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use floe_blockdev::{Counted, FileDevice, Overlay, ReadBlocks, WriteBlocks};
+use floe_blockdev::{Counted, FileDevice, ReadBlocks};
 use floe_check::cube::CubeName;
 use floe_check::memory::Plan;
 use floe_check::report::Cost;
 use floe_check::{CheckError, CheckOptions, JournalUse, Observer, Problem};
 use floe_exec::Interrupt;
-use floe_repair::commit::{CommitError, CommitOptions, Committed, Seen, UndoTarget, commit};
+use floe_repair::commit::{CommitError, CommitOptions, Committed, Seen, UndoTarget};
 use floe_repair::failure::Failure;
 use floe_repair::identifiers;
 use floe_repair::plan_file;
@@ -149,10 +149,10 @@ impl RepairRun<'_> {
         let name = self.source.name();
         let mut account = Account::new(&repair, &counted, name, Ending::DryRun);
         let disk = self.disk_map(&account, &counted)?;
-        match self.commit(&repair.staged, &*device, fs_offset_bytes, &seen, &interrupt) {
+        let write = |options: &CommitOptions<'_>| repair.commit(&*device, options);
+        match self.commit(&write, fs_offset_bytes, &seen, &interrupt) {
             Ok(committed) => {
-                let undo = self.undo.filter(|_| committed.undo_bytes > 0);
-                account.commands.extend(undo.map(|path| self.source.undo_command(path)));
+                account.commands.extend(self.undo_command(&committed));
                 account.ending = self.written(committed);
             }
             Err(stopped) => return self.stopped(&stopped, &counted, out),
@@ -199,10 +199,7 @@ impl RepairRun<'_> {
                 Some(epoch) => identifiers::derived(device, epoch),
                 None => random_bytes()?,
             },
-            extras: Extras {
-                moves_files: self.undo.is_some() || self.plan.is_some(),
-                ..self.extras
-            },
+            extras: self.extras,
             bad_blocks: self.bad_blocks,
             scratch: scratch.filter(|folder| folder.is_dir()),
             shared_blocks: self.shared_blocks,
@@ -230,17 +227,15 @@ impl RepairRun<'_> {
             Some(escalation) => escalation.escalate(device, stage),
             None => stage(policy),
         });
-        let left = staged.as_ref().is_ok_and(Repair::leaves_entangled_files);
-        if left && !options.extras.moves_files {
-            message!("floe: {}: {}", self.source.name(), failure::ENTANGLED_FILES_LEFT);
+        if let Ok(repair) = &staged {
+            failure::tell_of_files_left(repair, &self.source.name());
         }
         Ok(staged)
     }
 
-    fn commit<D: ReadBlocks>(
+    fn commit(
         &self,
-        staged: &Overlay<D>,
-        device: &dyn WriteBlocks,
+        write: &dyn Fn(&CommitOptions<'_>) -> Result<Committed, CommitError>,
         fs_offset_bytes: u64,
         seen: &Seen,
         interrupt: &Interrupt,
@@ -256,11 +251,16 @@ impl RepairRun<'_> {
         if let Some(progress) = progress {
             progress.begin("write");
         }
-        let done = self.watch.during(&|| 0, || commit(staged, device, &options));
+        let done = self.watch.during(&|| 0, || write(&options));
         done.map_err(|error| match error {
             CommitError::Interrupted => Stopped::Cancelled,
             error => Stopped::Writing(error),
         })
+    }
+
+    fn undo_command(&self, committed: &Committed) -> Option<String> {
+        let undo = self.undo.filter(|_| committed.undo_bytes > 0);
+        undo.map(|path| self.source.undo_command(path))
     }
 
     fn written(&self, committed: Committed) -> Ending {

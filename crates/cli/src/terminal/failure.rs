@@ -9,11 +9,22 @@ use floe_check::open::first_start;
 use floe_check::reader::{Reader, ReaderError};
 use floe_check::{CheckError, Problem};
 use floe_format::BlockNr;
+use floe_repair::Repair;
 use floe_report::human;
 
-/// A repair without an undo file left files of other cubes (`docs/cubes.md`).
-pub(crate) const ENTANGLED_FILES_LEFT: &str = "files stay in the cubes into which another system has put \
-     them; a repair with an undo file moves them, or the next mount";
+use crate::message::message;
+
+/// Says that a repair leaves files in other cubes (`docs/cubes.md`), and why.
+pub(crate) fn tell_of_files_left(repair: &Repair<'_>, name: &str) {
+    let files = "files stay in the cubes into which another system has put them";
+    match &repair.moves.refused {
+        Some(why) => message!("floe: {name}: {files}: {why}"),
+        None if repair.leaves_entangled_files() => {
+            message!("floe: {name}: {files}; the next mount moves them");
+        }
+        None => {}
+    }
+}
 
 /// Bytes searched for backup superblocks at unusual locations.
 const SCANNED_BYTES: u64 = 512 << 20;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use floe_testkit::{Image, kernel, oracle, tool};
@@ -168,8 +168,8 @@ fn a_move_into_a_cube_that_is_killed_is_finished_by_the_next_run() {
         let mut child = Command::new(env!("CARGO_BIN_EXE_floe"))
             .args(["cube", "move-in"])
             .args([&from, &to])
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .spawn()
             .unwrap();
         std::thread::sleep(Duration::from_millis(wait));
@@ -252,22 +252,15 @@ fn a_repair_moves_files_of_linux_back_into_their_cubes() {
     assert!(found().contains("cube-entangled-blocks"), "{}", found());
     let refused = repair(&["--yes", "--cube", "/db"]);
     assert!(refused.code == 8, "{}{}", refused.out, refused.err);
-    // A repair that is killed amid moves could only be undone.
     let dry = repair(&["--yes", "--dry-run"]);
-    assert!(!dry.out.contains("moved into its cube"), "{}", dry.out);
-    assert!(dry.err.contains("a repair with an undo file moves them"), "{}", dry.err);
+    assert!(dry.out.contains("would be moved into its cube"), "{}", dry.out);
+    let careful = repair(&["--preen", "--dry-run"]);
+    assert!(careful.err.contains("the next mount moves them"), "{}", careful.err);
     let planned = repair(&["--yes", "--plan", &plan]);
     assert!(
         planned.code == 1 && planned.out.contains("would be moved into its cube"),
         "{}",
         planned.out
-    );
-    let applied = repair(&["--apply-plan", &plan]);
-    assert!(
-        applied.code == 16 && applied.err.contains("--undo FILE"),
-        "{}{}",
-        applied.out,
-        applied.err
     );
     assert!(image.to_vec().unwrap() == before, "planning wrote");
     let applied = repair(&["--apply-plan", &plan, "--undo", &undo_of_plan]);
@@ -276,6 +269,9 @@ fn a_repair_moves_files_of_linux_back_into_their_cubes() {
     judge(&image, "repaired by a plan");
     assert_eq!(floe(&["undo", &undo_of_plan, path]).code, 0);
     assert!(image.to_vec().unwrap() == before, "not undone");
+    assert_eq!(repair(&["--apply-plan", &plan]).code, 1);
+    assert!(image.to_vec().unwrap() == by_plan, "without an undo file");
+    assert_eq!(floe(&["undo", &undo_of_plan, path]).code, 0, "the same was written");
     let ran = repair(&["--policy", "safe", "--max-loss", "0", "--undo", &undo]);
     assert!(ran.code == 1 && ran.out.contains("moved into its cube"), "{}{}", ran.out, ran.err);
     assert!(image.to_vec().unwrap() == by_plan, "another result than by the plan");
@@ -283,6 +279,87 @@ fn a_repair_moves_files_of_linux_back_into_their_cubes() {
     assert_eq!(repair(&["--yes"]).code, 0, "a second time");
     has_what_linux_wrote(&image);
     judge(&image, "mounted after the repair");
+}
+
+/// The primary superblock: the first write of a repair changes it.
+fn superblock(image: &Image) -> Vec<u8> {
+    let mut bytes = vec![0; 1024];
+    fs::File::open(image.path()).unwrap().read_exact_at(&mut bytes, 1024).unwrap();
+    bytes
+}
+
+/// Starts a repair and kills it a while after its first write. Returns whether it had written and not ended.
+fn repair_and_kill(image: &Image, wait: Duration) -> bool {
+    let before = superblock(image);
+    let mut running = Command::new(env!("CARGO_BIN_EXE_floe"))
+        .args(["repair", "--yes", image.path().to_str().unwrap()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while superblock(image) == before && running.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(wait);
+    running.kill().unwrap();
+    running.wait().unwrap().code().is_none()
+}
+
+/// Kills repairs that move files, so many times; `FLOE_KILLS` says how often.
+#[test]
+fn a_repair_that_is_killed_amid_moves_is_finished_by_the_next_one() {
+    if !can_mount() || kernel::mount_available().is_err() || tool::missing() {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let kills: u64 = std::env::var("FLOE_KILLS").map_or(4, |count| count.parse().unwrap());
+    let entangled = native();
+    assert_eq!(cube(&entangled, "create", &["/web", "--journal-blocks", "64"]).0, 0);
+    assert_eq!(cube(&entangled, "create", &["/db"]).0, 0);
+    assert_eq!(cube(&entangled, "fence", &[]).0, 0);
+    linux_writes(&entangled);
+    {
+        // Names lead into other cubes, too.
+        let theirs = kernel::Mounted::new(entangled.path(), "").unwrap();
+        let path = |name: &str| theirs.path().join(name);
+        fs::rename(path("dir"), path("web/moved")).unwrap();
+        for at in 0..10 {
+            fs::rename(path(&format!("linux{at}")), path(&format!("db/renamed{at}"))).unwrap();
+        }
+        theirs.unmount().unwrap();
+    }
+    let before = {
+        let theirs = kernel::Mounted::new(entangled.path(), "ro").unwrap();
+        let seen = seen(theirs.path());
+        theirs.unmount().unwrap();
+        seen
+    };
+    let (mut amid, mut finished) = (0, 0);
+    for round in 0..kills {
+        let image = entangled.copy().unwrap();
+        let path = image.path().to_str().unwrap();
+        if repair_and_kill(&image, Duration::from_micros(round * 12_000 / kills)) {
+            amid += 1;
+        }
+        let again = floe(&["repair", "--yes", path]);
+        assert!([0, 1].contains(&again.code), "round {round}: {}{}", again.out, again.err);
+        finished += u32::from(again.out.contains("moved into its cube"));
+        judge(&image, "repaired again");
+        let found = floe(&["check", "--json", path]).out;
+        assert!(!found.contains("cube-entangled"), "round {round}: {found}");
+        assert_eq!(floe(&["repair", "--yes", path]).code, 0, "round {round}");
+        let theirs = kernel::Mounted::new(image.path(), "ro").unwrap();
+        let now = seen(theirs.path());
+        theirs.unmount().unwrap();
+        let without_own = |all: &BTreeMap<String, String>| -> BTreeMap<String, String> {
+            let own = |path: &String| path.contains(".cubes") || path.is_empty();
+            all.iter().filter(|(path, _)| !own(path)).map(|(a, b)| (a.clone(), b.clone())).collect()
+        };
+        assert_eq!(without_own(&now), without_own(&before), "round {round}");
+    }
+    eprintln!(
+        "{kills} kills: {amid} of a repair that was writing, {finished} left moves to the next"
+    );
 }
 
 #[test]

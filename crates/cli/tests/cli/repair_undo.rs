@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use floe_blockdev::{MemDevice, ReadBlocks, Recorder, UndoFile};
 use floe_check::{CheckOptions, JournalUse};
-use floe_repair::commit::{CommitOptions, Seen, UndoTarget, commit};
+use floe_repair::commit::{CommitOptions, Seen, UndoTarget};
 use floe_repair::policy::Yes;
 use floe_repair::undo::{Standing, standing};
 use floe_repair::{RepairOptions, repair as stage};
@@ -133,7 +133,7 @@ fn traced(before: &[u8], undo: &Path) -> (floe_blockdev::Trace, Vec<u8>) {
         interrupt: None,
         progress: None,
     };
-    commit(&staged.unwrap().staged, &device, &options).unwrap();
+    staged.unwrap().commit(&device, &options).unwrap();
     let (device, trace) = device.into_parts();
     (trace, device.to_vec())
 }

@@ -241,7 +241,7 @@ impl<D: WriteBlocks> Journal<D> {
             for one in &writing {
                 shared.lanes[one.lane].state.in_log.marked_empty = false;
             }
-            (!writing.is_empty()).then(|| shared.next_commit_time((self.clock)()))
+            (!writing.is_empty()).then(|| shared.next_commit_time(self.times.now()))
         };
         let Some(time) = time else { return Ok(false) };
         let numbers: BTreeMap<usize, Dependency> =
@@ -315,7 +315,7 @@ impl<D: WriteBlocks> Journal<D> {
         lanes: &BTreeSet<usize>,
         writing: &mut Vec<Writing>,
     ) -> Result<bool, JournalError> {
-        let time = self.lock().next_commit_time((self.clock)());
+        let time = self.lock().next_commit_time(self.times.now());
         self.write_each(writing, |one| {
             let (format, sequence) = (&one.log.format, one.closed.id.sequence());
             let commit = |block: &mut [u8], sum| {

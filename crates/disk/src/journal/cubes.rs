@@ -208,7 +208,7 @@ impl<D: WriteBlocks> Journal<D> {
     /// A new journal that cannot be read logs nothing yet: the old one goes on, and a change a second later tries again. A lot
     /// whose old journal has ended stays with that.
     pub(super) fn settle_moves(&self) -> Result<(), JournalError> {
-        let now_seconds = (self.clock)().0;
+        let now_seconds = self.times.now().0;
         let mut unread = BTreeSet::new();
         loop {
             let (lot, to, from) = {

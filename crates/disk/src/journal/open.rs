@@ -18,7 +18,7 @@ use super::log::{Barriers, Log, stored_superblock};
 use super::recovery::{self, Recovered, recover};
 use super::shared::{Flushes, Lane, Lock, Lots, Shared};
 use super::state::{State, TransactionId};
-use super::{Clock, Journal, system_clock};
+use super::{Clock, Journal, Times, system_clock};
 
 impl<D: WriteBlocks> Journal<D> {
     /// Opens the journals of a file system for writing: recovers them if they must be, and marks the file system as in use
@@ -37,7 +37,7 @@ impl<D: WriteBlocks> Journal<D> {
     /// As [`Journal::open`].
     pub fn open_with(device: D, clock: Clock) -> Result<Self, JournalError> {
         let recovered = recover(&device)?;
-        Self::open_after(device, &recovered, clock, Barriers::Two)
+        Self::open_after(device, &recovered, Times::Clock(clock), Barriers::Two)
     }
 
     /// As [`Journal::open`], behind a [`recover`] that said so, with this number of barriers for a transaction of a stock file system;
@@ -50,13 +50,26 @@ impl<D: WriteBlocks> Journal<D> {
         recovered: &Recovered,
         barriers: Barriers,
     ) -> Result<Self, JournalError> {
-        Self::open_after(device, recovered, system_clock, barriers)
+        Self::open_after(device, recovered, Times::Clock(system_clock), barriers)
+    }
+
+    /// As [`Journal::open`], behind a [`recover`] that said so, with one time for all commit blocks, in seconds since 1970: the same changes
+    /// leave the same bytes.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub fn open_dated(
+        device: D,
+        recovered: &Recovered,
+        now_seconds: u64,
+    ) -> Result<Self, JournalError> {
+        Self::open_after(device, recovered, Times::Seconds(now_seconds), Barriers::Two)
     }
 
     fn open_after(
         device: D,
         recovered: &Recovered,
-        clock: Clock,
+        times: Times,
         barriers: Barriers,
     ) -> Result<Self, JournalError> {
         let (fs_superblock, geometry) =
@@ -102,7 +115,7 @@ impl<D: WriteBlocks> Journal<D> {
         Ok(Self {
             device,
             geometry,
-            clock,
+            times,
             is_native: shared.lots.is_native(),
             has_several: shared.has_further,
             one_barrier: barriers == Barriers::One,

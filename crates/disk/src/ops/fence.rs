@@ -1,7 +1,6 @@
 //! The fence: a file whose unwritten extents are all free blocks in lots of cubes, so that a system that does not know cubes puts
 //! nothing there. Made before the file system is handed to such a system, and taken away when Floe writes again.
 
-use floe_blockdev::WriteBlocks;
 use floe_ext4::map::file;
 use floe_ext4::tx::Tx;
 use floe_format::ext::inode::InodeFlags;
@@ -10,7 +9,7 @@ use floe_format::native::identity::Identity;
 use floe_format::{BlockRun, InodeNr, LogicalBlock};
 
 use super::staged::Op;
-use super::{Caller, NewInode, OpError, Step};
+use super::{Caller, NewInode, OpError};
 use crate::volume::Volume;
 
 /// Runs of blocks that one transaction takes or gives back.
@@ -44,29 +43,6 @@ impl Volume {
         caller: &Caller,
     ) -> Result<Option<InodeNr>, OpError> {
         self.op(tx, caller, |op| op.take_fence_back())
-    }
-
-    /// Takes the whole fence back, for a caller whose transaction may be of any length: a repair, which has no log.
-    ///
-    /// # Errors
-    /// The file cannot be changed, or orphans cannot be read.
-    pub fn drop_fence(
-        &mut self,
-        tx: &mut dyn Tx,
-        data: &dyn WriteBlocks,
-        caller: &Caller,
-    ) -> Result<(), OpError> {
-        if !self.has_fence() {
-            return Ok(());
-        }
-        self.op(tx, caller, |op| op.read_orphans())?;
-        let orphan = loop {
-            if let Some(orphan) = self.take_fence_back(tx, caller)? {
-                break orphan;
-            }
-        };
-        while self.finish_orphan(tx, data, caller, orphan)? == Step::More {}
-        Ok(())
     }
 
     /// Whether there is a fence.

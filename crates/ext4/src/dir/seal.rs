@@ -23,12 +23,15 @@ pub enum Sealed {
 /// the tail of an index block. For `inode_seed`, see [`Directory::inode_seed`].
 pub fn seal(block: &mut [u8], inode_seed: Option<u32>) -> Sealed {
     let Some(seed) = inode_seed else { return Sealed::NotNeeded };
-    if DirTail::of(block).is_some() {
-        DirTail::write(seed, block);
-        return Sealed::Leaf;
+    // First of all: a root that was a leaf before may still have bytes of its tail, as Linux leaves them.
+    if htree::DxBlock::detect(block).is_some() {
+        return htree::write_checksum(seed, block).map_or(Sealed::NoRoom, |()| Sealed::Index);
     }
-    match htree::write_checksum(seed, block) {
-        Some(()) => Sealed::Index,
+    match DirTail::of(block) {
+        Some(_) => {
+            DirTail::write(seed, block);
+            Sealed::Leaf
+        }
         None => Sealed::NoRoom,
     }
 }
@@ -107,6 +110,23 @@ mod tests {
                 assert_eq!(inodes, [dir.inode, dir.parent]);
             }
         }
+    }
+
+    /// Linux makes a root of a directory's first block, and leaves what its tail had beside the checksum of the root.
+    #[test]
+    fn a_root_with_the_tail_of_a_leaf_is_sealed_as_a_root() {
+        let (format, dir) = (format(4096, true), directory());
+        let seed = dir.inode_seed(&format);
+        let mut block = first_block(&format, &dir);
+        // The second entry spans the rest.
+        block[16..18].copy_from_slice(&4084u16.to_le_bytes());
+        block[24 + 5] = htree::ROOT_INFO_LENGTH;
+        let limit = htree::expected_limit(4096, htree::ROOT_COUNT_OFFSET, true);
+        block[32..34].copy_from_slice(&limit.to_le_bytes());
+        block[34] = 1;
+        assert!(DirTail::of(&block).is_some());
+        assert_eq!(seal(&mut block, seed), Sealed::Index);
+        assert!(DirTail::of(&block).is_some() && checksum_fits(&block, seed.unwrap()));
     }
 
     #[test]

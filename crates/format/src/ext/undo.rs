@@ -9,7 +9,8 @@
 //!
 //! Floe adds a list of the blocks whose old bytes could not be read and so are not in the file.
 //! Another list has a sum of each block as the change was to leave it, by which later changes are recognised that `e2undo` would
-//! revert unseen. Only Floe writes and reads both. They lie behind everything else, where `e2undo` does not look.
+//! revert unseen. A third one has superblocks that the device has during a change. Only Floe writes and reads them. They lie behind
+//! everything else, where `e2undo` does not look.
 //!
 //! Learnt from undo files that e2fsprogs 1.47 wrote and from what its `e2undo` says of them.
 
@@ -30,6 +31,10 @@ pub const UNSAVED_MAGIC: u32 = 0x464c_4f45;
 pub const WRITTEN_MAGIC: u32 = 0x464c_4e57;
 /// In place of a sum: nothing is known about the block.
 pub const NO_SUM: u64 = 0;
+/// `between_magic`: the list of superblocks counts.
+pub const BETWEEN_MAGIC: u32 = 0x464c_4f42;
+/// Most superblocks in the list.
+pub const MOST_BETWEEN: u32 = 1 << 12;
 /// `state`: the file is complete.
 pub const STATE_FINISHED: u32 = 0x1;
 /// `f_compat`: `fs_offset` counts.
@@ -87,8 +92,16 @@ layout! {
         0x068 written_block: u64,
         /// How many sums there are.
         0x070 written_count: u64,
+        /// `BETWEEN_MAGIC` if the list of superblocks is present that the file system has during the change; Floe's own, too.
+        0x078 between_magic: u32,
+        /// crc32c of this list.
+        0x07c between_crc: u32,
+        /// Block of this file where the list begins: 1024 bytes each, veiled as the copy.
+        0x080 between_block: u64,
+        /// How many there are.
+        0x088 between_count: u32,
         /// Zeroes.
-        0x078 padding: [u32; 97],
+        0x08c padding: [u32; 92],
         /// crc32c of all before.
         0x1fc header_crc: u32,
     }

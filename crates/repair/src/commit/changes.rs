@@ -1,5 +1,6 @@
 //! The pages that a commit has to write, in the order of the steps.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
@@ -8,6 +9,7 @@ use floe_format::ext::superblock::{OFFSET_BYTES as SUPERBLOCK_AT, Superblock};
 use floe_format::geometry::{Geometry, Strictness};
 
 use super::{CommitError, marked, superblock_of};
+use crate::moves::Moves;
 
 /// Maximum bytes compared, saved or written at once. A multiple of every block size.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -61,7 +63,7 @@ fn chunks(range: Range<u64>, chunk_bytes: u64) -> impl Iterator<Item = Range<u64
 }
 
 /// All ranges of a commit, by the step that writes them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Changes {
     /// All changed pages.
     pub(super) all: Ranges,
@@ -121,6 +123,43 @@ impl Changes {
         }
         changes.add_superblock(staged, device)?;
         Ok(changes)
+    }
+
+    /// The same with all pages that moves write, and those that are staged behind them. They are of no step.
+    ///
+    /// # Errors
+    /// As [`Changes::find`].
+    pub(super) fn with_moves<D: ReadBlocks>(
+        &self,
+        moves: &Moves<D>,
+        staged: &Overlay<D>,
+        device: &dyn ReadBlocks,
+    ) -> Result<Self, CommitError> {
+        let (page_bytes, size_bytes) = (staged.page_bytes(), staged.size_bytes());
+        let mut pages = BTreeSet::new();
+        moves.batches.iter().for_each(|steps| steps.add_pages(page_bytes, &mut pages));
+        let behind = Self::find(staged, device)?;
+        for ranges in [&self.all, &behind.all] {
+            for range in &ranges.0 {
+                pages.extend(range.start / page_bytes..range.end.div_ceil(page_bytes));
+            }
+        }
+        let mut all = Self { unreadable: self.unreadable.clone(), ..Self::default() };
+        let mut old = Vec::new();
+        for page in pages {
+            let start = page * page_bytes;
+            let range = start..start.saturating_add(page_bytes).min(size_bytes);
+            if !self.all.touch(&range) {
+                // At most a page.
+                old.resize((range.end - range.start) as usize, 0);
+                if device.read_at(start, &mut old).is_err() {
+                    all.unreadable.push(start);
+                }
+            }
+            all.all.push(range);
+        }
+        all.unreadable.sort_unstable();
+        Ok(all)
     }
 
     /// Adds an unchanged superblock too if the commit clears its clean flag, because the flag must

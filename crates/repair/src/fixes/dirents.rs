@@ -226,7 +226,7 @@ fn leave_index(stage: &Stage<'_>, open: &OpenDir, logical: LogicalBlock) -> Resu
         return Ok(false);
     }
     let mut bytes = open.read(stage, logical)?;
-    if DirTail::of(&bytes).is_some() || DxBlock::detect(&bytes).is_none() {
+    if DxBlock::detect(&bytes).is_none() {
         return Ok(false);
     }
     let form = open.dir.form(&open.format);

@@ -1,19 +1,24 @@
 //! Files that a system that does not know cubes has put into lots of other cubes: they get inodes in the cube of their names, and their
-//! blocks move there, by the operation with which a mount does it.
+//! blocks move there, by the operation with which a mount does it, and through the journals (`moves.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use floe_blockdev::{Overlay, ReadBlocks};
 use floe_check::Problem;
-use floe_disk::ops::{Caller, OpError};
+use floe_disk::journal::Journal;
+use floe_disk::ops::{Caller, OpError, Step};
+use floe_disk::recovery::recover;
 use floe_disk::volume::Volume;
-use floe_ext4::tx::DirectTx;
+use floe_ext4::tx::Tx;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, Timestamp};
 
 use super::Made;
 use crate::failure::Failure;
+use crate::moves::Recording;
 use crate::stage::Stage;
+
+/// Blocks of the log that are reserved for a change; one that takes more waits for them when it joins its transaction.
+const CREDITS: u32 = 192;
 
 /// A name: its directory, and its bytes.
 type Name = (InodeNr, Vec<u8>);
@@ -51,11 +56,14 @@ pub(super) fn move_inodes(stage: &Stage<'_>, inodes: &[InodeNr]) -> Vec<Made> {
                 made.push(stays());
                 continue;
             };
-            let (tx, caller) = (&mut mover.tx, &mover.caller);
-            let moved = mover.volume.move_inode_home(tx, caller, *inode, names);
-            mover.keep()?;
+            let caller = mover.caller;
+            let moved =
+                mover.run(|volume, tx, _| volume.move_inode_home(tx, &caller, *inode, names))?;
             made.push(match moved {
-                Ok(new) => (Ok(()), vec![format!("it is {new} now")]),
+                Ok(new) => {
+                    mover.has_moved = true;
+                    (Ok(()), vec![format!("it is {new} now")])
+                }
                 Err(error) => (Err(Failure::Operation(error)), Vec::new()),
             });
         }
@@ -100,76 +108,148 @@ fn names_of(stage: &Stage<'_>, inodes: &[InodeNr]) -> Vec<Option<Vec<Name>>> {
     inodes.iter().map(all_of).collect()
 }
 
-/// Lets something be moved, and leaves the file system as one that Floe has written.
+/// Lets something be moved, and leaves the file system as one that Floe has unmounted. Nothing is changed if nothing moved.
 fn moved_by(
     stage: &Stage<'_>,
     inodes: &[InodeNr],
-    run: impl FnOnce(&mut Mover<'_>) -> Result<Vec<Made>, OpError>,
+    run: impl FnOnce(&mut Mover<'_>) -> Result<Vec<Made>, Failure>,
 ) -> Vec<Made> {
-    let moved = Mover::open(stage).and_then(|mut mover| {
-        mover.volume.drop_fence(&mut mover.tx, mover.data, &mover.caller)?;
-        mover.keep()?;
+    let Some(moves) = stage.moves() else {
+        return inodes
+            .iter()
+            .map(|_| (Err(Failure::NotNow("nothing is moved")), Vec::new()))
+            .collect();
+    };
+    let moved = moves.batch(stage.overlay, |device| {
+        let mut mover = Mover::open(device, stage.now_seconds)?;
+        mover.drop_fence()?;
         let made = run(&mut mover)?;
-        mover.close()?;
-        Ok(made)
+        let has_moved = mover.has_moved;
+        if has_moved {
+            mover.close()?;
+        }
+        Ok((made, has_moved))
     });
-    // The next examination judges all that is staged by then.
     moved.unwrap_or_else(|failure| {
         let text = failure.to_string();
+        moves.refuse(text.clone());
         let failed = |_: &InodeNr| (Err(Failure::Together(text.clone())), Vec::new());
         inodes.iter().map(failed).collect()
     })
 }
 
-/// A file system that is written through an overlay.
+/// A file system that is changed through its journals.
 struct Mover<'a> {
     volume: Volume,
-    tx: DirectTx<'a, Overlay<&'a dyn ReadBlocks>>,
-    data: &'a Overlay<&'a dyn ReadBlocks>,
+    journal: Journal<&'a Recording<'a>>,
     caller: Caller,
-    /// Blocks that were moved.
+    /// Blocks that were moved, since that was counted last.
     blocks: u64,
+    has_moved: bool,
+}
+
+/// Nothing can be moved.
+fn fails(error: &dyn std::error::Error) -> Failure {
+    Failure::Together(error.to_string())
 }
 
 impl<'a> Mover<'a> {
-    fn open(stage: &Stage<'a>) -> Result<Self, Failure> {
-        let now = Timestamp { seconds: stage.now_seconds, nanoseconds: 0 };
-        let mut volume =
-            Volume::open(stage.overlay).map_err(|error| Failure::Together(error.to_string()))?;
-        // No log has to hold the changes.
-        volume.limit_changes(usize::MAX);
-        let tx = DirectTx::new(stage.overlay, volume.geometry().clone());
-        Ok(Self { volume, tx, data: stage.overlay, caller: Caller::system(now), blocks: 0 })
+    fn open(device: &'a Recording<'a>, now_seconds: i64) -> Result<Self, Failure> {
+        let recovered = recover(&device).map_err(|error| fails(&error))?;
+        // Judged before the journal marks the file system as in need of recovery.
+        let volume = Volume::open(&device).map_err(|error| fails(&error))?;
+        let seconds = u64::try_from(now_seconds).unwrap_or(0);
+        let journal = Journal::open_dated(device, &recovered, seconds);
+        let journal = journal.map_err(|error| fails(&error))?;
+        let now = Timestamp { seconds: now_seconds, nanoseconds: 0 };
+        let caller = Caller::system(now);
+        let mut mover = Self { volume, journal, caller, blocks: 0, has_moved: false };
+        mover.must(|volume, tx, _| volume.begin_writing(tx, now))?;
+        Ok(mover)
     }
 
-    /// Regions reserved, totals right, and backups of descriptors renewed.
-    fn close(mut self) -> Result<(), Failure> {
-        let (lots, now) = (self.volume.lots_to_reserve(), self.caller.time);
-        for &lot in &lots {
-            self.volume.reserve_lot(&mut self.tx, now, lot)?;
+    /// Runs an operation as a transaction; once more where only a commit gives free blocks back. The inner error: nothing of it is
+    /// left.
+    fn run<T>(
+        &mut self,
+        mut run: impl FnMut(&mut Volume, &mut dyn Tx, &Journal<&'a Recording<'a>>) -> Result<T, OpError>,
+    ) -> Result<Result<T, OpError>, Failure> {
+        let mut again = true;
+        loop {
+            let mut tx = self.journal.begin(CREDITS).map_err(|error| fails(&error))?;
+            match run(&mut self.volume, &mut tx, &self.journal) {
+                Ok(value) => {
+                    tx.finish().map_err(|error| fails(&error))?;
+                    return Ok(Ok(value));
+                }
+                Err(OpError::NoSpace) if again && self.volume.holds_back() => {
+                    drop(tx);
+                    self.make_durable()?;
+                    again = false;
+                }
+                Err(error @ OpError::Stopped) => return Err(Failure::Operation(error)),
+                Err(error) => return Ok(Err(error)),
+            }
         }
-        self.volume.settle(&mut self.tx, now)?;
-        self.tx.commit().map_err(OpError::Refused)?;
-        self.volume.back_up_descriptors(self.data, &lots)?;
-        Ok(())
     }
 
-    /// Puts what was changed into the overlay; what was freed may be used again.
-    fn keep(&mut self) -> Result<(), OpError> {
+    /// The same for what must not fail.
+    fn must<T>(
+        &mut self,
+        run: impl FnMut(&mut Volume, &mut dyn Tx, &Journal<&'a Recording<'a>>) -> Result<T, OpError>,
+    ) -> Result<T, Failure> {
+        self.run(run)?.map_err(Failure::Operation)
+    }
+
+    /// Commits: what was freed may be used again.
+    fn make_durable(&mut self) -> Result<(), Failure> {
         let epoch = self.volume.end_epoch();
-        self.tx.commit()?;
+        self.journal.sync().map_err(|error| fails(&error))?;
         self.volume.durable(epoch);
         Ok(())
     }
 
+    /// Gives back what a fence holds, and deletes it.
+    fn drop_fence(&mut self) -> Result<(), Failure> {
+        if !self.volume.has_fence() {
+            return Ok(());
+        }
+        let caller = self.caller;
+        let orphan = loop {
+            if let Some(orphan) = self.must(|volume, tx, _| volume.take_fence_back(tx, &caller))? {
+                break orphan;
+            }
+        };
+        while self.must(|volume, tx, data| volume.finish_orphan(tx, data, &caller, orphan))?
+            == Step::More
+        {}
+        Ok(())
+    }
+
+    /// Regions reserved, totals right, backups of descriptors renewed, and the journals empty.
+    fn close(mut self) -> Result<(), Failure> {
+        let (lots, now) = (self.volume.lots_to_reserve(), self.caller.time);
+        // Freed blocks are free for good after that.
+        self.make_durable()?;
+        for &lot in &lots {
+            self.must(|volume, tx, _| volume.reserve_lot(tx, now, lot))?;
+        }
+        self.make_durable()?;
+        self.volume.back_up_descriptors(&self.journal, &lots)?;
+        self.must(|volume, tx, _| volume.end_writing(tx, now))?;
+        self.journal.close().map_err(|error| fails(&error))?;
+        Ok(())
+    }
+
     /// Moves the blocks of an inode; the inner error: some stay, such as for want of room.
-    fn home(&mut self, inode: InodeNr) -> Result<Result<(), OpError>, OpError> {
+    fn home(&mut self, inode: InodeNr) -> Result<Result<(), OpError>, Failure> {
+        let caller = self.caller;
         loop {
-            let moved = self.volume.move_home(&mut self.tx, self.data, &self.caller, inode);
-            self.keep()?;
+            let moved = self.run(|volume, tx, data| volume.move_home(tx, data, &caller, inode))?;
             match moved {
                 Ok(moved) => {
                     self.blocks += moved.blocks;
+                    self.has_moved |= moved.blocks > 0;
                     if moved.is_done {
                         return Ok(Ok(()));
                     }

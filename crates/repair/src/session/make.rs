@@ -42,6 +42,7 @@ impl Session<'_> {
             stage.set_lost_found(InodeNr::ROOT, InodeNr::ROOT);
         }
         stage.journal_device = self.journal_device;
+        stage.move_files(self.couples.moves);
         let results = fixes::apply_all(&mut stage, &edits);
         if stage.lacks_evidence() {
             return Err(self.lacks_evidence(examination));

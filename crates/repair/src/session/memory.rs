@@ -1,6 +1,7 @@
 //! Divides the memory limit of a repair: a part for staged blocks, the rest for examinations and
 //! findings. An estimate, like that of a check (`docs/memory.md`).
 
+use floe_blockdev::SpillOptions;
 use floe_check::{CheckError, CheckOptions, Examination, MemoryLimit, Observer};
 
 use super::{RepairError, RepairOptions, Session};
@@ -14,11 +15,20 @@ const FINDING_BYTES: u64 = 1024;
 const STAGED_BYTES: u64 = 64;
 
 /// Bytes of staged blocks kept in memory.
-pub(super) fn staging_bytes(options: &RepairOptions<'_>) -> u64 {
+fn staging_bytes(options: &RepairOptions<'_>) -> u64 {
     let share = options.memory_bytes.map_or(u64::MAX, |budget| budget / STAGING_SHARE);
     // An external journal has an overlay of its own.
     let overlays = 1 + u64::from(options.check.external_journal.is_some());
     options.staging_bytes.min(share) / overlays
+}
+
+/// Memory and folder of staged blocks.
+pub(super) fn spill(options: &RepairOptions<'_>) -> SpillOptions {
+    let spill = SpillOptions::in_temporary_folder(staging_bytes(options));
+    match options.scratch {
+        Some(folder) => SpillOptions { folder: folder.to_owned(), ..spill },
+        None => spill,
+    }
 }
 
 /// Bytes that examinations may use.

@@ -14,6 +14,7 @@ use super::untangle::is_entangled;
 use crate::deed::{Deed, Reason};
 use crate::extras::Extras;
 use crate::failure::Failure;
+use crate::moves::{MoveLog, Moves};
 use crate::shared_owners::SharedBlocks;
 
 /// Options of a repair.
@@ -89,6 +90,21 @@ impl Default for RepairOptions<'_> {
     }
 }
 
+/// Files that moved into their cubes, or stayed where another system has put them.
+pub struct Moving<'d> {
+    /// How they are written: after all that was staged before.
+    pub writes: Option<Moves<&'d dyn ReadBlocks>>,
+    /// Why none could be moved, where that is so.
+    pub refused: Option<String>,
+}
+
+impl<'d> Moving<'d> {
+    pub(super) fn of(moves: MoveLog<'d>, is_kept: bool) -> Self {
+        let (writes, refused) = moves.into_moving(is_kept);
+        Self { writes, refused }
+    }
+}
+
 /// A staged repair.
 pub struct Repair<'d> {
     /// The file system after the repair.
@@ -96,6 +112,8 @@ pub struct Repair<'d> {
     /// The device of the external journal after the repair, if one was given: to be written after
     /// the file system.
     pub staged_journal: Option<Overlay<&'d dyn ReadBlocks>>,
+    /// Files that moved into their cubes.
+    pub moves: Moving<'d>,
     /// Report of the first examination, after journal recovery.
     pub before: Report,
     /// Report of the last examination.

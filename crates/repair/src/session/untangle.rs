@@ -9,15 +9,17 @@ use floe_format::InodeNr;
 use floe_format::ext::superblock::Superblock;
 use floe_format::native::identity::Identity;
 
-use super::Session;
-use super::settle::is_sound;
+use super::settle::{is_sound, settle, settle_superblock};
+use super::{RepairError, Session};
 use crate::deed::Deed;
 use crate::edit::{CubeEdit, Edit};
+use crate::moves::MoveLog;
 use crate::plan::Wanted;
 
 /// Cubes that share files, and the record of that.
-#[derive(Default)]
-pub(super) struct Couples {
+pub(super) struct Couples<'s> {
+    /// Files that move, last of all.
+    pub(super) moves: &'s MoveLog<'s>,
     /// Whether names and blocks may lead from one cube into another, as it was before the repair.
     pub(super) coupled: Option<bool>,
     /// Inodes that were given another number, when that was counted last.
@@ -28,7 +30,12 @@ pub(super) struct Couples {
     is_right: bool,
 }
 
-impl Couples {
+impl<'s> Couples<'s> {
+    /// Nothing is known yet.
+    pub(super) const fn of(moves: &'s MoveLog<'s>) -> Self {
+        Self { moves, coupled: None, moved: 0, is_tried: false, is_right: false }
+    }
+
     /// Whether another system may have put files into other cubes.
     pub(super) fn is_possible(&self) -> bool {
         self.coupled == Some(true)
@@ -70,7 +77,8 @@ impl Session<'_> {
             !edit.moves_files()
                 || !cause.as_ref().is_some_and(|problem| failures.contains_key(problem))
         });
-        if !self.judges_cubes(examination) || !wanted.keys().all(Edit::moves_files) {
+        let may_move = self.judges_cubes(examination) && self.couples.moves.may_go_on();
+        if !may_move || self.journal.dropped || !wanted.keys().all(Edit::moves_files) {
             wanted.retain(|edit, _| !edit.moves_files());
             return wanted;
         }
@@ -86,6 +94,32 @@ impl Session<'_> {
             }
         }
         wanted
+    }
+
+    /// Makes the edits of one phase; moves are recorded.
+    pub(super) fn make_with_moves(
+        &mut self,
+        examination: &Examination<'_>,
+        edits: Wanted,
+    ) -> Result<(), RepairError> {
+        self.note_moves(&edits)?;
+        self.make(examination, edits)?;
+        Ok(self.couples.moves.judge()?)
+    }
+
+    /// Keeps all that is staged before the first move, as a file system that is clean but for files in other cubes; nothing moves any
+    /// more once something else is staged.
+    fn note_moves(&self, edits: &Wanted) -> Result<(), RepairError> {
+        if !edits.keys().any(Edit::moves_files) {
+            self.couples.moves.end();
+            return Ok(());
+        }
+        if self.couples.moves.has_begun() {
+            return Ok(());
+        }
+        let (now, believed) = (self.options.check.now_seconds, self.options.clock_believed);
+        settle_superblock(self.staged, |sb| settle(sb, true, now, believed, true))?;
+        self.couples.moves.begin(self.staged).map_err(|error| RepairError::Stage(error.into()))
     }
 
     /// All names of an inode may be in one cube once directories have moved.
@@ -104,8 +138,7 @@ impl Session<'_> {
     /// Whether all that is known of cubes is right.
     fn judges_cubes(&self, examination: &Examination<'_>) -> bool {
         let is_hidden = self.staged.protects() && !self.staged.unreadable_offsets().is_empty();
-        self.options.extras.moves_files
-            && self.couples.is_possible()
+        self.couples.is_possible()
             && self.options.cube.is_none()
             && is_sound(&examination.report)
             && !is_hidden

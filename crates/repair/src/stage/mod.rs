@@ -16,6 +16,7 @@ use floe_format::native::lot::is_desc_size;
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
 use crate::failure::Failure;
+use crate::moves::MoveLog;
 
 mod alloc;
 mod gathered;
@@ -53,14 +54,16 @@ pub struct Stage<'a> {
     cube: Option<&'a CubeScope>,
     descriptors: Descriptors,
     space: Space<'a>,
-    kept: Kept,
+    kept: Kept<'a>,
     /// An edit needed evidence that this examination did not keep.
     lacks_evidence: Cell<bool>,
 }
 
 /// State that one edit leaves for later edits of the round.
 #[derive(Default)]
-struct Kept {
+struct Kept<'a> {
+    /// Where moves of files are recorded; `None`: nothing may move.
+    moves: Option<&'a MoveLog<'a>>,
     ledger: Option<SharedLedger>,
     /// Blocks that no map leads to, and that say whose they are.
     gathered: gathered::Sought,
@@ -92,6 +95,16 @@ impl<'a> Stage<'a> {
             random,
             cube: None,
         }
+    }
+
+    /// Lets files move, recorded here.
+    pub(crate) const fn move_files(&mut self, moves: &'a MoveLog<'a>) {
+        self.kept.moves = Some(moves);
+    }
+
+    /// Where moves of files are recorded; `None`: nothing may move.
+    pub(crate) const fn moves(&self) -> Option<&'a MoveLog<'a>> {
+        self.kept.moves
     }
 
     /// Whether Floe made the file system as a native one.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use floe_blockdev::{Crash, MemDevice, ReadBlocks, Recorder, UndoFile, WriteBlocks};
-use floe_repair::commit::{CommitOptions, Seen, UndoTarget, commit};
+use floe_repair::commit::{CommitOptions, Seen, UndoTarget};
 use floe_repair::policy::Yes;
 use floe_repair::repair;
 use floe_repair::undo::{Standing, standing, undo};
@@ -23,7 +23,7 @@ fn repair_and_commit(device: &dyn WriteBlocks, undo: Option<UndoTarget<'_>>) -> 
         interrupt: None,
         progress: None,
     };
-    commit(&repair.staged, device, &options)?;
+    repair.commit(device, &options)?;
     Ok(repair.is_clean())
 }
 

@@ -23,7 +23,7 @@ use floe_repair::commit::{CommitOptions, Seen, UndoTarget, commit};
 use floe_repair::cube::{changes, repair_cube};
 use floe_repair::failure::Failure;
 use floe_repair::policy::Yes;
-use floe_repair::{Extras, RepairError, RepairOptions, repair};
+use floe_repair::{RepairError, RepairOptions, repair};
 use floe_testkit::rng::Rng;
 use floe_testkit::{Image, build, oracle, tool, tree};
 
@@ -33,6 +33,7 @@ mod hints;
 mod home;
 mod lost_home;
 mod lost_top;
+mod moved;
 mod outside;
 
 const NOW: Timestamp = Timestamp { seconds: tool::NOW as i64, nanoseconds: 0 };
@@ -46,6 +47,11 @@ fn cubes(count: u32, files: u32) -> MemDevice {
 
 /// The same, in as many lots.
 fn cubes_in(lots: u32, count: u32, files: u32) -> MemDevice {
+    cubes_with(0, lots, count, files)
+}
+
+/// The same, each with a journal of its own of as many blocks; 0: without.
+fn cubes_with(journal_blocks: u32, lots: u32, count: u32, files: u32) -> MemDevice {
     let bytes = u64::from(lots) * 4 * MIB;
     let inodes = (files + 60) * lots;
     let mut options = Options::of_type(FsType::Native);
@@ -71,7 +77,7 @@ fn cubes_in(lots: u32, count: u32, files: u32) -> MemDevice {
         let name = path.rsplit('/').next().unwrap();
         let policies = Policies { recovery: Recovery::Offline, ..Policies::default() };
         let (name, path) = (name.as_bytes(), path.as_bytes());
-        let made = NewCube { parent, name, path, permissions: 0o755, journal_blocks: 0, policies };
+        let made = NewCube { parent, name, path, permissions: 0o755, journal_blocks, policies };
         assert_eq!(volume.create_cube(&mut tx, &caller, &made).unwrap(), cube);
         let top = volume.lookup(&mut tx, parent, name).unwrap().unwrap().inode;
         fill(&mut volume, &mut tx, &device, top, files);
@@ -183,9 +189,7 @@ fn repaired(device: &MemDevice, damage: impl Fn(&MemDevice)) -> Vec<&'static str
     damage(device);
     let before = ids(&found(device));
     let seen = Seen::of(device);
-    let extras = Extras { moves_files: true, ..Extras::default() };
-    let options = RepairOptions { extras, ..RepairOptions::default() };
-    let planned = repair(device, &options, &mut Yes).unwrap();
+    let planned = repair(device, &RepairOptions::default(), &mut Yes).unwrap();
     assert!(planned.left.is_empty(), "{:?}", planned.left);
     let options = CommitOptions {
         seen: &seen,
@@ -194,7 +198,7 @@ fn repaired(device: &MemDevice, damage: impl Fn(&MemDevice)) -> Vec<&'static str
         interrupt: None,
         progress: None,
     };
-    commit(&planned.staged, device, &options).unwrap();
+    planned.commit(device, &options).unwrap();
     drop(planned);
     let left = found(device);
     assert!(left.iter().all(|problem| problem.row().weight == Weight::Remark), "{left:?}");

@@ -151,7 +151,6 @@ const UNSHARE: Extras = Extras {
     rebuild_directories: false,
     index_directories: true,
     shrink_extent_trees: true,
-    moves_files: false,
 };
 
 #[test]

@@ -5,7 +5,7 @@ use std::fs;
 
 use floe_blockdev::{MemDevice, ReadBlocks};
 use floe_check::{CheckOptions, JournalUse};
-use floe_repair::commit::{CommitOptions, Seen, commit};
+use floe_repair::commit::{CommitOptions, Seen};
 use floe_repair::policy::Yes;
 use floe_repair::{RepairOptions, repair};
 use floe_testkit::kernel::{Mounted, mount_available};
@@ -36,7 +36,7 @@ fn repaired(image: &Image, threads: usize) -> Option<MemDevice> {
             interrupt: None,
             progress: None,
         };
-        commit(&repair.staged, &device, &options).unwrap();
+        repair.commit(&device, &options).unwrap();
         repair.is_clean()
     };
     clean.then_some(device)

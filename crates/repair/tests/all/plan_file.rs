@@ -42,7 +42,7 @@ impl Planned {
     fn staged(&self, path: &Path) -> Result<Vec<u8>, PlanFileError> {
         let (_, staged) = stage(path, &self.image, 1 << 20)?;
         let mut bytes = vec![0; self.image.size() as usize];
-        staged.read_at(0, &mut bytes).unwrap();
+        staged.staged.read_at(0, &mut bytes).unwrap();
         Ok(bytes)
     }
 }
@@ -103,9 +103,9 @@ fn a_plan_that_is_damaged_anywhere_is_refused() {
     fs::write(&other, longer).unwrap();
     assert!(planned.staged(&other).is_err(), "something follows");
     let mut newer = plan;
-    newer[8] = 2;
+    newer[8] = 3;
     fs::write(&other, newer).unwrap();
-    assert!(matches!(planned.staged(&other), Err(PlanFileError::Version { version: 2, .. })));
+    assert!(matches!(planned.staged(&other), Err(PlanFileError::Version { version: 3, .. })));
 }
 
 proptest! {

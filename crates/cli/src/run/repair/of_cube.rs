@@ -12,7 +12,7 @@ use floe_format::ext::superblock::Superblock;
 use floe_format::features::Incompat;
 use floe_format::native::identity::Identity;
 use floe_repair::RepairOptions;
-use floe_repair::commit::Seen;
+use floe_repair::commit::{Seen, commit};
 use floe_repair::cube::{changes, repair_cube};
 use floe_repair::policy::Policy;
 use floe_report::repair::{Account, Ending};
@@ -85,10 +85,10 @@ impl RepairRun<'_> {
         }
         let mut account = Account::new(&repair, &shown, named(), Ending::DryRun);
         if !self.dry_run {
-            match self.commit(&onto, &*device, fs_offset_bytes, &seen, &interrupt) {
+            match self.commit(&|to| commit(&onto, &*device, to), fs_offset_bytes, &seen, &interrupt)
+            {
                 Ok(committed) => {
-                    let undo = self.undo.filter(|_| committed.undo_bytes > 0);
-                    account.commands.extend(undo.map(|path| self.source.undo_command(path)));
+                    account.commands.extend(self.undo_command(&committed));
                     account.ending = self.written(committed);
                 }
                 Err(stopped) => return self.stopped(&stopped, &counted, out),

@@ -11,7 +11,7 @@ use floe_format::ext::orphan_file::OrphanBlock;
 use floe_format::native::cube::Policies;
 use floe_format::{BlockNr, InodeNr};
 use floe_fs::{Disk, FileSystem, FsError, Live, MemFs, Mode, NewInode, Store as _, now};
-use floe_repair::commit::{CommitOptions, Seen, commit};
+use floe_repair::commit::{CommitOptions, Seen};
 use floe_repair::policy::Yes;
 use floe_repair::{RepairOptions, repair};
 
@@ -50,7 +50,7 @@ pub(super) fn repaired(device: &MemDevice) {
         interrupt: None,
         progress: None,
     };
-    commit(&planned.staged, device, &options).unwrap();
+    planned.commit(device, &options).unwrap();
     drop(planned);
     assert!(damage(device).is_empty(), "{:?}", damage(device));
 }
@@ -304,7 +304,7 @@ fn an_unreadable_list_of_orphans_concerns_its_cube_alone() {
             interrupt: None,
             progress: None,
         };
-        commit(&planned.staged, &device, &options).unwrap();
+        planned.commit(&device, &options).unwrap();
         drop(planned);
         assert!(damage(&device).is_empty(), "{:?}", damage(&device));
         serves(&device);

@@ -215,7 +215,7 @@ fn a_damaged_list_of_open_files_concerns_its_cube_alone() {
             interrupt: None,
             progress: None,
         };
-        floe_repair::commit::commit(&planned.staged, &device, &options).unwrap();
+        planned.commit(&device, &options).unwrap();
         drop(planned);
         judge_cubes(&device, true).unwrap();
         mounted(&device, Limits::default(), |memory| {

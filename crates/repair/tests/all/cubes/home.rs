@@ -11,17 +11,11 @@ use floe_repair::policy::{Decision, Policy, Preen};
 use floe_testkit::kernel;
 
 /// An image of [`cubes_in`], in a file.
-fn image_of(device: &MemDevice) -> Image {
+pub(super) fn image_of(device: &MemDevice) -> Image {
     let bytes = device.to_vec();
     let image = Image::empty(bytes.len() as u64).unwrap();
     image.write(0, &bytes).unwrap();
     image
-}
-
-/// Options of a repair with a way back.
-fn moving() -> RepairOptions<'static> {
-    let extras = Extras { moves_files: true, ..Extras::default() };
-    RepairOptions { extras, ..RepairOptions::default() }
 }
 
 fn flags(device: &dyn ReadBlocks) -> u16 {
@@ -29,14 +23,14 @@ fn flags(device: &dyn ReadBlocks) -> u16 {
 }
 
 /// The files of an image as the small reader of the testkit sees them, but for Floe's own.
-fn files(image: &Image) -> tree::Tree {
+pub(super) fn files(image: &Image) -> tree::Tree {
     let mut all = tree::stored(image).unwrap();
     all.retain(|path, _| !path.starts_with(b"/.cubes"));
     all
 }
 
 /// Whether all is the same but for numbers of inodes, and hard links are the same files.
-fn same(one: &tree::Tree, other: &tree::Tree) -> bool {
+pub(super) fn same(one: &tree::Tree, other: &tree::Tree) -> bool {
     let mut numbers = BTreeMap::new();
     let plain = |node: &tree::Node| tree::Node { inode: InodeNr(0), ..node.clone() };
     one.len() == other.len()
@@ -53,7 +47,7 @@ fn is_done(image: &Image) {
 }
 
 /// How many entangled files and names there are.
-fn entangled(device: &dyn ReadBlocks) -> (usize, usize) {
+pub(super) fn entangled(device: &dyn ReadBlocks) -> (usize, usize) {
     let all = found(device);
     assert!(all.iter().all(|problem| problem.row().weight == Weight::Remark), "{all:?}");
     let of = |id| all.iter().filter(|problem| problem.row().id == id).count();
@@ -62,7 +56,7 @@ fn entangled(device: &dyn ReadBlocks) -> (usize, usize) {
 
 /// As Linux leaves it after it has filled directories of all cubes: many files, large ones, appends, attributes, directories in
 /// directories, links and renames across cubes. `names`: it also lets names lead from one cube into another.
-fn relay(image: &Image, seed: u64, names: bool) {
+pub(super) fn relay(image: &Image, seed: u64, names: bool) {
     let mut random = Rng::new(seed);
     let theirs = kernel::Mounted::new(image.path(), "").unwrap();
     let tops = ["above/c1", "c2", "c3"].map(|top| theirs.path().join(top));
@@ -115,7 +109,7 @@ fn set_attribute(path: &Path, value: &[u8]) {
     rustix::fs::setxattr(path, "user.linux", value, rustix::fs::XattrFlags::empty()).unwrap();
 }
 
-fn can_mount() -> bool {
+pub(super) fn can_mount() -> bool {
     let can = !tool::missing() && kernel::mount_available().is_ok();
     if !can {
         eprintln!("skipped: no mounts here");
@@ -145,7 +139,7 @@ fn what_linux_put_into_other_cubes_moves_back() {
         // The same is planned each time, and a dry run writes nothing.
         let device = MemDevice::new(bytes);
         let plan = || {
-            let planned = repair(&device, &moving(), &mut Yes).unwrap();
+            let planned = repair(&device, &RepairOptions::default(), &mut Yes).unwrap();
             let deeds = planned.deeds.iter().map(|deed| format!("{:?}", deed.edit));
             (deeds.collect::<Vec<_>>(), planned.staged.staged_ranges())
         };
@@ -205,7 +199,7 @@ fn files_with_names_in_several_cubes_keep_their_numbers() {
 }
 
 /// Swaps content and attributes of the same files in two cubes, as if Linux had put them there.
-fn swap(device: &MemDevice) {
+pub(super) fn swap(device: &MemDevice) {
     let scopes = [1, 2].map(|cube| scope_of(device, cube));
     let [mut own, mut other] = scopes.map(|scope| outside::inodes(device, &scope, 5000));
     for (one, other) in own.iter_mut().zip(&mut other) {
@@ -223,7 +217,7 @@ fn moved_blocks_go_back_with_the_undo_file() {
     swap(&device);
     let before = device.to_vec();
     assert!(entangled(&device).0 >= 6, "{:?}", found(&device));
-    let options = moving();
+    let options = RepairOptions::default();
     let planned = repair(&device, &options, &mut Yes).unwrap();
     assert!(planned.deeds.iter().all(|deed| deed.fate().is_none()), "{:?}", planned.deeds);
     let folder = tempfile::tempdir().unwrap();
@@ -235,7 +229,7 @@ fn moved_blocks_go_back_with_the_undo_file() {
         interrupt: None,
         progress: None,
     };
-    commit(&planned.staged, &device, &options).unwrap();
+    planned.commit(&device, &options).unwrap();
     drop(planned);
     assert!(found(&device).is_empty(), "{:?}", found(&device));
     assert_eq!(flags(&device), 0);
@@ -254,7 +248,7 @@ fn refused_moves_are_left_to_the_next_mount() {
     }
     let device = cubes(2, 24);
     swap(&device);
-    let options = moving();
+    let options = RepairOptions::default();
     let policies: [&mut dyn Policy; 2] = [&mut No, &mut Preen];
     for policy in policies {
         let planned = repair(&device, &options, policy).unwrap();
@@ -263,18 +257,6 @@ fn refused_moves_are_left_to_the_next_mount() {
         assert_eq!(flags(&planned.staged), FLAG_COUPLED);
         assert!(entangled(&planned.staged).0 >= 6);
     }
-}
-
-/// A repair without a way back, which may be killed, moves nothing, and leaves that to the next mount.
-#[test]
-fn without_a_way_back_nothing_moves() {
-    let device = cubes(2, 24);
-    swap(&device);
-    let planned = repair(&device, &RepairOptions::default(), &mut Yes).unwrap();
-    assert!(!planned.moves_files() && planned.leaves_entangled_files(), "{:?}", planned.deeds);
-    assert_eq!(flags(&planned.staged), FLAG_COUPLED);
-    let planned = repair(&device, &moving(), &mut Yes).unwrap();
-    assert!(planned.moves_files() && !planned.leaves_entangled_files(), "{:?}", planned.deeds);
 }
 
 /// An image whose first cube has no free block, and may not grow.
@@ -310,7 +292,7 @@ fn blocks_move_into_room_that_others_leave() {
     let device = full();
     swap(&device);
     assert!(entangled(&device).0 >= 6, "{:?}", found(&device));
-    let planned = repair(&device, &moving(), &mut Yes).unwrap();
+    let planned = repair(&device, &RepairOptions::default(), &mut Yes).unwrap();
     assert!(found(&planned.staged).is_empty(), "{:?}", found(&planned.staged));
 }
 
@@ -331,7 +313,7 @@ fn a_cube_without_room_is_coupled_with_what_holds_its_files() {
     let before = files(&image);
     let (blocks, names) = entangled(&image);
     assert!(blocks >= 2 && names == 0, "{blocks} {names}");
-    let planned = repair(&image, &moving(), &mut Yes).unwrap();
+    let planned = repair(&image, &RepairOptions::default(), &mut Yes).unwrap();
     let text: Vec<_> = planned.deeds.iter().flat_map(|deed| deed.notes.clone()).collect();
     assert!(text.contains(&"2 files of cube 1 keep blocks in other cubes".to_owned()), "{text:?}");
     drop(planned);

@@ -6,7 +6,7 @@ use anyhow::Result;
 use floe_blockdev::ReadBlocks;
 use floe_check::{CheckOptions, JournalUse};
 use floe_repair::policy::Yes;
-use floe_repair::{Extras, RepairOptions, repair};
+use floe_repair::{RepairOptions, repair};
 use floe_testkit::Image;
 use floe_testkit::tool::{self, Outcome};
 
@@ -19,9 +19,7 @@ pub(crate) fn program(path: &Path) -> Result<Outcome> {
         now_seconds: i64::from(tool::NOW),
         ..CheckOptions::default()
     };
-    // The bytes are there until the end, as with an undo file.
-    let extras = Extras { moves_files: true, ..Extras::default() };
-    let options = RepairOptions { check, random: [7; 16], extras, ..RepairOptions::default() };
+    let options = RepairOptions { check, random: [7; 16], ..RepairOptions::default() };
     let repaired = match repair(&image, &options, &mut Yes) {
         Ok(repaired) => repaired,
         Err(error) => {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use floe_blockdev::{FaultMix, Faulty, MemDevice, ReadBlocks, UndoFile, WriteBlocks};
 use floe_check::{CheckOptions, JournalUse};
-use floe_repair::commit::{CommitError, CommitOptions, Committed, Seen, UndoTarget, commit};
+use floe_repair::commit::{CommitError, CommitOptions, Committed, Seen, UndoTarget};
 use floe_repair::policy::Yes;
 use floe_repair::undo::{Standing, standing, undo};
 use floe_repair::{Repair, RepairError, RepairOptions, repair};
@@ -103,7 +103,7 @@ fn write(
     let undo = undo.map(|path| UndoTarget { path, fs_offset_bytes: 0 });
     let (interrupt, progress) = (None, None);
     let options = CommitOptions { seen, undo, overwrite_unreadable: true, interrupt, progress };
-    commit(&repair.staged, device, &options)
+    repair.commit(device, &options)
 }
 
 /// A second run must find and write nothing.
