@@ -64,7 +64,7 @@ fn a_repair_that_was_killed_while_it_saved_the_old_content_can_be_made_anew() {
     let (after, saved) = (image.to_vec().unwrap(), fs::read(&undo).unwrap());
     let (mut while_saving, mut while_writing) = (0, 0);
     let most = saved.len() / 512 + 2;
-    for limit in (0..=most).step_by(most / 12) {
+    for limit in (0..most).step_by(most / 12).chain([most]) {
         fs::remove_file(&undo).unwrap();
         image.write(0, &before).unwrap();
         let status = killed(&line, limit);
