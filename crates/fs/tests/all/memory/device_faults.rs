@@ -301,7 +301,7 @@ fn a_request_that_fails_ends_in_an_error_and_a_sound_file_system() {
     for on in [On::Stock, On::Native, On::Cubes] {
         for (number, strike) in (0..).zip(STRIKES) {
             let how = (on, strike, number == 1);
-            let count = strike_all(how, 5 * number, 211, &mut wrong);
+            let count = strike_all(how, 5 * number, 41, &mut wrong);
             eprintln!("{on:?}, {strike:?}: {count} requests");
             assert!(count > 4, "{count}");
         }
