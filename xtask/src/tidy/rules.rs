@@ -31,7 +31,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("files", pages::files),
     ("figures", pages::figures),
     ("sentences", language::sentences),
-    ("debug forms", language::debug_forms),
+    ("debug_forms", language::debug_forms),
 ];
 
 /// Permitted violations of a rule, with reasons.
