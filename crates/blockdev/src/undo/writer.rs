@@ -177,13 +177,10 @@ impl UndoWriter {
         let list: Vec<u8> =
             offsets_bytes.iter().flat_map(|offset| (offset / unit).to_le_bytes()).collect();
         self.attempt(|writer| {
-            let block_size = u64::from(writer.header.block_size);
-            writer.file.file().write_all_at(&list, writer.next_block * block_size)?;
-            writer.header.unsaved_magic = UNSAVED_MAGIC;
-            writer.header.unsaved_crc = crc32c(u32::MAX, &list);
-            writer.header.unsaved_block = writer.next_block;
-            writer.header.unsaved_count = offsets_bytes.len() as u64;
-            writer.next_block += (list.len() as u64).div_ceil(block_size);
+            let (block, crc) = writer.write_list(&list)?;
+            let header = &mut writer.header;
+            (header.unsaved_magic, header.unsaved_block) = (UNSAVED_MAGIC, block);
+            (header.unsaved_crc, header.unsaved_count) = (crc, offsets_bytes.len() as u64);
             Ok(())
         })
     }
@@ -206,13 +203,10 @@ impl UndoWriter {
         list.iter_mut().for_each(veil);
         let list = list.concat();
         self.attempt(|writer| {
-            let block_size = u64::from(writer.header.block_size);
-            writer.file.file().write_all_at(&list, writer.next_block * block_size)?;
-            writer.header.between_magic = BETWEEN_MAGIC;
-            writer.header.between_crc = crc32c(u32::MAX, &list);
-            writer.header.between_block = writer.next_block;
-            writer.header.between_count = count;
-            writer.next_block += (list.len() as u64).div_ceil(block_size);
+            let (block, crc) = writer.write_list(&list)?;
+            let header = &mut writer.header;
+            (header.between_magic, header.between_block) = (BETWEEN_MAGIC, block);
+            (header.between_crc, header.between_count) = (crc, count);
             Ok(())
         })
     }
@@ -287,14 +281,19 @@ impl UndoWriter {
             return Ok(());
         }
         let list: Vec<u8> = self.sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
-        let block_size = u64::from(self.header.block_size);
-        self.file.file().write_all_at(&list, self.next_block * block_size)?;
-        self.header.written_magic = WRITTEN_MAGIC;
-        self.header.written_crc = crc32c(u32::MAX, &list);
-        self.header.written_block = self.next_block;
-        self.header.written_count = self.sums.len() as u64;
-        self.next_block += (list.len() as u64).div_ceil(block_size);
+        let (block, crc) = self.write_list(&list)?;
+        let header = &mut self.header;
+        (header.written_magic, header.written_block) = (WRITTEN_MAGIC, block);
+        (header.written_crc, header.written_count) = (crc, self.sums.len() as u64);
         Ok(())
+    }
+
+    /// Writes a list from the next block on. Returns that block and the checksum of the list.
+    fn write_list(&mut self, list: &[u8]) -> io::Result<(u64, u32)> {
+        let (block, block_size) = (self.next_block, u64::from(self.header.block_size));
+        self.file.file().write_all_at(list, block * block_size)?;
+        self.next_block += (list.len() as u64).div_ceil(block_size);
+        Ok((block, crc32c(u32::MAX, list)))
     }
 
     fn write_header(&mut self) -> io::Result<()> {

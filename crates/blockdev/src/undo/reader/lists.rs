@@ -9,6 +9,9 @@ use super::UndoFile;
 use crate::ReadBlocks;
 use crate::undo::{RestoreError, UndoReadError};
 
+/// Bytes of a list that are read at once.
+const ENTRIES_BYTES: usize = 64 << 10;
+
 impl UndoFile {
     /// Blocks of the ranges read so far, while these are in the order of the file.
     pub(super) fn blocks_saved(&self) -> u64 {
@@ -27,21 +30,36 @@ impl UndoFile {
         if self.header.written_count != self.blocks_saved() {
             return Err(damaged(self));
         }
-        let mut at = self.place_of(self.header.written_block)?;
-        let mut crc = u32::MAX;
-        let mut buffer = vec![0; 64 << 10];
-        let mut left_bytes = self.header.written_count * 8;
-        while left_bytes > 0 {
-            // At most the buffer, so it fits.
-            let len = left_bytes.min(buffer.len() as u64) as usize;
-            self.read_at(at, &mut buffer[..len])?;
-            crc = crc32c(crc, &buffer[..len]);
-            self.sums
-                .extend(buffer[..len].as_chunks().0.iter().map(|sum| u64::from_le_bytes(*sum)));
-            at = at.saturating_add(len as u64);
-            left_bytes -= len as u64;
+        let (sums, crc) = self.list(self.header.written_block, self.header.written_count)?;
+        if crc != self.header.written_crc {
+            return Err(damaged(self));
         }
-        if crc == self.header.written_crc { Ok(()) } else { Err(damaged(self)) }
+        self.sums = sums.into_iter().map(u64::from_le_bytes).collect();
+        Ok(())
+    }
+
+    /// Reads the entries of a list that begins at a block of the file, and their checksum. Memory grows with the bytes read, whatever
+    /// count the header gives.
+    fn list<const LEN: usize>(
+        &self,
+        block: u64,
+        count: u64,
+    ) -> Result<(Vec<[u8; LEN]>, u32), UndoReadError> {
+        let (mut at, mut crc) = (self.place_of(block)?, u32::MAX);
+        let mut entries = Vec::new();
+        let mut piece = vec![[0; LEN]; ENTRIES_BYTES / LEN];
+        let mut left = count;
+        while left > 0 {
+            // At most a piece, so it fits.
+            let len = left.min(piece.len() as u64) as usize;
+            let bytes = piece[..len].as_flattened_mut();
+            self.read_at(at, bytes)?;
+            crc = crc32c(crc, bytes);
+            at = at.saturating_add(bytes.len() as u64);
+            entries.extend_from_slice(&piece[..len]);
+            left -= len as u64;
+        }
+        Ok((entries, crc))
     }
 
     /// Offsets of the blocks that hold neither the saved bytes nor those that the change left there, as far as the file says what
@@ -76,21 +94,15 @@ impl UndoFile {
         Ok(changed)
     }
 
-    /// Reads the list of unsaved blocks. Memory grows with the bytes read, whatever count the
-    /// header gives.
+    /// Reads the list of unsaved blocks.
     pub(super) fn read_not_saved(&mut self) -> Result<(), UndoReadError> {
         if self.header.unsaved_magic != UNSAVED_MAGIC {
             return Ok(());
         }
-        let mut at = self.place_of(self.header.unsaved_block)?;
         let unit = u64::from(self.header.fs_block_size);
-        let mut crc = u32::MAX;
-        for _ in 0..self.header.unsaved_count {
-            let mut entry = [0; 8];
-            self.read_at(at, &mut entry)?;
-            crc = crc32c(crc, &entry);
-            at += entry.len() as u64;
-            let offset_bytes = u64::from_le_bytes(entry).checked_mul(unit);
+        let (blocks, crc) = self.list(self.header.unsaved_block, self.header.unsaved_count)?;
+        for block in blocks {
+            let offset_bytes = u64::from_le_bytes(block).checked_mul(unit);
             self.not_saved.push(offset_bytes.ok_or_else(|| {
                 self.damaged("the list of unsaved blocks has an impossible offset".to_owned())
             })?);
@@ -110,19 +122,13 @@ impl UndoFile {
         if self.header.between_count > MOST_BETWEEN {
             return Err(self.damaged("it has too many superblocks".to_owned()));
         }
-        let mut at = self.place_of(self.header.between_block)?;
-        let mut crc = u32::MAX;
-        for _ in 0..self.header.between_count {
-            let mut bytes = [0; 1024];
-            self.read_at(at, &mut bytes)?;
-            crc = crc32c(crc, &bytes);
-            at += bytes.len() as u64;
-            veil(&mut bytes);
-            self.in_between.push(bytes);
+        let count = self.header.between_count.into();
+        let (mut superblocks, crc) = self.list(self.header.between_block, count)?;
+        if crc != self.header.between_crc {
+            return Err(self.damaged("the list of superblocks is damaged".to_owned()));
         }
-        match crc == self.header.between_crc {
-            true => Ok(()),
-            false => Err(self.damaged("the list of superblocks is damaged".to_owned())),
-        }
+        superblocks.iter_mut().for_each(veil);
+        self.in_between = superblocks;
+        Ok(())
     }
 }
