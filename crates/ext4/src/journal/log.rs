@@ -3,8 +3,9 @@
 use std::io;
 use std::ops::Range;
 
-use floe_blockdev::ReadBlocks;
+use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_exec::Phase;
+use floe_format::ext::jbd2;
 
 use super::locate::Journal;
 
@@ -31,6 +32,25 @@ impl Log<'_> {
             phase.advance(1);
         }
         self.device.read_at(offset, into)
+    }
+
+    /// Stages the copy in block `at` of the log for the home block that begins at byte `to`. `content` is what was read of it; `None`: the
+    /// log lies on the same device, and the copy is read from there later, as it is.
+    pub(crate) fn stage<D: ReadBlocks>(
+        &self,
+        overlay: &Overlay<D>,
+        (at, to): (u32, u64),
+        is_escaped: bool,
+        content: Option<&mut [u8]>,
+    ) -> io::Result<()> {
+        let Some(content) = content else {
+            let from = self.offset_bytes(at).ok_or(io::ErrorKind::UnexpectedEof)?;
+            return overlay.stage_copy(to, from);
+        };
+        if is_escaped {
+            content[..4].copy_from_slice(&jbd2::MAGIC.to_be_bytes());
+        }
+        overlay.write_at(to, content)
     }
 }
 

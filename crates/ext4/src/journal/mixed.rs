@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 
-use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
+use floe_blockdev::{Overlay, ReadBlocks};
 use floe_format::ext::jbd2::{self, CommitBlock, JournalFormat, JournalIncompat, Tag, TagFlags};
 use floe_format::{BlockNr, Geometry};
 
@@ -51,7 +51,7 @@ pub fn without_log<D: ReadBlocks>(
     journal: &Journal,
     external: Option<&dyn ReadBlocks>,
 ) -> Replay<D> {
-    let mut replay = empty(overlay);
+    let mut replay = Replay::into_empty(overlay);
     end(&mut replay, geo, journal, external);
     replay
 }
@@ -66,7 +66,7 @@ pub fn with_sound_ones<D: ReadBlocks>(
     external: Option<&dyn ReadBlocks>,
     damaged: u32,
 ) -> Option<Replay<D>> {
-    let mut replay = empty(overlay);
+    let mut replay = Replay::into_empty(overlay);
     let format = journal.superblock.format();
     let ring = journal.ring().filter(|ring| ring.contains(journal.superblock.start))?;
     if !format.has_block_tails() {
@@ -87,18 +87,6 @@ pub fn with_sound_ones<D: ReadBlocks>(
     }
     end(&mut replay, geo, journal, external);
     Some(replay)
-}
-
-fn empty<D: ReadBlocks>(overlay: Overlay<D>) -> Replay<D> {
-    Replay {
-        overlay,
-        events: Vec::new(),
-        transactions: 0,
-        blocks: 0,
-        revoked_blocks: 0,
-        fast_commit_tags: 0,
-        external: None,
-    }
 }
 
 /// Empties the log. It goes on behind all numbers that are still in it.
@@ -297,16 +285,12 @@ impl<'a> Walk<'a> {
                 }
             }
             let escaped = copy.tag.flags.contains(TagFlags::ESCAPE);
-            match self.log.offset_bytes(copy.at).filter(|_| !is_external && !escaped) {
-                Some(from) => overlay.stage_copy(to, from)?,
-                None => {
-                    self.log.read(copy.at, &mut data)?;
-                    if escaped {
-                        data[..4].copy_from_slice(&jbd2::MAGIC.to_be_bytes());
-                    }
-                    overlay.write_at(to, &data)?;
-                }
+            let by_reference = !is_external && !escaped;
+            if !by_reference {
+                self.log.read(copy.at, &mut data)?;
             }
+            let content = (!by_reference).then_some(&mut data[..]);
+            self.log.stage(overlay, (copy.at, to), escaped, content)?;
             staged += 1;
         }
         Ok(staged)

@@ -41,6 +41,21 @@ pub struct Replay<D> {
     pub external: Option<finish::EmptiedBlock>,
 }
 
+impl<D> Replay<D> {
+    /// Nothing is replayed yet.
+    pub(super) const fn into_empty(overlay: Overlay<D>) -> Self {
+        Self {
+            overlay,
+            events: Vec::new(),
+            transactions: 0,
+            blocks: 0,
+            revoked_blocks: 0,
+            fast_commit_tags: 0,
+            external: None,
+        }
+    }
+}
+
 /// Replays a journal over `device` in memory, if it needs recovery; otherwise only copies its
 /// recorded error to the superblock. `external` is the device of an external journal.
 ///
@@ -63,15 +78,7 @@ pub fn replay_onto<D: ReadBlocks>(
     external: Option<&dyn ReadBlocks>,
     phase: Option<&Phase>,
 ) -> Replay<D> {
-    let mut replay = Replay {
-        overlay,
-        events: Vec::new(),
-        transactions: 0,
-        blocks: 0,
-        revoked_blocks: 0,
-        fast_commit_tags: 0,
-        external: None,
-    };
+    let mut replay = Replay::into_empty(overlay);
     let is_external = journal.place == JournalPlace::External;
     if is_external && external.is_none() {
         return replay;
@@ -473,15 +480,8 @@ impl<D: ReadBlocks> Recovery<'_, D> {
                 return;
             }
         }
-        let staged = if by_reference {
-            self.log.offset_bytes(at).is_some_and(|from| self.overlay.stage_copy(to, from).is_ok())
-        } else {
-            if escaped {
-                data[..4].copy_from_slice(&jbd2::MAGIC.to_be_bytes());
-            }
-            self.overlay.write_at(to, data).is_ok()
-        };
-        if staged {
+        let content = (!by_reference).then_some(data);
+        if self.log.stage(self.overlay, (at, to), escaped, content).is_ok() {
             self.report.blocks += 1;
         } else {
             self.fail(RecoveryFault::TargetOutOfRange { sequence, block });
