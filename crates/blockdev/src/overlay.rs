@@ -189,6 +189,20 @@ impl<D: ReadBlocks> Overlay<D> {
         ranges
     }
 
+    /// Writes each staged page to another device, in the order of their places.
+    ///
+    /// # Errors
+    /// A page cannot be read or written.
+    pub fn copy_to(&self, to: &dyn WriteBlocks) -> io::Result<()> {
+        let mut page = Vec::new();
+        for start in self.staged_offsets() {
+            page.resize(self.page_len(start / self.page_bytes), 0);
+            self.read_at(start, &mut page)?;
+            to.write_at(start, &page)?;
+        }
+        Ok(())
+    }
+
     /// Bytes of the pages in memory, and of those in the scratch file.
     pub fn held_bytes(&self) -> (u64, u64) {
         let store = self.read_store();

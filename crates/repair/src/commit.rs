@@ -157,10 +157,8 @@ pub(crate) fn write<D: ReadBlocks>(
     options.seen.still(device)?;
     let first = moves.map_or(staged, |moves| &moves.first);
     let changes = Changes::find(first, &device)?;
-    let all = match moves {
-        Some(moves) => changes.with_moves(moves, staged, &device)?,
-        None => changes.clone(),
-    };
+    let with_moves = moves.map(|moves| changes.with_moves(moves, staged, &device)).transpose()?;
+    let all = with_moves.as_ref().unwrap_or(&changes);
     if all.all.is_empty() {
         return Ok(Committed::default());
     }
@@ -172,7 +170,7 @@ pub(crate) fn write<D: ReadBlocks>(
         .settle(|range| all.all.touch(&range))
         .map_err(|source| CommitError::Staged { source })?;
     let undo_bytes = match &options.undo {
-        Some(undo) => save((staged, moves), &device, &all, undo, options.seen.mmp.as_ref())?,
+        Some(undo) => save((staged, moves), &device, all, undo, options.seen.mmp.as_ref())?,
         None => 0,
     };
     if options.interrupt.is_some_and(Interrupt::asked) {
@@ -193,10 +191,10 @@ pub(crate) fn write<D: ReadBlocks>(
     if let Some(moves) = moves {
         moves.batches.iter().try_for_each(|steps| writing.repeat(steps))?;
         writing.staged = staged;
-        writing.finish(&all)?;
+        writing.finish(all)?;
     }
     marked.end().map_err(|source| writing.failed(SUPERBLOCK_AT, source))?;
-    Ok(Committed { bytes: writing.done_bytes, undo_bytes, not_saved: all.unreadable })
+    Ok(Committed { bytes: writing.done_bytes, undo_bytes, not_saved: all.unreadable.clone() })
 }
 
 /// Writes the undo file and returns its size in bytes.

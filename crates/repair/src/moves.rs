@@ -17,9 +17,6 @@ use floe_sync::{Mutex, MutexGuard, PoisonError};
 use crate::failure::Failure;
 pub(crate) use steps::{Act, Steps};
 
-/// Most bytes that are copied at once.
-const CHUNK_BYTES: usize = 1 << 20;
-
 /// The writes of a repair that moves files, in order: the staged blocks of `first`, the batches, and last whatever differs from the staged
 /// result.
 #[derive(Debug)]
@@ -99,7 +96,7 @@ impl<'d> MoveLog<'d> {
 
     /// Keeps what is staged so far, which is written before the first move.
     pub(crate) fn begin(&self, staged: &Overlay<&dyn ReadBlocks>) -> io::Result<()> {
-        copy(staged, &self.first)?;
+        staged.copy_to(&self.first)?;
         self.state().has_begun = true;
         Ok(())
     }
@@ -127,7 +124,7 @@ impl<'d> MoveLog<'d> {
         let (made, is_kept) = run(&recording)?;
         if is_kept {
             let steps = recording.steps.into_inner().unwrap_or_else(PoisonError::into_inner);
-            let copied = copy(&batch, staged);
+            let copied = batch.copy_to(staged);
             let mut state = self.state();
             state.batches.push(steps);
             if let Err(error) = copied {
@@ -157,24 +154,6 @@ impl<'d> MoveLog<'d> {
         let has_moved = is_kept && !batches.is_empty();
         (has_moved.then_some(Moves { first: self.first, batches }), refused)
     }
-}
-
-/// Stages in one overlay all that is staged in another.
-pub(crate) fn copy<D: ReadBlocks, E: ReadBlocks>(
-    from: &Overlay<D>,
-    to: &Overlay<E>,
-) -> io::Result<()> {
-    let mut bytes = Vec::new();
-    for range in from.staged_ranges() {
-        for start in range.clone().step_by(CHUNK_BYTES) {
-            // At most a chunk.
-            let len = (range.end - start).min(CHUNK_BYTES as u64) as usize;
-            bytes.resize(len, 0);
-            from.read_at(start, &mut bytes)?;
-            to.write_at(start, &bytes)?;
-        }
-    }
-    Ok(())
 }
 
 impl Recording<'_> {

@@ -63,7 +63,7 @@ fn chunks(range: Range<u64>, chunk_bytes: u64) -> impl Iterator<Item = Range<u64
 }
 
 /// All ranges of a commit, by the step that writes them.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Changes {
     /// All changed pages.
     pub(super) all: Ranges,

@@ -7,7 +7,7 @@ use std::path::Path;
 use floe_blockdev::{Overlay, ReadBlocks, SpillOptions, WriteBlocks};
 
 use super::{Hashed, PlanFileError, PlanHeader, RECORD_BYTES, damaged, of_read, u32_at, u64_at};
-use crate::moves::{Act, Moves, Steps, copy};
+use crate::moves::{Act, Moves, Steps};
 
 /// Kinds of records.
 const WRITE: u32 = 1;
@@ -37,7 +37,7 @@ impl<'m, 'd> Moved<'m, 'd> {
         let page_bytes = staged.page_bytes();
         // Came from a u32.
         let reached = Overlay::with_spill(device, page_bytes as u32, moves.first.spill_options());
-        copy(&moves.first, &reached)?;
+        moves.first.copy_to(&reached)?;
         let mut pages = BTreeSet::new();
         let mut records = 0;
         for steps in &moves.batches {
@@ -114,7 +114,7 @@ pub(super) fn read<R: Read>(
     spill: SpillOptions,
 ) -> Result<Steps, PlanFileError> {
     let failed = |source: io::Error| of_read(path, source);
-    copy(first, staged).map_err(PlanFileError::Stage)?;
+    first.copy_to(staged).map_err(PlanFileError::Stage)?;
     let mut steps = Steps::new(spill);
     let (mut is_last, mut bytes) = (false, Vec::new());
     for _ in 0..header.records {

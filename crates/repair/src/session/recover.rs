@@ -12,7 +12,7 @@ use floe_check::{Examination, JournalUse, Problem, Report, recovery};
 use floe_disk::recovery::Recovered;
 use floe_format::features::Incompat;
 
-use super::settle::{fold, hidden_target};
+use super::settle::hidden_target;
 use super::{Decisions, Outcome, RepairError, Session};
 use crate::deed::{Deed, Reason};
 use crate::edit::{Edit, JournalEdit, SuperblockEdit};
@@ -33,7 +33,7 @@ impl Session<'_> {
         self.journal.found.0.extend(recovery.found.0);
         let Some(replayed) = recovery.overlay else { return Ok(opened) };
         self.journal.state = recovery.state;
-        fold(&replayed, self.staged).map_err(hidden_target)?;
+        replayed.copy_to(self.staged).map_err(hidden_target)?;
         if let (Some(device), Some((offset, block))) = (self.journal_device, recovery.external) {
             device.write_at(offset, &block).map_err(Failure::Io)?;
         }

@@ -104,19 +104,3 @@ pub(super) fn edit_superblock(
     staged.write_at(OFFSET_BYTES, &bytes)?;
     Ok(())
 }
-
-/// Stages the content of an overlay over the staged file system.
-pub(super) fn fold(
-    replayed: &Overlay<&dyn ReadBlocks>,
-    staged: &Overlay<&dyn ReadBlocks>,
-) -> std::io::Result<()> {
-    let mut page = Vec::new();
-    for offset in replayed.staged_offsets() {
-        let len = replayed.page_bytes().min(replayed.size_bytes() - offset);
-        // At most a page, whose size came from 32 bits.
-        page.resize(len as usize, 0);
-        replayed.read_at(offset, &mut page)?;
-        staged.write_at(offset, &page)?;
-    }
-    Ok(())
-}

@@ -10,7 +10,7 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::Timestamp;
 use floe_format::features::{Compat, RoCompat};
 
-use super::settle::{fold, hidden_target};
+use super::settle::hidden_target;
 use super::{RepairError, Session};
 use crate::edit::{Edit, OrphanEdit};
 
@@ -43,7 +43,7 @@ impl Session<'_> {
         if !(skip.is_enough)(Ok(&finished)) {
             return Ok(None);
         }
-        fold(&finished, self.staged).map_err(hidden_target)?;
+        finished.copy_to(self.staged).map_err(hidden_target)?;
         for problem in &found.0 {
             if let Problem::OrphanInodeProcessed { inode, .. } = *problem {
                 self.note_done(problem, &Edit::Orphans(OrphanEdit::Finish(inode)));
