@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use floe_blockdev::{FileDevice, ReadBlocks};
-use floe_format::ext::superblock::{OFFSET_BYTES, Superblock, uuid_text};
-use floe_format::features::{Compat, Incompat};
+use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock, uuid_text};
+use floe_format::features::{Compat, Incompat, RoCompat};
 
 use crate::input::device::Source;
 use crate::message::message;
@@ -57,9 +57,7 @@ pub(crate) fn journal_of(source: &Source, named: Option<&Path>) -> anyhow::Resul
     let Some(superblock) = Some(source).filter(|_| is_device).and_then(superblock_in) else {
         return Ok(None);
     };
-    let is_elsewhere =
-        superblock.features().compat.contains(Compat::HAS_JOURNAL) && superblock.journal_inum == 0;
-    if !is_elsewhere {
+    if !is_elsewhere(&superblock) {
         return Ok(None);
     }
     let wanted = superblock.journal_uuid;
@@ -88,20 +86,36 @@ pub(crate) fn journal_of(source: &Source, named: Option<&Path>) -> anyhow::Resul
     }
 }
 
-/// The superblock that counts, as far as it can be found.
+/// Whether a file system has its journal on another device.
+fn is_elsewhere(superblock: &Superblock) -> bool {
+    superblock.features().compat.contains(Compat::HAS_JOURNAL) && superblock.journal_inum == 0
+}
+
+/// The superblock that counts, as far as it can be found. Descriptors are only read where the primary one is not proved by its checksum,
+/// or has its journal elsewhere.
 fn superblock_in(source: &Source) -> Option<Superblock> {
     let device = source.open().ok()?;
-    floe_check::open::open(&device, source.which()).ok().map(|opened| opened.superblock)
+    let names_none = source.superblock.is_none() && source.block_size.is_none();
+    match superblock_of(&device).filter(|_| names_none) {
+        Some((primary, true)) if !is_elsewhere(&primary) => Some(primary),
+        _ => floe_check::open::open(&device, source.which()).ok().map(|opened| opened.superblock),
+    }
+}
+
+/// The primary superblock of a file system or journal, and whether a checksum proves it.
+fn superblock_of(device: &dyn ReadBlocks) -> Option<(Superblock, bool)> {
+    let mut bytes = [0; 1024];
+    device.read_at(OFFSET_BYTES, &mut bytes).ok()?;
+    let found = Superblock::decode(&bytes);
+    let has_checksum = found.features().ro_compat.contains(RoCompat::METADATA_CSUM);
+    let is_proved = has_checksum && Superblock::checksum_ok(&bytes);
+    (found.magic == MAGIC).then_some((found, is_proved))
 }
 
 /// The UUID of the journal that fills a device.
 fn journal_uuid(path: &Path) -> Option<[u8; 16]> {
-    let device = FileDevice::open(path).ok()?;
-    let mut bytes = [0; 1024];
-    device.read_at(OFFSET_BYTES, &mut bytes).ok()?;
-    let outer = Superblock::decode(&bytes);
-    let is_journal = outer.magic == floe_format::ext::superblock::MAGIC
-        && outer.features().incompat.contains(Incompat::JOURNAL_DEV);
+    let (outer, _) = superblock_of(&FileDevice::open(path).ok()?)?;
+    let is_journal = outer.features().incompat.contains(Incompat::JOURNAL_DEV);
     is_journal.then_some(outer.uuid)
 }
 
