@@ -102,6 +102,13 @@ pub struct CommitOptions<'a> {
     pub progress: Option<&'a Phase>,
 }
 
+impl<'a> CommitOptions<'a> {
+    /// Without an undo file; nobody interrupts or watches; what cannot be read is not written over.
+    pub const fn of(seen: &'a Seen) -> Self {
+        Self { seen, undo: None, overwrite_unreadable: false, interrupt: None, progress: None }
+    }
+}
+
 /// Result of a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Committed {

@@ -16,13 +16,7 @@ fn repair_and_commit(device: &dyn WriteBlocks, undo: Option<UndoTarget<'_>>) -> 
     let seen = Seen::of(&device);
     let reader: &dyn ReadBlocks = device;
     let repair = repair(reader, &options(), &mut Yes)?;
-    let options = CommitOptions {
-        seen: &seen,
-        undo,
-        overwrite_unreadable: false,
-        interrupt: None,
-        progress: None,
-    };
+    let options = CommitOptions { undo, ..CommitOptions::of(&seen) };
     repair.commit(device, &options)?;
     Ok(repair.is_clean())
 }

@@ -191,13 +191,7 @@ fn repaired(device: &MemDevice, damage: impl Fn(&MemDevice)) -> Vec<&'static str
     let seen = Seen::of(device);
     let planned = repair(device, &RepairOptions::default(), &mut Yes).unwrap();
     assert!(planned.left.is_empty(), "{:?}", planned.left);
-    let options = CommitOptions {
-        seen: &seen,
-        undo: None,
-        overwrite_unreadable: false,
-        interrupt: None,
-        progress: None,
-    };
+    let options = CommitOptions::of(&seen);
     planned.commit(device, &options).unwrap();
     drop(planned);
     let left = found(device);
@@ -476,13 +470,7 @@ fn the_repair_of_a_cube_changes_that_cube_alone() {
         let before = others(&device, &scope, &own);
         let (seen, path) = (Seen::of(&device), folder.path().join(format!("undo{seed}")));
         let undo = Some(UndoTarget { path: &path, fs_offset_bytes: 0 });
-        let options = CommitOptions {
-            seen: &seen,
-            undo,
-            overwrite_unreadable: false,
-            interrupt: None,
-            progress: None,
-        };
+        let options = CommitOptions { undo, ..CommitOptions::of(&seen) };
         let committed = commit(&onto, &device, &options).unwrap();
         assert!(committed.bytes > 0);
         assert_eq!(others(&device, &scope, &own), before, "seed {seed}");

@@ -29,13 +29,7 @@ fn repaired(image: &Image, threads: usize) -> Option<MemDevice> {
     let seen = Seen::of(&device);
     let clean = {
         let repair = repair(&device, &options, &mut Yes).ok()?;
-        let options = CommitOptions {
-            seen: &seen,
-            undo: None,
-            overwrite_unreadable: false,
-            interrupt: None,
-            progress: None,
-        };
+        let options = CommitOptions::of(&seen);
         repair.commit(&device, &options).unwrap();
         repair.is_clean()
     };

@@ -43,13 +43,7 @@ pub(super) fn repaired(device: &MemDevice) {
     let seen = Seen::of(device);
     let planned = repair(device, &RepairOptions::default(), &mut Yes).unwrap();
     assert!(planned.left.is_empty(), "{:?}", planned.left);
-    let options = CommitOptions {
-        seen: &seen,
-        undo: None,
-        overwrite_unreadable: false,
-        interrupt: None,
-        progress: None,
-    };
+    let options = CommitOptions::of(&seen);
     planned.commit(device, &options).unwrap();
     drop(planned);
     assert!(damage(device).is_empty(), "{:?}", damage(device));
@@ -297,13 +291,7 @@ fn an_unreadable_list_of_orphans_concerns_its_cube_alone() {
         assert!(writes.iter().all(|range| range.end <= at || range.start >= at + BLOCK));
         // With a copy of the device that can be read, the same repair leaves nothing.
         let seen = Seen::of(&device);
-        let options = CommitOptions {
-            seen: &seen,
-            undo: None,
-            overwrite_unreadable: false,
-            interrupt: None,
-            progress: None,
-        };
+        let options = CommitOptions::of(&seen);
         planned.commit(&device, &options).unwrap();
         drop(planned);
         assert!(damage(&device).is_empty(), "{:?}", damage(&device));

@@ -208,13 +208,7 @@ fn a_damaged_list_of_open_files_concerns_its_cube_alone() {
         let planned =
             floe_repair::repair(&device, &options, &mut floe_repair::policy::Yes).unwrap();
         assert!(planned.left.is_empty(), "{wrong}: {:?}", planned.left);
-        let options = floe_repair::commit::CommitOptions {
-            seen: &seen,
-            undo: None,
-            overwrite_unreadable: false,
-            interrupt: None,
-            progress: None,
-        };
+        let options = floe_repair::commit::CommitOptions::of(&seen);
         planned.commit(&device, &options).unwrap();
         drop(planned);
         judge_cubes(&device, true).unwrap();

@@ -223,11 +223,8 @@ fn moved_blocks_go_back_with_the_undo_file() {
     let folder = tempfile::tempdir().unwrap();
     let (seen, path) = (Seen::of(&device), folder.path().join("undo"));
     let options = CommitOptions {
-        seen: &seen,
         undo: Some(UndoTarget { path: &path, fs_offset_bytes: 0 }),
-        overwrite_unreadable: false,
-        interrupt: None,
-        progress: None,
+        ..CommitOptions::of(&seen)
     };
     planned.commit(&device, &options).unwrap();
     drop(planned);

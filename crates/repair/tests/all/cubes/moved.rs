@@ -18,13 +18,7 @@ fn repaired_by<T>(
     let seen = Seen::of(&device);
     let reader: &dyn ReadBlocks = device;
     let planned = repair(reader, &RepairOptions::default(), &mut Yes).unwrap();
-    let options = CommitOptions {
-        seen: &seen,
-        undo,
-        overwrite_unreadable: false,
-        interrupt: None,
-        progress: None,
-    };
+    let options = CommitOptions { undo, ..CommitOptions::of(&seen) };
     planned.commit(device, &options).unwrap();
     look(&planned)
 }
@@ -174,13 +168,7 @@ fn a_plan_moves_files() {
     let [by_plan, at_once] = &recorders;
     repaired_by(at_once, None, |_| ());
     let seen = Seen::of(by_plan);
-    let options = CommitOptions {
-        seen: &seen,
-        undo: None,
-        overwrite_unreadable: false,
-        interrupt: None,
-        progress: None,
-    };
+    let options = CommitOptions::of(&seen);
     let (header, planned) = stage(&path, by_plan, 1 << 20).unwrap();
     assert!(header.moves_files && header.clean);
     planned.commit(by_plan, &options).unwrap();

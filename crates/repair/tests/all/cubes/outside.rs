@@ -78,13 +78,8 @@ fn repair_one(device: &MemDevice, cube: u32) {
     assert!(planned.left.is_empty(), "{:?}", planned.left);
     let onto = Overlay::new(device, BLOCK as u32);
     changes(&planned, &scope, &onto).unwrap();
-    let options = CommitOptions {
-        seen: &Seen::of(device),
-        undo: None,
-        overwrite_unreadable: false,
-        interrupt: None,
-        progress: None,
-    };
+    let seen = Seen::of(device);
+    let options = CommitOptions::of(&seen);
     commit(&onto, device, &options).unwrap();
 }
 
