@@ -446,7 +446,17 @@ fn a_source_that_was_changed_since_it_was_copied_is_left() {
     let file = fs::File::open(&from).unwrap();
     file.set_times(fs::FileTimes::new().set_modified(times.modified().unwrap())).unwrap();
     refused("content with the old time");
+    // The times alone go along.
+    fs::write(&from, "content").unwrap();
+    let later = times.modified().unwrap() + Duration::from_secs(9);
+    file.set_times(fs::FileTimes::new().set_modified(later)).unwrap();
     drop(file);
+    let moved = again();
+    assert_eq!((moved.code, moved.err.as_str()), (0, ""), "{}", moved.out);
+    assert!(!fs::exists(&from).unwrap() && fs::read(&copy).unwrap() == b"content");
+    assert_eq!(fs::metadata(&copy).unwrap().modified().unwrap(), later);
+    fs::write(&from, "content").unwrap();
+    rustix::fs::setxattr(&copy, mark, key.as_bytes(), any).unwrap();
     // Cut off between the end of the source and that of the mark.
     fs::remove_file(&from).unwrap();
     let ended = again();

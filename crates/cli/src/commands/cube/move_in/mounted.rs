@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -72,7 +73,7 @@ fn is_interrupted(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let of_std = cause.downcast_ref::<std::io::Error>();
         cause.downcast_ref() == Some(&Errno::INTR)
-            || of_std.is_some_and(|error| error.kind() == std::io::ErrorKind::Interrupted)
+            || of_std.is_some_and(|error| error.kind() == ErrorKind::Interrupted)
     })
 }
 
@@ -113,7 +114,7 @@ fn attempt(source: &Path, cube: &Path) -> Result<Moved> {
 fn unless_missing<T>(result: std::io::Result<T>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
@@ -218,6 +219,26 @@ impl Tree for Mounted<'_> {
         Ok(())
     }
 
+    fn has_same_content(&self, from: &[u8], to: &[u8]) -> Result<bool> {
+        let (from, to) = (File::open(path(from))?, File::open(path(to))?);
+        let (mut old, mut new) = (vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]);
+        let mut at = 0;
+        loop {
+            let len = from.read_at(&mut old, at)?;
+            if len == 0 {
+                return Ok(to.read_at(&mut new[..1], at)? == 0);
+            }
+            match to.read_exact_at(&mut new[..len], at) {
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(false),
+                read => read?,
+            }
+            if old[..len] != new[..len] {
+                return Ok(false);
+            }
+            at += len as u64;
+        }
+    }
+
     fn attributes(&self, at: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let at = path(at);
         let mut names = vec![0; MOST_BYTES];
@@ -243,6 +264,9 @@ impl Tree for Mounted<'_> {
     }
 
     fn settle(&self, at: &[u8], like: &Stat) -> Result<()> {
+        if matches!(like.kind, Kind::Regular | Kind::Directory) {
+            self.note(at);
+        }
         let at = path(at);
         let (uid, gid) = (Uid::from_raw(like.owner.0), Gid::from_raw(like.owner.1));
         chownat(CWD, at, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
