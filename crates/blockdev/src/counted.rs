@@ -4,7 +4,7 @@ use floe_sync::atomic::{AtomicU64, Ordering};
 use std::io;
 
 use crate::per_thread::PerThread;
-use crate::{ReadBlocks, WriteBlocks};
+use crate::{Medium, ReadBlocks, WriteBlocks};
 
 /// Reads made through a [`Counted`] device so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,6 +82,10 @@ impl<D: ReadBlocks> ReadBlocks for Counted<D> {
 
     fn caches_ahead(&self) -> bool {
         self.inner.caches_ahead()
+    }
+
+    fn medium(&self) -> Medium {
+        self.inner.medium()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::open::{OpenError, open_seekable};
 use crate::per_thread::{self, PerThread};
 use crate::preserve_cache::PreserveCache;
 use crate::read_ahead::{self, ReadAhead};
-use crate::{ReadBlocks, within};
+use crate::{Medium, ReadBlocks, within};
 
 /// Bytes of one hint, at most. Linux silently leaves out what passes its limit of readahead, which is 128 KiB at least unless somebody
 /// lowered it.
@@ -240,6 +240,10 @@ impl ReadBlocks for FileDevice {
 
     fn caches_ahead(&self) -> bool {
         matches!(self.way, Way::Shared)
+    }
+
+    fn medium(&self) -> Medium {
+        self.file.metadata().map_or(Medium::Unknown, |metadata| Medium::of(&metadata))
     }
 }
 

@@ -44,6 +44,7 @@ mod holes;
 mod identify;
 pub mod image;
 mod in_use;
+mod medium;
 mod mem;
 mod model;
 mod new_file;
@@ -74,6 +75,7 @@ pub use faulty::{Fault, FaultMix, Faulty};
 pub use file::{Caching, FileDevice};
 pub use identify::{Content, IDENTIFY_BYTES, SIGNATURE_BYTES, identify};
 pub use in_use::{Place, Use, mount_over, mounted_at, places_of, uses_of, uses_of_part};
+pub use medium::Medium;
 pub use mem::MemDevice;
 pub use model::{Head, Model, Modelled, Request, RequestKind, Simulation};
 pub use new_file::{NewFile, UNFINISHED};
@@ -130,6 +132,11 @@ pub trait ReadBlocks: Send + Sync {
     /// without costing this process any: as in the page cache. `false` is always a correct answer.
     fn caches_ahead(&self) -> bool {
         false
+    }
+
+    /// The medium that the bytes lie on, as far as the system knows.
+    fn medium(&self) -> Medium {
+        Medium::Unknown
     }
 }
 
@@ -244,6 +251,9 @@ macro_rules! read_through {
             }
             fn caches_ahead(&self) -> bool {
                 (**self).caches_ahead()
+            }
+            fn medium(&self) -> Medium {
+                (**self).medium()
             }
         }
     )* };

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::ReadBlocks;
+use crate::{Medium, ReadBlocks};
 
 /// `inner` without its holes. Some file systems reported holes for data that was written and not
 /// yet flushed; reading it returns the right bytes.
@@ -36,6 +36,10 @@ impl<D: ReadBlocks> ReadBlocks for NoHoles<D> {
 
     fn caches_ahead(&self) -> bool {
         self.0.caches_ahead()
+    }
+
+    fn medium(&self) -> Medium {
+        self.0.medium()
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 
 use floe_sync::{Mutex, PoisonError};
 
-use crate::ReadBlocks;
+use crate::{Medium, ReadBlocks};
 
 /// A device that notes the first read that fails, for callers of code that takes what it cannot read for damaged.
 #[derive(Debug)]
@@ -66,6 +66,10 @@ impl<D: ReadBlocks> ReadBlocks for Noting<D> {
 
     fn caches_ahead(&self) -> bool {
         self.inner.caches_ahead()
+    }
+
+    fn medium(&self) -> Medium {
+        self.inner.medium()
     }
 }
 

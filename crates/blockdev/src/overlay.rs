@@ -12,7 +12,7 @@ use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use crate::{ReadBlocks, WriteBlocks, past_the_end, within};
+use crate::{Medium, ReadBlocks, WriteBlocks, past_the_end, within};
 use spill::Spill;
 use unreadable::BadPages;
 pub use unreadable::UnreadablePage;
@@ -413,6 +413,10 @@ impl<D: ReadBlocks> ReadBlocks for Overlay<D> {
 
     fn caches_ahead(&self) -> bool {
         self.base.caches_ahead()
+    }
+
+    fn medium(&self) -> Medium {
+        self.base.medium()
     }
 
     fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {

@@ -38,7 +38,7 @@ impl DeviceNumber {
     }
 
     /// Its folder in `/sys`.
-    fn folder(self) -> PathBuf {
+    pub(crate) fn folder(self) -> PathBuf {
         PathBuf::from(format!("/sys/dev/block/{self}"))
     }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::{ReadBlocks, WriteBlocks, past_the_end, within};
+use crate::{Medium, ReadBlocks, WriteBlocks, past_the_end, within};
 
 /// Why a part of a device cannot be a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -94,6 +94,10 @@ impl<D: ReadBlocks> ReadBlocks for Window<D> {
 
     fn caches_ahead(&self) -> bool {
         self.inner.caches_ahead()
+    }
+
+    fn medium(&self) -> Medium {
+        self.inner.medium()
     }
 }
 

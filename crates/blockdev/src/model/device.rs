@@ -6,7 +6,7 @@ use std::time::Duration;
 use floe_sync::{Mutex, MutexGuard, PoisonError, thread};
 
 use super::{Model, Request, RequestKind, Simulation};
-use crate::{ReadBlocks, WriteBlocks};
+use crate::{Medium, ReadBlocks, WriteBlocks};
 
 /// A device below which a [`Model`] counts simulated time, and requests by kind.
 ///
@@ -17,6 +17,7 @@ pub struct Modelled<D> {
     inner: D,
     waits: bool,
     most_flushes: usize,
+    medium: Medium,
     counted: Mutex<Counted>,
 }
 
@@ -33,7 +34,8 @@ impl<D> Modelled<D> {
     pub fn new(inner: D, model: &Model) -> Self {
         let simulation = Simulation::new(model, 1);
         let counted = Counted { simulation, reads: 0, writes: 0, flushes: 0 };
-        Self { inner, waits: false, most_flushes: 1, counted: Mutex::new(counted) }
+        let medium = model.medium();
+        Self { inner, waits: false, most_flushes: 1, medium, counted: Mutex::new(counted) }
     }
 
     /// Lets each request also take its time in the thread that makes it: for tests in which threads wait for a device.
@@ -106,6 +108,10 @@ impl<D: ReadBlocks> ReadBlocks for Modelled<D> {
 
     fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
         self.inner.is_hole(offset_bytes, len_bytes)
+    }
+
+    fn medium(&self) -> Medium {
+        self.medium
     }
 }
 

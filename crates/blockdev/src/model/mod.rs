@@ -16,6 +16,8 @@
 
 use std::time::Duration;
 
+use crate::Medium;
+
 mod device;
 mod simulation;
 
@@ -147,6 +149,20 @@ impl Model {
             bytes_per_second: u64::MAX,
             head: None,
         }
+    }
+
+    /// The kind of medium that it is a model of.
+    pub const fn medium(&self) -> Medium {
+        if self.head.is_some() { Medium::Rotating } else { Medium::Solid }
+    }
+
+    /// Bytes that the device moves while a read waits for its first one, of so many that are under way at a time: for a head that
+    /// moves, on the shortest seek.
+    pub fn gap_bytes(&self, in_flight: usize) -> u64 {
+        let in_flight = in_flight.clamp(1, self.queues.max(1));
+        let seek = self.head.as_ref().map_or(Duration::ZERO, |head| head.track + head.rotation / 2);
+        let nanos = (self.read + seek).as_nanos() * u128::from(self.bytes_per_second);
+        u64::try_from(nanos / 1_000_000_000 / in_flight as u128).unwrap_or(u64::MAX)
     }
 
     /// How long requests take, each given to the device when the one before is done.

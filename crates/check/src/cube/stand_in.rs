@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use floe_blockdev::ReadBlocks;
+use floe_blockdev::{Medium, ReadBlocks};
 use floe_ext4::map::extent_tree::{NodeForm, build};
 use floe_format::ext::dirent::{DirTail, TAIL_SIZE, needed_rec_len, write_entry};
 use floe_format::ext::extent::Extent;
@@ -408,5 +408,9 @@ impl ReadBlocks for CubeDevice<'_> {
 
     fn caches_ahead(&self) -> bool {
         self.base.caches_ahead()
+    }
+
+    fn medium(&self) -> Medium {
+        self.base.medium()
     }
 }

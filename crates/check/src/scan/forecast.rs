@@ -1,7 +1,7 @@
 //! The reads of a check of a native file system, told from the superblock and the descriptors alone (in rext3 from block bitmaps,
 //! too), before the first inode is read: by the same plan as those of the sweep itself.
 
-use floe_blockdev::{ReadBlocks, Request};
+use floe_blockdev::{Medium, ReadBlocks, Request};
 use floe_ext4::inode_table::each_desc;
 use floe_format::ext::extent::ExtentNode;
 use floe_format::ext::group_desc::GroupDesc;
@@ -27,10 +27,18 @@ impl Forecast {
     /// The reads of a check of a sealed file system; `None` if it is not native, or its superblock cannot be read. Descriptors
     /// that cannot be read, as those of lots without a record, are passed over.
     pub fn of(device: &dyn ReadBlocks) -> Option<Self> {
-        let sweep = Sweep::over(device, None)?;
+        Self::by(device, &Sweep::over(device, None)?)
+    }
+
+    /// The same as if the bytes lay on another medium.
+    pub fn on(device: &dyn ReadBlocks, medium: Medium) -> Option<Self> {
+        Self::by(device, &Sweep::over(device, None)?.on(medium))
+    }
+
+    fn by(device: &dyn ReadBlocks, sweep: &Sweep<'_>) -> Option<Self> {
         let geometry = sweep.geometry();
         if let Some(region_blocks) = sweep.region_blocks() {
-            return Some(Self::of_groups(device, &sweep, region_blocks));
+            return Some(Self::of_groups(device, sweep, region_blocks));
         }
         let (mut runs, mut bytes) = (Vec::new(), vec![0; geometry.block_size as usize]);
         let (mut left_bytes, mut later) = (Some(sweep.room_bytes()), Vec::new());
@@ -38,7 +46,7 @@ impl Forecast {
             let block = geometry.primary_desc_block(lot);
             let is_read = device.read_at(geometry.offset_bytes(block), &mut bytes).is_ok();
             let Some(of_lot) = Lot::of(geometry, lot, &bytes).filter(|_| is_read) else { continue };
-            let own = of_lot.runs(geometry, of_lot.sealed_region(), sweep.besides());
+            let own = of_lot.runs(&sweep.place(), of_lot.sealed_region());
             let len = own.iter().map(|run| run.len_blocks * u64::from(geometry.block_size)).sum();
             left_bytes = left_bytes.and_then(|left: u64| left.checked_sub(len));
             if left_bytes.is_some() {
@@ -60,11 +68,11 @@ impl Forecast {
         let mut runs = vec![sweep.head()];
         let _: Result<(), (BlockNr, _)> = each_desc(device, geometry, |group, raw| {
             let places = Group::of(geometry, group, &GroupDesc::of(raw), region_blocks);
-            places.runs(geometry).into_iter().for_each(|run| add(&mut runs, run));
+            places.runs(&sweep.place()).into_iter().for_each(|run| add(&mut runs, run));
             let mut bitmap = vec![0; geometry.block_size as usize];
             let offset = geometry.offset_bytes(places.block_bitmap());
             if device.read_at(offset, &mut bitmap).is_ok() {
-                let behind = places.runs_behind(geometry, &bitmap, sweep.besides());
+                let behind = places.runs_behind(&sweep.place(), &bitmap);
                 behind.into_iter().for_each(|run| add(&mut runs, run));
             }
         });

@@ -6,7 +6,7 @@ use floe_format::ext::group_desc::GroupDesc;
 use floe_format::rext3::region_of;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 
-use super::lots::joined;
+use super::lots::Place;
 
 /// A group, as its descriptor has it. Nothing in it is believed before it was found to lie in the group.
 #[derive(Clone, Debug)]
@@ -61,23 +61,17 @@ impl Group {
     }
 
     /// The runs before the region.
-    pub fn runs(&self, geometry: &Geometry) -> Vec<BlockRun> {
+    pub(super) fn runs(&self, place: &Place<'_>) -> Vec<BlockRun> {
         let blocks = self.bitmaps.into_iter().chain(self.superblock);
         let mut parts: Vec<BlockRun> = blocks.map(|block| BlockRun::new(block, 1)).collect();
         parts.push(self.table);
-        joined(geometry, self.home, parts)
+        place.joined(self.home, parts)
     }
 
-    /// The runs of the region that are in use by the block bitmap, and those of `others` that lie in the group; near ones joined.
-    pub fn runs_behind(
-        &self,
-        geometry: &Geometry,
-        bitmap: &[u8],
-        others: &[BlockNr],
-    ) -> Vec<BlockRun> {
-        let mut parts: Vec<BlockRun> =
-            others.iter().map(|block| BlockRun::new(*block, 1)).collect();
+    /// The runs of the region that are in use by the block bitmap, and other blocks that lie in the group; near ones joined.
+    pub(super) fn runs_behind(&self, place: &Place<'_>, bitmap: &[u8]) -> Vec<BlockRun> {
+        let mut parts: Vec<BlockRun> = place.others().collect();
         parts.extend(self.used_region(bitmap).into_iter().map(|block| BlockRun::new(block, 1)));
-        joined(geometry, self.home, parts)
+        place.joined(self.home, parts)
     }
 }

@@ -1,6 +1,7 @@
 //! The places of a lot that a sweep reads: the used prefixes of its descriptor block, bitmaps, inode tables and region, and
 //! copies of the superblock.
 
+use floe_blockdev::{Medium, ReadBlocks};
 use floe_format::ext::bitmap;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::native::lot::LotRecord;
@@ -9,8 +10,13 @@ use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 /// Bytes of one request.
 pub const READ_BYTES: u64 = 1 << 20;
 
-/// Unused bytes between two places that are read along: cheaper than another request on any device.
-const GAP_BYTES: u64 = 256 << 10;
+/// Requests that are under way at a time where the device is told of them: those of a lot, and those of the one before.
+const TOLD_IN_FLIGHT: usize = 4;
+
+/// Unused bytes that cost this device less time than another request, if its bytes lie on such a medium.
+pub(super) fn gap_bytes(device: &dyn ReadBlocks, medium: Medium) -> u64 {
+    medium.gap_bytes(if device.caches_ahead() { TOLD_IN_FLIGHT } else { 1 })
+}
 
 /// A lot of a native file system, as its descriptors have it. Nothing in it is believed before it was found to lie in the lot.
 #[derive(Clone, Debug)]
@@ -161,41 +167,54 @@ impl Lot {
         BlockRun::new(start, end.saturating_sub(start.0))
     }
 
-    /// The runs that a sweep reads, in the order of addresses, near ones joined. `region` is the used part of the region; of
-    /// `others` those that lie in the lot are read along.
-    pub fn runs(&self, geometry: &Geometry, region: BlockRun, others: &[BlockNr]) -> Vec<BlockRun> {
+    /// The runs that a sweep reads, in the order of addresses. `region` is the used part of the region; of the others those that
+    /// lie in the lot are read along.
+    pub(super) fn runs(&self, place: &Place<'_>, region: BlockRun) -> Vec<BlockRun> {
         let mut parts: Vec<BlockRun> = self.small().map(|block| BlockRun::new(block, 1)).collect();
-        parts.extend(others.iter().map(|block| BlockRun::new(*block, 1)));
+        parts.extend(place.others());
         parts.extend(self.groups.iter().map(|(.., table)| *table));
         parts.extend(self.superblocks.iter().map(|block| BlockRun::new(*block, 1)));
         parts.push(region);
-        joined(geometry, self.home, parts)
+        place.joined(self.home, parts)
     }
 }
 
-/// The parts that lie inside `home`, in the order of addresses, near ones joined.
-pub(super) fn joined(
-    geometry: &Geometry,
-    home: BlockRun,
-    mut parts: Vec<BlockRun>,
-) -> Vec<BlockRun> {
-    parts.retain(|part| {
-        let end = part.start.0.checked_add(part.len_blocks);
-        part.len_blocks > 0
-            && part.start >= home.start
-            && end.is_some_and(|end| end <= home.end().0)
-    });
-    parts.sort_unstable_by_key(|part| part.start);
-    let gap = GAP_BYTES / u64::from(geometry.block_size);
-    let mut runs: Vec<BlockRun> = Vec::new();
-    for part in parts {
-        match runs.last_mut() {
-            Some(last) if part.start.0 <= last.end().0 + gap => {
-                let end = last.end().0.max(part.end().0);
-                last.len_blocks = end - last.start.0;
-            }
-            _ => runs.push(part),
-        }
+/// A file system whose lots are swept, and its device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'g> {
+    pub(super) geometry: &'g Geometry,
+    /// Blocks outside of lots' own structures that each check reads.
+    pub(super) besides: &'g [BlockNr],
+    /// Unused bytes between two places that are read along.
+    pub(super) gap_bytes: u64,
+}
+
+impl Place<'_> {
+    /// The blocks outside of lots' own structures.
+    pub(super) fn others(&self) -> impl Iterator<Item = BlockRun> + '_ {
+        self.besides.iter().map(|block| BlockRun::new(*block, 1))
     }
-    runs
+
+    /// The parts that lie inside `home`, in the order of addresses, near ones joined.
+    pub(super) fn joined(&self, home: BlockRun, mut parts: Vec<BlockRun>) -> Vec<BlockRun> {
+        parts.retain(|part| {
+            let end = part.start.0.checked_add(part.len_blocks);
+            part.len_blocks > 0
+                && part.start >= home.start
+                && end.is_some_and(|end| end <= home.end().0)
+        });
+        parts.sort_unstable_by_key(|part| part.start);
+        let gap = self.gap_bytes / u64::from(self.geometry.block_size);
+        let mut runs: Vec<BlockRun> = Vec::new();
+        for part in parts {
+            match runs.last_mut() {
+                Some(last) if part.start.0 <= last.end().0 + gap => {
+                    let end = last.end().0.max(part.end().0);
+                    last.len_blocks = end - last.start.0;
+                }
+                _ => runs.push(part),
+            }
+        }
+        runs
+    }
 }

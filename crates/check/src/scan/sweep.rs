@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 
-use floe_blockdev::ReadBlocks;
+use floe_blockdev::{Medium, ReadBlocks};
 use floe_format::crc::Seed;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
@@ -33,7 +33,7 @@ use floe_sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::forecast::besides;
 use super::groups::Group;
 use super::held::{Held, Room};
-use super::lots::{Lot, READ_BYTES};
+use super::lots::{Lot, Place, READ_BYTES, gap_bytes};
 use super::needed;
 
 /// Bytes that a sweep may hold, unless the memory of the check is limited.
@@ -119,6 +119,8 @@ pub struct Sweep<'d> {
     lot_count: u32,
     /// Blocks outside of lots' own structures that each check reads.
     besides: Vec<BlockNr>,
+    /// Unused bytes between two places that are read along.
+    gap_bytes: u64,
     room_bytes: u64,
     /// Bytes that it will hold, at most, as the superblock tells.
     expected_bytes: u64,
@@ -152,6 +154,7 @@ impl<'d> Sweep<'d> {
         Some(Self {
             below: device,
             besides: besides(&superblock, &geometry),
+            gap_bytes: gap_bytes(device, device.medium()),
             geometry,
             seed: superblock.features().metadata_csum().then(|| superblock.seed()),
             lots,
@@ -175,8 +178,15 @@ impl<'d> Sweep<'d> {
         &self.geometry
     }
 
-    pub(super) const fn besides(&self) -> &[BlockNr] {
-        self.besides.as_slice()
+    /// The same, as if the bytes lay on another medium.
+    pub(super) fn on(mut self, medium: Medium) -> Self {
+        self.gap_bytes = gap_bytes(self.below, medium);
+        self
+    }
+
+    pub(super) const fn place(&self) -> Place<'_> {
+        let (geometry, besides) = (&self.geometry, self.besides.as_slice());
+        Place { geometry, besides, gap_bytes: self.gap_bytes }
     }
 
     /// Bytes that it may hold.
@@ -280,7 +290,7 @@ impl<'d> Sweep<'d> {
         let Some(bytes) = self.held_block(block) else { return true };
         let Some(lot) = Lot::of(&self.geometry, lot, &bytes) else { return true };
         let region = lot.used_region(&self.geometry, |block| self.bitmap(block));
-        let runs = lot.runs(&self.geometry, region, &self.besides);
+        let runs = lot.runs(&self.place(), region);
         if is_early && !self.has_room_for(&runs) {
             // This one and those behind it are swept when their inodes are read.
             swept.remove(&number);
@@ -301,10 +311,9 @@ impl<'d> Sweep<'d> {
 
     /// The same for a group of rext3, whose descriptor lies with all others at the beginning.
     fn sweep_group(&self, group: GroupNr, region_blocks: u32, swept: &mut BTreeSet<u32>) -> bool {
-        let geometry = &self.geometry;
         self.read_new(self.head(), true);
         let Some(places) = self.places_of(group, region_blocks) else { return false };
-        let runs = places.runs(geometry);
+        let runs = places.runs(&self.place());
         if !self.has_begun() && !self.has_room_for(&[&runs[..], &[places.region()]].concat()) {
             self.fill(swept);
             return false;
@@ -312,7 +321,7 @@ impl<'d> Sweep<'d> {
         swept.insert(group.0);
         runs.into_iter().for_each(|run| self.read_new(run, false));
         let bitmap = self.bitmap(places.block_bitmap()).unwrap_or_default();
-        let behind = places.runs_behind(geometry, &bitmap, &self.besides);
+        let behind = places.runs_behind(&self.place(), &bitmap);
         behind.into_iter().for_each(|run| self.read_new(run, false));
         self.note_swept(group.0);
         true
@@ -471,6 +480,10 @@ impl ReadBlocks for Sweep<'_> {
         if !self.held().has(self.block_size(), offset_bytes) && !self.is_to_come(offset_bytes) {
             self.below.will_need(offset_bytes, len_bytes);
         }
+    }
+
+    fn medium(&self) -> Medium {
+        self.below.medium()
     }
 
     // The sweep reads inode tables itself, in large requests.

@@ -2,9 +2,7 @@
 
 use std::io::Write;
 
-use floe_blockdev::Model;
 use floe_check::reader::Reader;
-use floe_check::scan::forecast::Forecast;
 use floe_ext4::inode_table::read_groups;
 use floe_ext4::journal::find_cubes;
 use floe_format::ext::inode::Inode;
@@ -24,7 +22,7 @@ use crate::terminal::listing::{self, Listing};
 
 mod estimate;
 
-use estimate::{DEVICES, estimate};
+use estimate::estimate;
 
 /// Show the superblock, features and layout, and estimate the cost of a check.
 #[derive(Debug, clap::Args)]
@@ -155,7 +153,6 @@ fn layout(reader: &Reader<'_>) -> Listing {
     }
     if let Some(blocks) = rext3::region_blocks(superblock) {
         sheet.field("metadata region", format!("{blocks} blocks of a group"));
-        swept(reader).into_iter().for_each(|(name, value)| sheet.field(name, value));
     }
     sheet
 }
@@ -175,21 +172,6 @@ fn native(reader: &Reader<'_>, identity: &Identity, sheet: &mut Listing) {
         "broken: another program has written since, or a mount did not end"
     };
     sheet.field("seal", format!("{} ({sealed})", identity.epoch));
-    for (name, value) in swept(reader) {
-        sheet.field(name, value);
-    }
-}
-
-/// The time to read the metadata that a check sweeps, by the descriptors and models of devices.
-fn swept(reader: &Reader<'_>) -> Vec<(&'static str, String)> {
-    let Some(forecast) = Forecast::of(reader.device()) else { return Vec::new() };
-    let time = |model: &Model| format!("{:.3} s", model.replay(forecast.requests()).as_secs_f64());
-    let places = grouped(forecast.runs.len() as u64);
-    vec![
-        ("metadata, one sweep", format!("{} in {places} places", size(forecast.bytes()))),
-        ("sweep, rotating disk", time(&Model::rotating())),
-        ("sweep, SSD", time(&Model::ssd())),
-    ]
 }
 
 fn journal(reader: &Reader<'_>) -> Listing {
@@ -269,14 +251,16 @@ fn cost(reader: &Reader<'_>, threads: usize) -> Listing {
     let (usual, least) = sum.memory_bytes(&reader.geometry, threads);
     sheet.field("memory", size(usual));
     sheet.field("memory, at least", size(least));
-    for device in DEVICES {
-        let seconds = sum.seconds(device, threads);
-        sheet.field(format!("time, {}", device.0), duration(seconds));
+    for (name, seconds) in sum.seconds(threads) {
+        sheet.field(format!("time, {name}"), duration(seconds));
     }
     sheet
 }
 
 fn duration(seconds: f64) -> String {
+    if seconds < 10.0 {
+        return format!("{seconds:.3} s");
+    }
     if seconds < 100.0 {
         return format!("{seconds:.2} s");
     }
@@ -324,7 +308,7 @@ mod tests {
 
     #[test]
     fn durations_read_well() {
-        assert_eq!(duration(0.5), "0.50 s");
+        assert_eq!(duration(0.5), "0.500 s");
         assert_eq!(duration(600.0), "10 min");
         assert_eq!(duration(9000.0), "2 h 30 min");
     }

@@ -5,6 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
+use floe_blockdev::{FileDevice, Medium, Model};
+use floe_check::scan::forecast::Forecast;
 use floe_testkit::tree::{self, mounted};
 use floe_testkit::{Image, kernel, oracle, tool};
 
@@ -181,4 +183,24 @@ fn a_native_image_without_orphan_file_is_only_read() {
     judge(&image, "with an orphan file again");
     let made = floe(&["mkfs", "-q", "-F", "-t", "native", "-O", "^orphan_file", path, "80m"]);
     assert!(made.code != 0 && made.err.contains("orphan_file"), "{}", made.err);
+}
+
+/// There is one estimate of a check, and it is that of the sweep, whose plan is proved to be what a check reads
+/// (`the_time_is_told_by_descriptors`).
+#[test]
+fn info_has_one_estimate_and_it_is_that_of_the_sweep() {
+    let image = native();
+    let path = image.path().to_str().unwrap();
+    let shown = floe(&["info", "--json", path]).out;
+    let sheets: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let sheets = sheets.as_array().unwrap().iter();
+    let fields: Vec<_> = sheets.flat_map(|sheet| sheet["fields"].as_object().unwrap()).collect();
+    let of_disk: Vec<_> = fields.iter().filter(|(name, _)| name.contains("disk")).collect();
+    let forecast = Forecast::on(&FileDevice::open(image.path()).unwrap(), Medium::Rotating);
+    let forecast = forecast.unwrap();
+    let time = Model::rotating().replay(forecast.requests()).as_secs_f64();
+    assert!(of_disk.len() == 1 && *of_disk[0].1 == *format!("{time:.3} s"), "{time}: {shown}");
+    let told = fields.iter().find(|(name, _)| *name == "bytes to read").unwrap().1;
+    let forecast = Forecast::of(&FileDevice::open(image.path()).unwrap()).unwrap();
+    assert_eq!(*told, *format!("{:.1} KiB", forecast.bytes() as f64 / 1024.0));
 }

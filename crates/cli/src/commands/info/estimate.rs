@@ -1,6 +1,7 @@
 //! Estimates the cost of a check from the superblock and the group descriptors alone.
 //!
-//! The formula (`floe info` prints all of its terms):
+//! A check that sweeps lots (native, rext3) reads what descriptors tell, by the same plan: its bytes, reads and times are those of
+//! `floe_check::scan::forecast`, on models of the devices. For all others there is a formula:
 //!
 //! - **Bytes** = superblock and descriptors
 //!   + inode tables: the used part of each group's table (all of it without descriptor checksums),
@@ -15,9 +16,13 @@
 //!   use / [`INODES_PER_CORE_SECOND`] / threads), whichever is longer, because they overlap.
 //! - **Memory**: the formula of the check itself, `floe_check::memory` (docs/memory.md).
 
+use std::time::Duration;
+
+use floe_blockdev::{Model, ReadBlocks};
 use floe_check::memory::mapped::Mapped;
 use floe_check::memory::{Load, Plan};
 use floe_check::reader::{Reader, ReaderError};
+use floe_check::scan::forecast::Forecast;
 use floe_check::volume::used_inodes_bound;
 use floe_check::{CheckError, CheckOptions, MemoryLimit};
 use floe_format::{Geometry, GroupNr};
@@ -28,21 +33,41 @@ const DIR_BLOCKS_PER_DIR: f64 = 1.3;
 const INODES_PER_EXTRA_BLOCK: u64 = 50;
 /// Bytes of a large read.
 const BYTES_PER_READ: u64 = 1 << 20;
-/// Inodes that one core checks per second, including their names.
-const INODES_PER_CORE_SECOND: f64 = 1_000_000.0;
+/// Inodes that one core checks per second, including their names: where half of them are directories, with the reads from the page
+/// cache (`docs/measurements/predictions.md`).
+const INODES_PER_CORE_SECOND: f64 = 3_000_000.0;
 
-/// A kind of device: name, bytes per second, seconds per random read.
-type Device = (&'static str, f64, f64);
+/// A kind of device for which times are estimated.
+#[derive(Clone, Debug)]
+pub(crate) struct Device {
+    pub(crate) name: &'static str,
+    model: Model,
+    /// Seconds of a read of a few blocks anywhere in a file system.
+    random_read: f64,
+}
 
-/// Devices for which times are estimated.
-pub(crate) const DEVICES: [Device; 3] = [
-    ("hard disk (150 MB/s, 8 ms)", 150e6, 8e-3),
-    ("SATA SSD (500 MB/s, 100 us)", 500e6, 100e-6),
-    ("NVMe SSD (3 GB/s, 20 us)", 3e9, 20e-6),
-];
+impl Device {
+    /// All that are shown.
+    pub(crate) fn all() -> [Self; 3] {
+        let solid = |name, bytes_per_second, read: Duration| {
+            let model = Model { read, bytes_per_second, ..Model::ssd() };
+            Self { name, model, random_read: read.as_secs_f64() }
+        };
+        let sata = solid("SATA SSD (500 MB/s, 100 us)", 500_000_000, Duration::from_micros(100));
+        let nvme = solid("NVMe SSD (3 GB/s, 20 us)", 3_000_000_000, Duration::from_micros(20));
+        let (name, model) = ("hard disk (1 TB, 180 MB/s)", Model::rotating());
+        [Self { name, model, random_read: 8e-3 }, sata, nvme]
+    }
+
+    /// Seconds that the sweep of a device takes; `None` if a check does not sweep it.
+    fn sweep(&self, device: &dyn ReadBlocks) -> Option<f64> {
+        let forecast = Forecast::on(device, self.model.medium())?;
+        Some(self.model.replay(forecast.requests()).as_secs_f64())
+    }
+}
 
 /// Reads and resources of a check.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Estimate {
     /// Inodes in use.
     pub(crate) inodes_used: u64,
@@ -56,14 +81,21 @@ pub(crate) struct Estimate {
     pub(crate) reads: u64,
     /// Parameters of the memory estimate.
     pub(crate) load: Load,
+    /// Seconds of the sweep on each of the devices, if there is one.
+    sweep: Option<Vec<f64>>,
 }
 
 impl Estimate {
-    /// Seconds on a device with this number of threads.
-    pub(crate) fn seconds(&self, (_, throughput, latency): Device, threads: usize) -> f64 {
-        let device = self.bytes as f64 / throughput + self.reads as f64 * latency;
+    /// Seconds on each of the devices with this number of threads.
+    pub(crate) fn seconds(&self, threads: usize) -> Vec<(&'static str, f64)> {
         let cores = self.inodes_used as f64 / INODES_PER_CORE_SECOND / threads.max(1) as f64;
-        device.max(cores)
+        let formula = |device: &Device| {
+            let bytes = self.bytes as f64 / device.model.bytes_per_second as f64;
+            bytes + self.reads as f64 * device.random_read
+        };
+        let all = Device::all();
+        let reading = self.sweep.clone().unwrap_or_else(|| all.iter().map(formula).collect());
+        all.iter().zip(reading).map(|(device, time)| (device.name, time.max(cores))).collect()
     }
 
     /// Peak memory with this number of threads, and the minimum for a check.
@@ -113,6 +145,10 @@ pub(crate) fn estimate(reader: &Reader<'_>) -> Result<Estimate, ReaderError> {
     let scattered = directory_blocks + extra_blocks;
     sum.bytes = fixed + sum.table_bytes + scattered * block_size;
     sum.reads = (fixed + sum.table_bytes).div_ceil(BYTES_PER_READ) + scattered.div_ceil(2);
+    if let Some(forecast) = Forecast::of(reader.device()) {
+        (sum.bytes, sum.reads) = (forecast.bytes(), forecast.requests().count() as u64);
+        sum.sweep = Device::all().iter().map(|device| device.sweep(reader.device())).collect();
+    }
     Ok(sum)
 }
 
@@ -123,13 +159,14 @@ mod tests {
     #[test]
     fn more_threads_save_time_of_the_cores_only() {
         let sum = Estimate {
-            inodes_used: 10_000_000,
+            inodes_used: 30_000_000,
             bytes: 3_000_000_000,
             reads: 0,
             ..Estimate::default()
         };
-        assert!((sum.seconds(DEVICES[2], 1) - 10.0).abs() < 1e-6);
-        assert!((sum.seconds(DEVICES[2], 4) - 2.5).abs() < 1e-6);
-        assert!((sum.seconds(DEVICES[2], 100) - 1.0).abs() < 1e-6);
+        let seconds = |threads| sum.seconds(threads)[2].1;
+        assert!((seconds(1) - 30e6 / INODES_PER_CORE_SECOND).abs() < 1e-6);
+        assert!((seconds(4) - seconds(1) / 4.0).abs() < 1e-6);
+        assert!((seconds(100) - 1.0).abs() < 1e-6);
     }
 }

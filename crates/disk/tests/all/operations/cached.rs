@@ -1,7 +1,7 @@
 //! Checks of native file systems below a page cache: the device is told of all blocks in the order of addresses, and nothing
 //! is kept a second time in the memory of the check. Beside ext4 with the same content, no more bytes are read.
 
-use floe_blockdev::{MemDevice, Request};
+use floe_blockdev::{Medium, MemDevice, Model, Request};
 use floe_check::scan::forecast::Forecast;
 use floe_check::{CheckOptions, Tuning, check};
 use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
@@ -59,7 +59,11 @@ fn with_files(kind: FsType, options: &[(char, &str)], dirs: u64, files: u64) -> 
 
 /// The requests of a check that reach the device below a page cache, and the largest read of the check itself.
 fn requests(device: &MemDevice, tuning: Tuning) -> (Vec<Request>, u64) {
-    let traced = Traced::below_a_cache(device);
+    requests_on(device, Medium::Unknown, tuning)
+}
+
+fn requests_on(device: &MemDevice, medium: Medium, tuning: Tuning) -> (Vec<Request>, u64) {
+    let traced = Traced::below_a_cache(device).on(medium);
     let options = CheckOptions { tuning, threads: 1, ..CheckOptions::default() };
     let report = check(&traced, &options).unwrap();
     assert_eq!(report.found, Vec::new());
@@ -105,15 +109,34 @@ fn no_more_bytes_than_of_ext4_are_read() {
     for (dirs, files) in [(2, 40), (12, 60), (12, 250)] {
         let native = with_files(FsType::Native, &NATIVE, dirs, files);
         let stock = with_files(FsType::Ext4, &[('N', "12000"), ('b', "4096")], dirs, files);
-        let (of_native, _) = requests(&native, Tuning::default());
-        let (of_stock, _) = requests(&stock, Tuning::default());
-        let (read, bound) = (bytes(&of_native), bytes(&of_stock) * 11 / 10);
-        assert!(read <= bound + LOTS * OF_A_LOT, "{dirs} {files}: {read} of {bound}");
-        assert!(of_native.len() <= of_stock.len(), "{of_native:?} {of_stock:?}");
+        for (medium, of_a_lot) in OF_A_LOT {
+            let (of_native, _) = requests_on(&native, medium, Tuning::default());
+            let (of_stock, _) = requests(&stock, Tuning::default());
+            let (read, bound) = (bytes(&of_native), bytes(&of_stock) * 11 / 10);
+            assert!(read <= bound + LOTS * of_a_lot, "{dirs} {files}: {read} of {bound}");
+            assert!(of_native.len() <= of_stock.len(), "{of_native:?} {of_stock:?}");
+        }
     }
 }
 
 /// Lots of 32 MiB.
 const LOTS: u64 = 5;
-/// The gaps of up to 256 KiB of a lot that has tables and a region.
-const OF_A_LOT: u64 = 256 << 10;
+/// The gaps of a lot that has tables and a region.
+const OF_A_LOT: [(Medium, u64); 2] = [(Medium::Rotating, 256 << 10), (Medium::Solid, 40 << 10)];
+
+/// A gap that is read along costs no time on the medium for which it was chosen, beside the choice for the other one.
+#[test]
+fn a_gap_is_read_along_where_that_costs_no_time() {
+    // One of the four tables of 64 KiB in a lot is in use.
+    let options = [('E', "lot_size=32m,region_size=2m"), ('N', "5000")];
+    let device = with_files(FsType::Native, &options, 12, 60);
+    let of = |medium| requests_on(&device, medium, Tuning::default()).0;
+    let (disk, ssd) = (of(Medium::Rotating), of(Medium::Solid));
+    assert!(bytes(&ssd) * 3 < bytes(&disk) * 2, "{ssd:?} {disk:?}");
+    let model = Model::rotating();
+    let (near, far) = (model.replay(disk.iter().copied()), model.replay(ssd.iter().copied()));
+    assert!(near <= far, "{near:?} {far:?}");
+    let model = Model::ssd();
+    let time = |requests: &[Request]| model.replay_at_depth(4, requests.iter().copied());
+    assert!(time(&ssd) <= time(&disk), "{:?} {:?}", time(&ssd), time(&disk));
+}

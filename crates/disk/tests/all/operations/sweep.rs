@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Mutex;
 
-use floe_blockdev::{MemDevice, Model as Device, ReadBlocks, Request, WriteBlocks};
+use floe_blockdev::{Medium, MemDevice, Model as Device, ReadBlocks, Request, WriteBlocks};
 use floe_check::scan::forecast::Forecast;
 use floe_check::{CheckOptions, Problem, Tuning, check};
 use floe_disk::ops::{Caller, NewInode};
@@ -20,53 +20,70 @@ use super::{device_of, image_of};
 const BLOCK: u64 = 4096;
 
 /// A device that writes down all reads.
-pub(super) struct Traced<'d>(&'d MemDevice, Mutex<Vec<(u64, u64)>>, bool, Mutex<Vec<(u64, u64)>>);
+pub(super) struct Traced<'d> {
+    inner: &'d MemDevice,
+    /// Hints, too.
+    reads: Mutex<Vec<(u64, u64)>>,
+    is_below_a_cache: bool,
+    only_reads: Mutex<Vec<(u64, u64)>>,
+    medium: Medium,
+}
 
 impl<'d> Traced<'d> {
     pub(super) fn new(device: &'d MemDevice) -> Self {
-        Self(device, Mutex::default(), false, Mutex::default())
+        let (reads, only_reads) = (Mutex::default(), Mutex::default());
+        let medium = Medium::Unknown;
+        Self { inner: device, reads, is_below_a_cache: false, only_reads, medium }
     }
 
     /// The same, with hints of what will be read.
     pub(super) fn below_a_cache(device: &'d MemDevice) -> Self {
-        Self(device, Mutex::default(), true, Mutex::default())
+        Self { is_below_a_cache: true, ..Self::new(device) }
+    }
+
+    pub(super) fn on(self, medium: Medium) -> Self {
+        Self { medium, ..self }
     }
 
     pub(super) fn reads(&self) -> Vec<(u64, u64)> {
-        self.1.lock().unwrap().clone()
+        self.reads.lock().unwrap().clone()
     }
 
     /// Those that are no hints.
     pub(super) fn only_reads(&self) -> Vec<(u64, u64)> {
-        self.3.lock().unwrap().clone()
+        self.only_reads.lock().unwrap().clone()
     }
 }
 
 impl ReadBlocks for Traced<'_> {
     fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
+        self.inner.size_bytes()
     }
 
     fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
-        self.1.lock().unwrap().push((offset_bytes, into.len() as u64));
-        self.3.lock().unwrap().push((offset_bytes, into.len() as u64));
-        self.0.read_at(offset_bytes, into)
+        self.reads.lock().unwrap().push((offset_bytes, into.len() as u64));
+        self.only_reads.lock().unwrap().push((offset_bytes, into.len() as u64));
+        self.inner.read_at(offset_bytes, into)
     }
 
     // As a page cache has it.
     fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
-        if self.2 {
-            self.1.lock().unwrap().push((offset_bytes, len_bytes));
+        if self.is_below_a_cache {
+            self.reads.lock().unwrap().push((offset_bytes, len_bytes));
         }
     }
 
     fn is_cached(&self, offset_bytes: u64) -> bool {
         let within = |(at, len): &(u64, u64)| (*at..at + len).contains(&offset_bytes);
-        !self.2 || self.1.lock().unwrap().iter().any(within)
+        !self.is_below_a_cache || self.reads.lock().unwrap().iter().any(within)
     }
 
     fn caches_ahead(&self) -> bool {
-        self.2
+        self.is_below_a_cache
+    }
+
+    fn medium(&self) -> Medium {
+        self.medium
     }
 }
 
@@ -293,14 +310,15 @@ fn the_time_is_told_by_descriptors() {
             }
             model.leave();
             seal(&device).unwrap();
-            let forecast = Forecast::of(&device).unwrap();
-            let traced = Traced::new(&device);
-            assert_eq!(found(&traced, true, 1), Ok(Vec::new()));
-            let requests = below_a_cache(&traced.reads());
-            let what = format!("{options:?}, age {age}: {requests:?} {:?}", forecast.runs);
-            assert!(requests.is_sorted_by_key(|request| request.offset_bytes), "{what}");
-            assert!(requests.len() <= forecast.runs.len() + 1, "{what}");
             for disk in [Device::rotating(), Device::rotating_of(mib << 20), Device::ssd()] {
+                let traced = Traced::new(&device).on(disk.medium());
+                let forecast = Forecast::on(&traced, disk.medium()).unwrap();
+                traced.reads.lock().unwrap().clear();
+                assert_eq!(found(&traced, true, 1), Ok(Vec::new()));
+                let requests = below_a_cache(&traced.reads());
+                let what = format!("{options:?}, age {age}: {requests:?} {:?}", forecast.runs);
+                assert!(requests.is_sorted_by_key(|request| request.offset_bytes), "{what}");
+                assert!(requests.len() <= forecast.runs.len() + 1, "{what}");
                 let took = disk.replay(requests.iter().copied()).as_secs_f64();
                 let told = disk.replay(forecast.requests()).as_secs_f64();
                 assert!((told / took - 1.0).abs() < 0.1, "{told} of {took}: {what}");
