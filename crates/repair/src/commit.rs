@@ -112,7 +112,8 @@ impl<'a> CommitOptions<'a> {
 /// Result of a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Committed {
-    /// Bytes that differed from the device and were written.
+    /// All bytes that were written to the device: those that differed, what went through the journals for files that moved, and
+    /// marks that the file system is in use.
     pub bytes: u64,
     /// Bytes of the undo file; 0 without one.
     pub undo_bytes: u64,
@@ -185,8 +186,7 @@ pub(crate) fn write<D: ReadBlocks>(
         return Err(CommitError::Interrupted);
     }
     if let Some(phase) = options.progress {
-        let moved = moves.into_iter().flat_map(|moves| &moves.batches).map(Steps::written_bytes);
-        phase.expect(changes.all.bytes() + moved.sum::<u64>());
+        phase.expect(changes.all.bytes() + moves.map_or(0, Moves::written_bytes));
     }
     let mut writing = Writing { staged: first, device, options, done_bytes: 0 };
     let marked = Marked::new(device, options.seen.mmp.clone(), true);
@@ -201,7 +201,8 @@ pub(crate) fn write<D: ReadBlocks>(
         writing.finish(all)?;
     }
     marked.end().map_err(|source| writing.failed(SUPERBLOCK_AT, source))?;
-    Ok(Committed { bytes: writing.done_bytes, undo_bytes, not_saved: all.unreadable.clone() })
+    let bytes = writing.done_bytes + marked.own_bytes();
+    Ok(Committed { bytes, undo_bytes, not_saved: all.unreadable.clone() })
 }
 
 /// Writes the undo file and returns its size in bytes.
@@ -308,13 +309,14 @@ impl<D: ReadBlocks> Writing<'_, D> {
 
     /// Clears the clean flag on the device and flushes. Skipped if the commit writes only one
     /// block.
-    fn mark(&self, changes: &Changes) -> Result<(), CommitError> {
+    fn mark(&mut self, changes: &Changes) -> Result<(), CommitError> {
         if changes.superblock.bytes() == changes.all.bytes() {
             return Ok(());
         }
         match superblock_of(&self.device).and_then(|superblock| marked(&superblock)) {
             Some(superblock) => {
                 self.write_bytes(SUPERBLOCK_AT, &superblock)?;
+                self.done_bytes += superblock.len() as u64;
                 self.flush(SUPERBLOCK_AT)
             }
             None => Ok(()),

@@ -6,6 +6,9 @@ use floe_blockdev::UnreadablePage;
 use floe_disk::ops::OpError;
 use floe_format::{BlockNr, GroupNr};
 
+/// The reason of a move that is not made because of other names.
+pub(crate) const IN_SEVERAL_CUBES: &str = "it has names in several cubes";
+
 /// Why an edit could not be made. Its finding stays, and the rest of the repair continues.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {

@@ -48,7 +48,8 @@ pub mod undo;
 pub use deed::{Deed, Fate, Reason};
 pub use edit::Edit;
 pub use extras::Extras;
-pub use moves::Moves;
+pub use moves::{Left, Moves, Stays};
+pub use session::left::{FileLeft, Place};
 pub use session::{
     BadBlocks, Moving, Repair, RepairError, RepairOptions, Skip, repair, repair_unless,
 };

@@ -5,6 +5,7 @@
 //! write and flush of that is recorded. The commit first writes all other repairs; then it repeats what was recorded, in its order. A crash
 //! at any write leaves what a crash of a mount leaves, and the next repair, mount or check recovers the journals.
 
+mod stays;
 mod steps;
 
 use std::collections::BTreeSet;
@@ -15,6 +16,7 @@ use floe_format::ext::superblock::OFFSET_BYTES as SUPERBLOCK_AT;
 use floe_sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::failure::Failure;
+pub use stays::{Left, Stays};
 pub(crate) use steps::{Act, Steps};
 
 /// The writes of a repair that moves files, in order: the staged blocks of `first`, the batches, and last whatever differs from the staged
@@ -45,6 +47,8 @@ struct State {
     broken: Option<io::Error>,
     /// Why the journals could not be used.
     refused: Option<String>,
+    /// Findings of files that stay.
+    left: Vec<Left>,
 }
 
 /// A staged file system whose writes and flushes are recorded.
@@ -54,6 +58,11 @@ pub(crate) struct Recording<'a> {
 }
 
 impl<D: ReadBlocks> Moves<D> {
+    /// Bytes of all writes of the batches.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.batches.iter().map(Steps::written_bytes).sum()
+    }
+
     /// Each primary superblock that the device has between the first and the last one, with those.
     pub(crate) fn superblocks(&self) -> io::Result<Vec<[u8; 1024]>> {
         let mut superblock = [0; 1024];
@@ -139,9 +148,19 @@ impl<'d> MoveLog<'d> {
         self.state().refused = Some(why);
     }
 
+    /// Notes which files stay, and why.
+    pub(crate) fn leave(&self, left: Vec<Left>) {
+        self.state().left = left;
+    }
+
     /// `Err` if a batch was staged in part.
     pub(crate) fn judge(&self) -> Result<(), Failure> {
         self.state().broken.take().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// The findings of files that stay, once.
+    pub(crate) fn take_left(&self) -> Vec<Left> {
+        std::mem::take(&mut self.state().left)
     }
 
     /// The writes, if anything moved and is kept; and why nothing was, if the journals could not be used.

@@ -213,6 +213,11 @@ impl<'d> Marked<'d> {
         Ok(this)
     }
 
+    /// Bytes of the mark, written and taken away.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        if self.marked.is_some() { 2 * Mmp::SIZE as u64 } else { 0 }
+    }
+
     /// Takes the mark away, durably. Another machine's sequence stays.
     pub(crate) fn end(&self) -> io::Result<()> {
         let Some(mark) = &self.marked else { return Ok(()) };

@@ -34,6 +34,7 @@ use crate::stage::Stage;
 mod copy_space;
 mod decide;
 mod hidden;
+pub(crate) mod left;
 mod make;
 mod memory;
 mod order;
@@ -474,7 +475,7 @@ impl<'s> Session<'s> {
         let now = self.options.check.now_seconds;
         if self.decisions.halted.is_none() {
             let checked = self.options.clock_believed;
-            let coupled = self.couples.is_possible() && untangle::is_entangled(&after);
+            let coupled = self.note_left(&after);
             settle_superblock(self.staged, |sb| {
                 settle(sb, clean, now, checked, coupled);
                 self.couples.note(sb);

@@ -74,7 +74,7 @@ fn fates_are_told_with_paths() {
     assert!(last.starts_with("WOULD BE REPAIRED: "), "{last}");
     assert!(last.ends_with("Nothing was changed."), "{last}");
 
-    let ending = Ending::Written { undo: None, not_saved: Vec::new() };
+    let ending = Ending::Written { undo: None, not_saved: Vec::new(), bytes: 0 };
     let account = Account::new(&staged, device, "x".into(), ending);
     let text = written(&account, true);
     assert!(text.contains("the link count was set to 1"), "{text}");
@@ -143,7 +143,7 @@ fn an_unattended_repair_that_halts_stages_the_mark_alone() {
         |at: usize| (1024 + 0x3a..1024 + 0x3c).contains(&at) || (2044..2048).contains(&at);
     assert!(!differing.is_empty() && differing.iter().all(|&at| allowed(at)), "{differing:x?}");
     assert_eq!(after[1024 + 0x3a] & 2, 2, "errors");
-    let ending = Ending::Written { undo: None, not_saved: Vec::new() };
+    let ending = Ending::Written { undo: None, not_saved: Vec::new(), bytes: 0 };
     let account = Account::new(&staged, device, "x".into(), ending);
     assert_eq!(account.verdict(), Verdict::Halted);
     let text = written(&account, false);

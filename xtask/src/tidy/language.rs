@@ -46,10 +46,6 @@ const RAW: Exceptions = &[
     ("crates/cli/src/commands/explain.rs", "the condition is a text"),
     ("crates/cli/src/commands/info.rs", "the label is a text"),
     ("crates/disk/src/source/ids.rs", "the argument is a text"),
-    (
-        "crates/fs/src/memory/flush.rs",
-        "memory and disk differ: a fault of the program, in its terms",
-    ),
     ("crates/fs/src/memory/short.rs", "the debug form itself"),
     ("crates/fuse/src/metrics.rs", "names of requests"),
     ("crates/fuse/src/session.rs", "the log of --debug"),

@@ -266,7 +266,7 @@ impl RepairRun<'_> {
     fn written(&self, committed: Committed) -> Ending {
         let undo = self.undo.filter(|_| committed.undo_bytes > 0);
         let undo = undo.map(|path| (path.display().to_string(), committed.undo_bytes));
-        Ending::Written { undo, not_saved: committed.not_saved }
+        Ending::Written { undo, not_saved: committed.not_saved, bytes: committed.bytes }
     }
 
     /// The map of the disk before the repair, if an HTML report is requested.

@@ -1,5 +1,6 @@
 //! Messages for file systems that could not be examined.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -7,25 +8,46 @@ use floe_blockdev::{IDENTIFY_BYTES, ReadBlocks, identify};
 use floe_check::checkpoint::Refusal;
 use floe_check::open::first_start;
 use floe_check::reader::{Reader, ReaderError};
+use floe_check::report::display_path;
 use floe_check::{CheckError, Problem};
 use floe_format::BlockNr;
-use floe_repair::Repair;
+use floe_repair::{FileLeft, Place, Repair};
 use floe_report::human;
 
 use crate::message::message;
 
-/// Says that a repair leaves files in other cubes (`docs/cubes.md`), and why.
+/// Says which files a repair leaves in other cubes (`docs/cubes.md`), and why.
 pub(crate) fn tell_of_files_left(repair: &Repair<'_>, name: &str) {
     let files = "files stay in the cubes into which another system has put them";
-    match &repair.moves.refused {
-        Some(why) => message!("floe: {name}: {files}: {why}"),
-        None if repair.leaves_entangled_files() => {
-            message!("floe: {name}: {files}; the next mount moves them");
-        }
-        None => {}
+    if let Some(why) = &repair.moves.refused {
+        message!("floe: {name}: {files}: {why}");
+        return;
+    }
+    let mut by_reason: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in repair.files_left() {
+        by_reason.entry(file.why.describe().to_owned()).or_default().push(named(&file));
+    }
+    for (why, mut all) in by_reason {
+        let more = all.len().saturating_sub(SHOWN_FILES_LEFT);
+        all.truncate(SHOWN_FILES_LEFT);
+        let all = all.join(", ");
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        message!("floe: {name}: {files}: {all}{more}: {why}");
     }
 }
 
+/// A file as people find it.
+fn named(file: &FileLeft) -> String {
+    let inode = file.inode;
+    match &file.path {
+        Some((path, Place::Own)) => display_path(path),
+        Some((path, Place::Directory)) => format!("{inode} (a name in {})", display_path(path)),
+        None => inode.to_string(),
+    }
+}
+
+/// Files of one reason that are named.
+const SHOWN_FILES_LEFT: usize = 5;
 /// Bytes searched for backup superblocks at unusual locations.
 const SCANNED_BYTES: u64 = 512 << 20;
 /// Maximum backups to list.

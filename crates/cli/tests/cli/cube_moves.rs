@@ -255,7 +255,7 @@ fn a_repair_moves_files_of_linux_back_into_their_cubes() {
     let dry = repair(&["--yes", "--dry-run"]);
     assert!(dry.out.contains("would be moved into its cube"), "{}", dry.out);
     let careful = repair(&["--preen", "--dry-run"]);
-    assert!(careful.err.contains("the next mount moves them"), "{}", careful.err);
+    assert!(careful.err.contains("the next mount moves what"), "{}", careful.err);
     let planned = repair(&["--yes", "--plan", &plan]);
     assert!(
         planned.code == 1 && planned.out.contains("would be moved into its cube"),
@@ -279,6 +279,43 @@ fn a_repair_moves_files_of_linux_back_into_their_cubes() {
     assert_eq!(repair(&["--yes"]).code, 0, "a second time");
     has_what_linux_wrote(&image);
     judge(&image, "mounted after the repair");
+}
+
+/// Where files cannot move, the repair says why and what helps, and writes no content in vain.
+#[test]
+fn what_cannot_move_is_told_and_not_written_again_and_again() {
+    if !can_mount() || kernel::mount_available().is_err() {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let image = native();
+    assert_eq!(cube(&image, "create", &["/web"]).0, 0);
+    assert_eq!(cube(&image, "create", &["/db"]).0, 0);
+    let theirs = kernel::Mounted::new(image.path(), "").unwrap();
+    let path = |name: &str| theirs.path().join(name);
+    for at in 0..60 {
+        for top in ["web", "db"] {
+            fs::write(path(&format!("{top}/linux{at}")), vec![1; 30_000]).unwrap();
+        }
+    }
+    fs::hard_link(path("web/linux1"), path("db/hard")).unwrap();
+    for at in 0.. {
+        if fs::write(path(&format!("web/fill{at}")), vec![2; 900_000]).is_err() {
+            break;
+        }
+    }
+    theirs.unmount().unwrap();
+    let device = image.path().to_str().unwrap();
+    let ran = floe(&["repair", "--yes", "--json", device]);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert!(!ran.err.contains("the next mount moves"), "{}", ran.err);
+    assert!(ran.err.contains("names in several cubes keep a file from being moved"), "{}", ran.err);
+    assert!(ran.err.contains("the cube has no room"), "{}", ran.err);
+    let account: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let changed = account["changed_bytes"].as_u64().unwrap();
+    let written = account["ending"]["written_bytes"].as_u64().unwrap();
+    assert!(changed > 0 && (changed..3 * changed).contains(&written), "{changed} {written}");
+    judge(&image, "as much as there is room for");
 }
 
 /// The primary superblock: the first write of a repair changes it.

@@ -78,7 +78,14 @@ impl Op<'_> {
                     is_done = false;
                     break;
                 }
-                let len = self.move_part(data, &mut inode, part)?;
+                let Some(len) = self.move_part(data, &mut inode, part)? else {
+                    // Moved blocks are kept: else each try would write the same again.
+                    if blocks == 0 {
+                        return Err(OpError::NoSpace);
+                    }
+                    is_done = false;
+                    break;
+                };
                 at = LogicalBlock(part.logical.0 + len);
                 blocks += len;
             }
@@ -127,36 +134,53 @@ impl Op<'_> {
         Ok(None)
     }
 
-    /// Moves as much of a part as one run of free blocks takes; returns how many blocks.
+    /// Moves as much of a part as one run of free blocks takes; returns how many blocks, or `None` where there is no room and nothing
+    /// was written.
     fn move_part(
         &mut self,
         data: &dyn WriteBlocks,
         inode: &mut OwnedInode,
         part: Extent,
-    ) -> Result<u64, OpError> {
-        let run = self.allocate(inode, part.logical, part.run.len_blocks)?;
+    ) -> Result<Option<u64>, OpError> {
+        let is_data = inode.file_type() == Some(FileType::Regular);
+        let run = match self.allocate(inode, part.logical, part.run.len_blocks) {
+            Ok(run) => run,
+            Err(OpError::NoSpace) => return Ok(None),
+            Err(error) => return Err(error),
+        };
         if self.is_foreign(inode.number, run.start) {
             // It would be moved again and again.
-            return Err(OpError::NoSpace);
+            self.release_part(inode, run, is_data)?;
+            return Ok(None);
         }
         let old = BlockRun::new(part.run.start, run.len_blocks);
-        let is_data = inode.file_type() == Some(FileType::Regular);
+        let range = part.logical.0..part.logical.0 + run.len_blocks;
+        file::remove(&mut self.tx, &mut self.volume.fs, inode, range)?;
+        self.map_run(inode, part.logical, run, part.unwritten)?;
         if !part.unwritten {
             for at in 0..run.len_blocks {
                 let (from, to) = (BlockNr(old.start.0 + at), BlockNr(run.start.0 + at));
                 self.copy_block(data, from, to, is_data)?;
             }
         }
-        let range = part.logical.0..part.logical.0 + run.len_blocks;
-        file::remove(&mut self.tx, &mut self.volume.fs, inode, range)?;
-        self.map_run(inode, part.logical, run, part.unwritten)?;
-        if is_data && !self.volume.fs.space.logs_data(old.start) {
-            self.volume.fs.space.release_data(&mut self.tx, old)?;
+        self.release_part(inode, old, is_data)?;
+        Ok(Some(run.len_blocks))
+    }
+
+    /// Gives back blocks that a file has no more.
+    fn release_part(
+        &mut self,
+        inode: &mut OwnedInode,
+        run: BlockRun,
+        is_data: bool,
+    ) -> Result<(), OpError> {
+        if is_data && !self.volume.fs.space.logs_data(run.start) {
+            self.volume.fs.space.release_data(&mut self.tx, run)?;
         } else {
-            self.release_metadata(old)?;
+            self.release_metadata(run)?;
         }
-        file::count(&self.volume.fs, inode, -old.len_blocks.cast_signed());
-        Ok(run.len_blocks)
+        file::count(&self.volume.fs, inode, -run.len_blocks.cast_signed());
+        Ok(())
     }
 
     fn copy_block(

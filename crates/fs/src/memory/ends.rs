@@ -1,13 +1,14 @@
 //! The changes of a cube that do not end on the disk: the cube failed and drops them, or memory and disk differ.
 
 use floe_format::InodeNr;
+use floe_format::ext::inode::{FileType, InodeFlags};
 
 use super::losses::Losses;
 use super::lower::Lower;
 use super::table::Table;
 use super::{MemFs, State, Turn};
-use crate::FsError;
 use crate::cubes::Fate;
+use crate::{Attributes, FsError};
 
 /// Why memory and disk could not be compared.
 #[derive(Debug)]
@@ -15,6 +16,42 @@ pub(super) enum Unsettled {
     /// They differ, in this inode: one of the two is wrong.
     Differs(InodeNr, String),
     Failed(FsError),
+}
+
+/// The fields that memory and disk have to agree about and do not, as a sentence. Memory does not follow how directories grow, nor what maps
+/// take; times are settled.
+pub(super) fn difference(memory: &Attributes, disk: &Attributes) -> Option<String> {
+    let fields = |one: &Attributes| {
+        let size = if one.kind == FileType::Directory { 0 } else { one.size_bytes };
+        let flags = one.flags.difference(InodeFlags::INDEX).bits();
+        let numbers = [one.generation, one.links, one.uid, one.gid, one.project, flags];
+        let [generation, links, owner, group, project, flags] = numbers.map(u64::from);
+        [
+            ("type", one.kind as u64),
+            ("mode", one.permissions.into()),
+            ("generation", generation),
+            ("link count", links),
+            ("owner", owner),
+            ("group", group),
+            ("project", project),
+            ("size in bytes", size),
+            ("flags", flags),
+        ]
+    };
+    let both = fields(memory).into_iter().zip(fields(disk));
+    let mut differ = both.filter(|(memory, disk)| memory != disk).peekable();
+    differ.peek()?;
+    let shown = |field: &str, value: u64| match field {
+        "mode" => format!("{value:04o}"),
+        "flags" => format!("{value:#x}"),
+        _ => value.to_string(),
+    };
+    let one = |((field, memory), (_, disk))| {
+        let [memory, disk] = [memory, disk].map(|value| shown(field, value));
+        format!("the {field} is {memory} in memory and {disk} on the disk")
+    };
+    let all: Vec<String> = differ.map(one).collect();
+    Some(format!("memory and disk differ in {}: {}", memory.inode, all.join(", ")))
 }
 
 impl From<FsError> for Unsettled {
@@ -105,5 +142,38 @@ impl<L: Lower> MemFs<L> {
 
     pub(super) fn end(&self, error: &FsError) -> FsError {
         self.state_mut().end(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_told_by_field() {
+        let now = crate::Timestamp { seconds: 0, nanoseconds: 0 };
+        let one = Attributes {
+            inode: InodeNr(12),
+            generation: 7,
+            kind: FileType::Regular,
+            permissions: 0o644,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            size_bytes: 5,
+            sectors: 8,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: None,
+            device: None,
+            flags: InodeFlags::EXTENTS,
+            project: 0,
+        };
+        let other = Attributes { permissions: 0o4755, size_bytes: 9, sectors: 0, ..one };
+        assert_eq!(difference(&one, &Attributes { sectors: 16, ..one }), None);
+        let told = difference(&one, &other).unwrap();
+        let fields = "the mode is 0644 in memory and 4755 on the disk, the size in bytes is 5 in memory and 9 on the disk";
+        assert_eq!(told, format!("memory and disk differ in inode 12: {fields}"));
     }
 }

@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 
 use floe_disk::ops::Change;
 use floe_format::InodeNr;
-use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_sync::thread;
 
 use super::carry::survive;
-use super::ends::Unsettled;
+use super::ends::{Unsettled, difference};
 use super::flight::Flight;
 use super::losses::Losses;
 use super::lower::Lower;
@@ -304,16 +303,7 @@ impl<L: Lower> MemFs<L> {
             let _reading = self.reading_below();
             twice(|| self.lower.attributes(inode))?
         };
-        let same = |one: &Attributes| {
-            // Memory does not follow how directories grow, nor what maps take.
-            let size = if one.kind == FileType::Directory { 0 } else { one.size_bytes };
-            let flags = one.flags.difference(InodeFlags::INDEX);
-            let numbers = (one.generation, one.links, one.uid, one.gid, one.project);
-            (one.kind, one.permissions, numbers, size, flags)
-        };
-        if same(&disk) != same(memory) {
-            let (memory, disk) = (same(memory), same(&disk));
-            let what = format!("memory and disk differ in {inode}: {memory:?} and {disk:?}");
+        if let Some(what) = difference(memory, &disk) {
             return Err(Unsettled::Differs(inode, what));
         }
         let times = |one: &Attributes| (one.atime, one.mtime, one.ctime);

@@ -13,7 +13,7 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, Timestamp};
 
 use super::Made;
-use crate::failure::Failure;
+use crate::failure::{Failure, IN_SEVERAL_CUBES};
 use crate::moves::Recording;
 use crate::stage::Stage;
 
@@ -45,7 +45,7 @@ pub(super) fn move_all(stage: &Stage<'_>, inodes: &[InodeNr]) -> Vec<Made> {
 /// Gives each inode another number, in the cube of its names, if those are in one cube. As [`move_all`].
 pub(super) fn move_inodes(stage: &Stage<'_>, inodes: &[InodeNr]) -> Vec<Made> {
     let names = names_of(stage, inodes);
-    let stays = || (Err(Failure::NotNow("it has names in several cubes")), Vec::new());
+    let stays = || (Err(Failure::NotNow(IN_SEVERAL_CUBES)), Vec::new());
     if names.iter().all(Option::is_none) {
         return names.iter().map(|_| stays()).collect();
     }

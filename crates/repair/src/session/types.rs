@@ -7,14 +7,12 @@ use floe_check::cube::CubeScope;
 use floe_check::report::JournalState;
 use floe_check::{CheckError, CheckOptions, Problem, Report};
 use floe_disk::journal::JournalError;
-use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, GroupNr};
 
-use super::untangle::is_entangled;
 use crate::deed::{Deed, Reason};
 use crate::extras::Extras;
 use crate::failure::Failure;
-use crate::moves::{MoveLog, Moves};
+use crate::moves::{Left, MoveLog, Moves};
 use crate::shared_owners::SharedBlocks;
 
 /// Options of a repair.
@@ -96,12 +94,15 @@ pub struct Moving<'d> {
     pub writes: Option<Moves<&'d dyn ReadBlocks>>,
     /// Why none could be moved, where that is so.
     pub refused: Option<String>,
+    /// Findings of files that stay, each with the reason.
+    pub left: Vec<Left>,
 }
 
 impl<'d> Moving<'d> {
     pub(super) fn of(moves: MoveLog<'d>, is_kept: bool) -> Self {
+        let left = moves.take_left();
         let (writes, refused) = moves.into_moving(is_kept);
-        Self { writes, refused }
+        Self { writes, refused, left }
     }
 }
 
@@ -195,11 +196,6 @@ impl Repair<'_> {
     /// Whether files were moved into their cubes.
     pub fn moves_files(&self) -> bool {
         self.deeds.iter().any(|deed| deed.edit.moves_files())
-    }
-
-    /// Whether files are left where another system has put them, for the next mount to move.
-    pub fn leaves_entangled_files(&self) -> bool {
-        is_entangled(&self.after) && !Identity::knows_couples(&self.after.superblock)
     }
 
     /// Whether there is anything to write.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use floe_check::cube::couples;
-use floe_check::{Examination, Problem, Report};
+use floe_check::{Examination, Problem};
 use floe_format::InodeNr;
 use floe_format::ext::superblock::Superblock;
 use floe_format::native::identity::Identity;
@@ -49,12 +49,8 @@ impl<'s> Couples<'s> {
     }
 }
 
-/// Whether cubes share files.
-pub(super) fn is_entangled(report: &Report) -> bool {
-    report.found.iter().any(entangles)
-}
-
-const fn entangles(problem: &Problem) -> bool {
+/// Whether another system has put a file into another cube.
+pub(super) const fn entangles(problem: &Problem) -> bool {
     matches!(problem, Problem::CubeEntangledName { .. } | Problem::CubeEntangledBlocks { .. })
 }
 

@@ -276,6 +276,18 @@ pub(super) fn written(account: &Account<'_>, tense: Tense) -> String {
     }
     let (bytes, were) = (size(account.changed_bytes), tense.were());
     let replayed = matches!(account.repair.journal, JournalState::Replayed { .. });
+    if account.repair.moves_files() {
+        return match &account.ending {
+            Ending::Written { bytes: all, .. } => {
+                let all = size(*all);
+                format!("{bytes} {were} changed, and {all} written in all, through the journals")
+            }
+            _ => {
+                let moves = size(account.repair.bytes_of_moves());
+                format!("{bytes} {were} changed, and {moves} written through the journals")
+            }
+        };
+    }
     match (account.repair.deeds.is_empty(), replayed) {
         (false, _) => format!("{bytes} {were} written"),
         (true, false) => {
@@ -308,7 +320,7 @@ fn summary(out: &mut impl Write, account: &Account<'_>, tense: Tense) -> io::Res
         writeln!(out, "{changes} examined {looks}; {written}{saved}")?;
     }
     match &account.ending {
-        Ending::Written { undo: _, not_saved } => {
+        Ending::Written { not_saved, .. } => {
             for command in &account.commands {
                 writeln!(out, "To undo this: {command}")?;
             }

@@ -93,9 +93,10 @@ fn ending(account: &Account<'_>) -> Value {
         Ending::Planned { file } => {
             json!({ "kind": "planned", "plan": file, "commands": commands })
         }
-        Ending::Written { undo, not_saved } => json!({
+        Ending::Written { undo, not_saved, bytes } => json!({
             "kind": "written",
             "undo_file": undo.as_ref().map(|(file, _)| file),
+            "written_bytes": bytes,
             "undo_bytes": undo.as_ref().map_or(0, |(_, bytes)| *bytes),
             "not_saved": not_saved,
             "commands": commands,

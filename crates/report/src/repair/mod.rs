@@ -43,6 +43,8 @@ pub enum Ending {
         /// Device offsets of blocks whose old content could not be read, and therefore not be
         /// saved.
         not_saved: Vec<u64>,
+        /// All bytes that were written to the device.
+        bytes: u64,
     },
 }
 
