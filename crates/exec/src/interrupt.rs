@@ -1,6 +1,7 @@
 //! Requests to stop from outside: recorded at any time, and obeyed only when nothing is half done.
 
-use floe_sync::{Mutex, PoisonError};
+use floe_sync::atomic::{AtomicBool, Ordering};
+use floe_sync::{Arc, Mutex, PoisonError};
 
 /// Whether the user wants the program to stop, and whether it may.
 ///
@@ -10,6 +11,17 @@ use floe_sync::{Mutex, PoisonError};
 #[derive(Debug, Default)]
 pub struct Interrupt {
     state: Mutex<State>,
+    /// Where there is no thread for signals.
+    flags: Option<Flags>,
+}
+
+/// For handlers that can do nothing but read and set a flag: where no thread can be started for signals.
+#[derive(Clone, Debug)]
+pub struct Flags {
+    /// A signal ends the program at once.
+    pub may_end: Arc<AtomicBool>,
+    /// A signal has come; to be set behind the test of the other.
+    pub asked: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,6 +57,13 @@ impl Interrupt {
         Self::default()
     }
 
+    /// Without a thread for signals: handlers obey and set these flags.
+    pub fn by_flags() -> (Self, Flags) {
+        let (may_end, asked) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+        let flags = Flags { may_end, asked };
+        (Self { state: Mutex::default(), flags: Some(flags.clone()) }, flags)
+    }
+
     /// Records that the user wants to stop.
     pub fn ask(&self) -> Answer {
         self.change(|state| {
@@ -56,7 +75,8 @@ impl Interrupt {
 
     /// Whether the user wants to stop.
     pub fn asked(&self) -> bool {
-        self.change(|state| state.asked)
+        let by_flag = self.flags.as_ref().is_some_and(|flags| flags.asked.load(Ordering::SeqCst));
+        self.change(|state| state.asked) || by_flag
     }
 
     /// Enters code that must not be cut off.
@@ -65,12 +85,25 @@ impl Interrupt {
     /// If the user has already asked to stop, because nothing new should begin.
     pub fn hold(&self) -> Result<Hold<'_>, Interrupted> {
         self.change(|state| {
+            if let Some(flags) = &self.flags {
+                // Whoever comes in between is seen by the next line.
+                flags.may_end.store(false, Ordering::SeqCst);
+                state.asked |= flags.asked.load(Ordering::SeqCst);
+            }
             if state.asked {
+                self.allow_end(state);
                 return Err(Interrupted);
             }
             state.holds += 1;
             Ok(Hold { of: self })
         })
+    }
+
+    /// Lets signals end the program where nothing is held.
+    fn allow_end(&self, state: &State) {
+        if let Some(flags) = self.flags.as_ref().filter(|_| state.holds == 0) {
+            flags.may_end.store(true, Ordering::SeqCst);
+        }
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
@@ -81,7 +114,10 @@ impl Interrupt {
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        self.of.change(|state| state.holds -= 1);
+        self.of.change(|state| {
+            state.holds -= 1;
+            self.of.allow_end(state);
+        });
     }
 }
 
@@ -105,6 +141,23 @@ mod tests {
         let interrupt = Interrupt::new();
         assert_eq!(interrupt.ask(), Answer::EndNow);
         assert!(interrupt.hold().is_err());
+    }
+
+    #[test]
+    fn flags_say_when_a_signal_may_end_the_program() {
+        let (interrupt, flags) = Interrupt::by_flags();
+        let may_end = || flags.may_end.load(Ordering::SeqCst);
+        assert!(may_end() && !interrupt.asked());
+        let outer = interrupt.hold().unwrap();
+        drop(interrupt.hold().unwrap());
+        assert!(!may_end());
+        flags.asked.store(true, Ordering::SeqCst);
+        assert!(interrupt.asked());
+        assert_eq!(interrupt.hold().unwrap_err(), Interrupted);
+        assert!(!may_end(), "the outer work goes on");
+        drop(outer);
+        assert!(may_end());
+        assert!(interrupt.hold().is_err() && may_end());
     }
 }
 

@@ -181,7 +181,8 @@ impl Args {
         };
         let limit = until.map(|until| until.saturating_duration_since(begin).max(ASK_AT_LEAST));
         let patience = match (self.force, self.lazy) {
-            (true, _) => PATIENCE,
+            // The rest of the time is that of a server that ends.
+            (true, _) => limit.map_or(PATIENCE, |limit| limit / 2).min(PATIENCE),
             // It is detached then, and the rest of the time is the server's.
             (false, true) => limit.map_or(LAST_WORDS, |limit| limit / 2).min(LAST_WORDS),
             (false, false) => limit.unwrap_or(PATIENCE).min(PATIENCE),
@@ -284,8 +285,9 @@ impl Args {
         }
         let begin = Instant::now();
         let wait = match (self.timeout.map(Duration::from_secs), until) {
-            // The time begins with the end of the mount.
-            (Some(limit), _) if self.force => limit,
+            (_, Some(until)) if self.force => {
+                until.saturating_duration_since(begin).max(ASK_AT_LEAST)
+            }
             (_, Some(until)) => until.saturating_duration_since(begin),
             // It waits for nothing.
             _ if self.lazy && !self.force => Duration::ZERO,

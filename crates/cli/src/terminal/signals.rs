@@ -11,6 +11,7 @@ use floe_exec::interrupt::Answer;
 use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::{Arc, Mutex, PoisonError, thread};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
 use crate::exit::Outcome;
@@ -30,11 +31,12 @@ const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 /// The exit code of a cancelled run.
 pub(crate) const CANCELLED: u8 = Outcome { cancelled: true, ..Outcome::CLEAN }.code();
 
-/// Hands signals to a thread that handles them. Without a thread they do what they do to any program, which ends it.
+/// Hands signals to a thread that handles them. Without a thread they do what they do to any program, which ends it; returns whether
+/// there is one.
 fn handle(
     wanted: impl IntoIterator<Item = i32>,
     handle: impl FnOnce(Signals) + Send + 'static,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     let given = Arc::new(Mutex::new(None::<Option<Signals>>));
     let taken = Arc::clone(&given);
     // Runs until the program ends, or ends if there are no signals to handle. It is started first, because a signal that was
@@ -50,22 +52,20 @@ fn handle(
             }
         }
     };
-    if let Ok(handler) = thread::Builder::new().spawn(work) {
-        let signals = Signals::new(wanted);
-        let (signals, result) = match signals {
-            Ok(signals) => (Some(signals), Ok(())),
-            Err(error) => (None, Err(error)),
-        };
-        *given.lock().unwrap_or_else(PoisonError::into_inner) = Some(signals);
-        handler.thread().unpark();
-        result.context("cannot arrange for signals")?;
-    }
-    Ok(())
+    let Ok(handler) = thread::Builder::new().spawn(work) else { return Ok(false) };
+    let signals = Signals::new(wanted);
+    let (signals, result) = match signals {
+        Ok(signals) => (Some(signals), Ok(true)),
+        Err(error) => (None, Err(error)),
+    };
+    *given.lock().unwrap_or_else(PoisonError::into_inner) = Some(signals);
+    handler.thread().unpark();
+    result.context("cannot arrange for signals")
 }
 
 /// Calls `act` at each SIGUSR1, which would otherwise end the program.
 pub(crate) fn on_user_signal(mut act: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
-    handle([SIGUSR1], move |mut signals| signals.forever().for_each(|_| act()))
+    handle([SIGUSR1], move |mut signals| signals.forever().for_each(|_| act())).map(drop)
 }
 
 /// For read-only work: a signal ends the program at once, with a message on the consequences for
@@ -81,6 +81,7 @@ pub(crate) fn end_at_once_with(code: u8, work: &'static str) -> anyhow::Result<(
             end(code, &format!("interrupted; {work}"));
         }
     })
+    .map(drop)
 }
 
 /// Ends the program with a message, and a JSON document if requested.
@@ -110,7 +111,7 @@ pub(crate) fn end_between_writes() -> anyhow::Result<Arc<Interrupt>> {
 pub(crate) fn end_between_writes_with(code: u8) -> anyhow::Result<Arc<Interrupt>> {
     let interrupt = Arc::new(Interrupt::new());
     let asked = Arc::clone(&interrupt);
-    handle(wanted(), move |mut signals| {
+    let is_handled = handle(wanted(), move |mut signals| {
         for _ in signals.forever() {
             match asked.ask() {
                 Answer::EndNow => end(code, "interrupted; nothing was written"),
@@ -120,7 +121,19 @@ pub(crate) fn end_between_writes_with(code: u8) -> anyhow::Result<Arc<Interrupt>
             }
         }
     })?;
-    Ok(interrupt)
+    if is_handled { Ok(interrupt) } else { by_flags(code) }
+}
+
+/// The same where no thread can be started: nothing is told, but writes are not cut off.
+fn by_flags(code: u8) -> anyhow::Result<Arc<Interrupt>> {
+    let (interrupt, flags) = Interrupt::by_flags();
+    for signal in wanted() {
+        // In this order: a program that goes on knows of the signal.
+        flag::register_conditional_shutdown(signal, code.into(), Arc::clone(&flags.may_end))
+            .and_then(|_| flag::register(signal, Arc::clone(&flags.asked)))
+            .context("cannot arrange for signals")?;
+    }
+    Ok(Arc::new(interrupt))
 }
 
 /// For a check with a checkpoint in the file `path`: a signal ends the current leg, whose record is
@@ -144,6 +157,7 @@ pub(crate) fn end_between_legs(path: &Path, asked: Arc<Interrupt>) -> anyhow::Re
             before = true;
         }
     })
+    .map(drop)
 }
 
 /// Runs `then` on a signal, in a thread of its own, which ends the program with [`cancelled`].
@@ -153,6 +167,7 @@ pub(crate) fn on_signal(then: impl FnOnce() + Send + 'static) -> anyhow::Result<
             then();
         }
     })
+    .map(drop)
 }
 
 /// Runs `then` on every signal, in a thread of its own, with the number of earlier signals.
@@ -162,6 +177,7 @@ pub(crate) fn on_each_signal(mut then: impl FnMut(usize) + Send + 'static) -> an
             then(before);
         }
     })
+    .map(drop)
 }
 
 /// Ends the program with the exit code for cancellation.
@@ -176,15 +192,14 @@ pub(crate) fn outlive_size_limit() {
         return;
     }
     // Without it the program is as others are.
-    let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
+    let _ = flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
 }
 
 /// For work that must end by itself: ignores signals.
 pub(crate) fn ignore() -> anyhow::Result<()> {
     let seen = Arc::new(AtomicBool::new(false));
     for signal in SIGNALS {
-        signal_hook::flag::register(signal, Arc::clone(&seen))
-            .context("cannot arrange for signals")?;
+        flag::register(signal, Arc::clone(&seen)).context("cannot arrange for signals")?;
     }
     Ok(())
 }
@@ -216,5 +231,16 @@ mod tests {
         );
         assert_eq!(ignored_mask("Name:\tfloe\n"), None);
         assert_eq!(CANCELLED, 32);
+    }
+
+    #[test]
+    fn writes_are_not_cut_off_where_no_thread_can_be_started() {
+        let interrupt = by_flags(CANCELLED).unwrap();
+        let hold = interrupt.hold().unwrap();
+        // It would end this process.
+        signal_hook::low_level::raise(SIGHUP).unwrap();
+        assert!(interrupt.asked());
+        assert!(interrupt.hold().is_err());
+        drop(hold);
     }
 }

@@ -248,8 +248,12 @@ fn an_unmount_with_a_limit_ends_although_the_server_is_stopped() {
     if !can_mount() {
         return;
     }
-    let all: [(&[&str], u64); 3] =
-        [(&["--timeout", "3"], 3), (&["--lazy", "--timeout", "2"], 2), (&["--lazy"], 3)];
+    let all: [(&[&str], u64); 4] = [
+        (&["--timeout", "3"], 3),
+        (&["--lazy", "--timeout", "2"], 2),
+        (&["--lazy"], 3),
+        (&["--force", "--timeout", "2"], 2),
+    ];
     for (options, limit) in all {
         let Some(image) = image("ext4") else { return };
         let ours = Ours::new(image.path(), &[]);
@@ -265,7 +269,7 @@ fn an_unmount_with_a_limit_ends_although_the_server_is_stopped() {
         let wanted = Duration::from_secs(limit)..Duration::from_secs(limit + 3);
         assert!(wanted.contains(&took), "{options:?}: {took:?}");
         assert!(text.contains(&format!("process {process}")), "{options:?}: {text}");
-        assert_eq!(is_there, !options.contains(&"--lazy"), "{options:?}: {text}");
+        assert_eq!(is_there, options == ["--timeout", "3"], "{options:?}: {text}");
         if is_there {
             ours.unmount();
         }
