@@ -173,7 +173,9 @@ pub fn plan(problem: &Problem) -> Plan {
         P::JournalTransactionCorrupt { .. } | P::JournalEndsEarly { .. } => {
             journal(JournalEdit::LoseTransactions)
         }
-        P::FastCommitCorrupt { .. } | P::DamagedLogWeighed { .. } => Plan::Remark,
+        P::FastCommitCorrupt { .. }
+        | P::DamagedLogWeighed { .. }
+        | P::DamagedLogOtherwise { .. } => Plan::Remark,
         P::TestFsFlagSet => superblock(SuperblockEdit::ClearTestFlag),
         P::QuotaInodeNotReserved { kind, .. } => superblock(SuperblockEdit::MoveQuotaInode(kind)),
         P::MmpBlockOutOfRange { .. } => superblock(SuperblockEdit::DropMmp),

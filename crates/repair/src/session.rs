@@ -11,10 +11,7 @@ use floe_check::open::{Opened, WhichSuperblock, open};
 use floe_check::problem::{Findings, Weight};
 use floe_check::report::JournalState;
 use floe_check::{CheckError, Examination, Problem, Report, examine_again};
-use floe_disk::journal::take_over;
-use floe_disk::recovery::Recovered;
 use floe_format::native::identity::Identity;
-use floe_format::native::is_locked;
 use floe_format::{GroupNr, InodeNr};
 
 use crate::better_edits::{with_better_edits, without_metadata_as_maps};
@@ -99,11 +96,7 @@ pub fn repair_unless<'d>(
         Overlay::with_spill(journal, page_bytes, spill.clone()).protecting(overwrite)
     });
     let staged = Overlay::with_spill(device, page_bytes, spill).protecting(overwrite);
-    let taken = match is_locked(&opened.superblock) {
-        // First of all: a later recovery would write older images over what is repaired.
-        true => take_over(&staged).map_err(RepairError::Locked)?,
-        false => Recovered::default(),
-    };
+    let (taken, of_logs) = recover::take_over_logs(&staged, &opened, &options.check)?;
     drop_own_mark(&staged).map_err(|error| RepairError::Stage(Failure::Io(error)))?;
     let mut session = Session::new(&staged, &moves, &options, policy);
     session.optional.skip = skip;
@@ -111,7 +104,7 @@ pub fn repair_unless<'d>(
         session.journal_device = Some(journal);
         session.options.check.external_journal = Some(journal);
     }
-    session.journal.found.0.extend(recover::of_cubes(&taken));
+    session.journal.found.0.extend(of_logs);
     let outcome = session.run()?;
     let Outcome { before, after, deeds, left, halted, mut journal, skipped, rounds, rescans } =
         outcome;

@@ -12,6 +12,7 @@ pub mod refine_shard;
 pub mod registry;
 pub mod rescan;
 mod results;
+mod several;
 pub mod shard;
 mod swept;
 mod weighed;

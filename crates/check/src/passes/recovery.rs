@@ -5,6 +5,8 @@ use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::native::is_locked;
 use floe_format::{BlockNr, InodeNr};
 
+use super::several;
+pub use super::several::choose_logs;
 use super::weighed::weigh;
 use crate::checks::system_files::journal::check_mountable;
 use crate::estimate::work;
@@ -12,9 +14,7 @@ use crate::options::CheckOptions;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::journal::{JournalState, JournalUse};
 use crate::volume::open::Opened;
-use floe_ext4::journal::{
-    self, Journal, JournalEvent, JournalPlace, LogBounds, Pass, RecoveryFault,
-};
+use floe_ext4::journal::{self, Journal, JournalEvent, JournalPlace, LogBounds, RecoveryFault};
 
 /// The replayed journal may use 1/8 of the memory budget.
 const REPLAY_SHARE: u64 = 8;
@@ -49,7 +49,7 @@ pub fn recover<'d>(
     if let Some(journal) = &found_journal {
         check_mountable(journal, superblock.features(), &mut found);
     }
-    let Some(mut journal) = found_journal else {
+    let Some(journal) = found_journal else {
         let state = if events.is_empty() { JournalState::None } else { JournalState::Unusable };
         return Recovery { overlay: None, state, found, external: None };
     };
@@ -68,35 +68,33 @@ pub fn recover<'d>(
     }
     let phase = options.observer.progress.and_then(|progress| progress.named("journal"));
     let empty = || empty(device, geometry.block_size, options);
-    let overlay = empty();
-    let cubes = if locked {
-        replay_cubes(device, opened, &mut journal, &overlay, &mut found)
+    let (replay, further) = if locked {
+        let replayed = several::replay(device, &empty, opened, &journal, options, phase);
+        found.0.extend(replayed.found);
+        (replayed.logs.root, replayed.logs.further)
     } else {
-        Pass::default()
+        let replay = journal::replay_onto(empty(), geometry, &journal, external, phase);
+        let (replay, told) = weigh(replay, empty, opened, &journal, options);
+        found.0.extend(told);
+        (replay, Vec::new())
     };
-    // Last, because it computes the totals of the file system.
-    let mut replay = journal::replay_onto(overlay, geometry, &journal, external, phase);
-    // Transactions of several journals depend on each other.
-    if !locked {
-        let weighed = weigh(replay, empty, opened, &journal, options);
-        replay = weighed.0;
-        found.0.extend(weighed.1);
-    }
     if let Some(progress) = options.observer.progress {
         progress.end();
     }
     for event in &replay.events {
         found.0.extend(problem_of(event, opened, Some(&journal), external));
     }
+    let all = further.iter();
     let state = JournalState::Replayed {
-        transactions: u64::from(replay.transactions) + u64::from(cubes.transactions),
-        blocks: replay.blocks + cubes.blocks,
+        transactions: all.map(|pass| u64::from(pass.transactions)).sum::<u64>()
+            + u64::from(replay.transactions),
+        blocks: further.iter().map(|pass| pass.blocks).sum::<u64>() + replay.blocks,
     };
     Recovery { overlay: Some(replay.overlay), state, found, external: replay.external }
 }
 
 /// An overlay for a replayed log.
-fn empty<'d>(
+pub(super) fn empty<'d>(
     device: &'d dyn ReadBlocks,
     block_size: u32,
     options: &CheckOptions<'_>,
@@ -109,33 +107,6 @@ fn empty<'d>(
         }
         None => Overlay::new(device, block_size),
     }
-}
-
-/// Replays the journals of cubes (`docs/journal.md`), as far as their transactions count. `root` is cut off there, too.
-fn replay_cubes(
-    device: &dyn ReadBlocks,
-    opened: &Opened,
-    root: &mut Journal,
-    overlay: &Overlay<&dyn ReadBlocks>,
-    found: &mut Findings,
-) -> Pass {
-    let Opened { superblock, geometry, groups, .. } = opened;
-    let mut cubes = journal::find_cubes(device, superblock, geometry, groups).usable;
-    let mut logs: Vec<&mut Journal> = vec![root];
-    logs.extend(cubes.iter_mut().map(|own| &mut own.journal));
-    let mut all = Pass::default();
-    // A log that cannot be read is reported where it is replayed.
-    drop(journal::cut_off(device, &mut logs));
-    for own in &mut cubes {
-        let pass = journal::replay_sound(overlay, geometry, &mut own.journal);
-        all.transactions += pass.transactions;
-        all.blocks += pass.blocks;
-        if pass.failed {
-            let (cube, inode, reason) = (own.cube, own.inode, "a transaction in its log");
-            found.push(Problem::CubeJournalDamaged { cube, inode, reason });
-        }
-    }
-    all
 }
 
 struct JournalSequence {

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use floe_blockdev::{Overlay, ReadBlocks};
-use floe_ext4::journal::{self, Journal, Replay};
+use floe_ext4::journal::{self, Journal, JournalPlace, Replay};
 use floe_format::InodeNr;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::{Inode, decode_nanoseconds, decode_seconds};
@@ -30,7 +30,7 @@ struct Cost {
     damage: u64,
 }
 
-struct State<'d> {
+pub(super) struct State<'d> {
     name: &'static str,
     replay: Replayed<'d>,
     cost: Cost,
@@ -39,51 +39,71 @@ struct State<'d> {
     groups: Vec<GroupDesc>,
 }
 
+/// The names of states, for messages.
+pub(super) const WHOLE: &str = "all transactions, because checksums tell which bits are wrong,";
+pub(super) const SOUND: &str = "all sound transactions";
+pub(super) const BEFORE: &str = "the transactions before the damage";
+pub(super) const NOTHING: &str = "no transaction";
+
 /// Chooses among the state with the transactions before the damage (`before`), the one with all sound transactions, and the one
-/// without the log. `None`: the log was replayed to its end. `empty` makes an overlay for a state.
+/// without the log. Nothing is told where the log was replayed to its end. `empty` makes an overlay for a state.
 pub(super) fn weigh<'d>(
     before: Replayed<'d>,
     empty: impl Fn() -> Overlay<&'d dyn ReadBlocks>,
     opened: &Opened,
     journal: &Journal,
     options: &CheckOptions<'_>,
-) -> (Replayed<'d>, Option<Problem>) {
-    let Some(damaged) = journal::first_damaged(&before.events) else { return (before, None) };
+) -> (Replayed<'d>, Vec<Problem>) {
+    let Some(damaged) = journal::first_damaged(&before.events) else {
+        return (before, Vec::new());
+    };
     let (geometry, external) = (&opened.geometry, options.external_journal);
-    let all = journal::with_sound_ones(empty(), geometry, journal, external, damaged);
-    let without = journal::without_log(empty(), geometry, journal, external);
     let events = before.events.clone();
     let state = |name, replay| State::new(name, replay, options);
     // In the order of preference among equals.
-    let mut states: Vec<State<'d>> =
-        all.map(|all| state("all sound transactions", all)).into_iter().collect();
-    states.push(state("the transactions before the damage", before));
-    states.push(state("nothing", without));
-    compare(&mut states, opened);
-    let figures = |back: usize| {
-        let state = states.len().checked_sub(back).and_then(|at| states.get(at));
-        state.or(states.first()).map_or((0, 0), |state| (state.inodes, state.older))
+    let mut states = Vec::new();
+    if journal::has_block_checksums(journal) {
+        let (all, is_whole) =
+            journal::with_sound_ones(empty(), geometry, journal, external, damaged);
+        states.push(state(if is_whole { WHOLE } else { SOUND }, all));
+    }
+    states.push(state(BEFORE, before));
+    states.push(state(NOTHING, journal::without_log(empty(), geometry, journal, external)));
+    let log = match journal.place {
+        JournalPlace::External => "on the other device",
+        _ => "of the file system",
     };
-    let ((all, all_older), (before, before_older), (without, without_older)) =
-        (figures(3), figures(2), figures(1));
-    // There are two at least.
-    let best = (0..states.len()).min_by_key(|&at| states[at].cost).unwrap_or(0);
-    let State { name: taken, mut replay, .. } = states.swap_remove(best);
+    let (best, told) = choose(&mut states, opened, (log, journal::inode_of(journal)));
+    let mut replay = states.swap_remove(best).replay;
     replay.events = events;
-    let told = Problem::DamagedLogWeighed {
-        taken,
-        all,
-        all_older,
-        before,
-        before_older,
-        without,
-        without_older,
-    };
-    (replay, Some(told))
+    (replay, told)
+}
+
+/// Compares states of a log, which comes with words and its inode. Returns the number of the best, and what is to be told.
+pub(super) fn choose(
+    states: &mut [State<'_>],
+    opened: &Opened,
+    (log, inode): (&'static str, u32),
+) -> (usize, Vec<Problem>) {
+    compare(states, opened);
+    let best = (0..states.len()).min_by_key(|&at| states[at].cost).unwrap_or(0);
+    let told = states.iter().enumerate().map(|(at, state)| {
+        let State { name: state, inodes, older, .. } = *state;
+        let inode = InodeNr(inode);
+        match at == best {
+            true => Problem::DamagedLogWeighed { log, inode, taken: state, inodes, older },
+            false => Problem::DamagedLogOtherwise { log, inode, state, inodes, older },
+        }
+    });
+    (best, told.collect())
 }
 
 impl<'d> State<'d> {
-    fn new(name: &'static str, replay: Replayed<'d>, options: &CheckOptions<'_>) -> Self {
+    pub(super) fn new(
+        name: &'static str,
+        replay: Replayed<'d>,
+        options: &CheckOptions<'_>,
+    ) -> Self {
         let cost = Cost { lost: u64::from(u32::MAX), damage: u64::MAX };
         let mut state = Self { name, replay, cost, inodes: 0, older: 0, groups: Vec::new() };
         // A state that cannot be checked is not preferred to one that can.

@@ -2167,6 +2167,14 @@ problems! {
         means "Blocks of the log are damaged. Linux and e2fsck take the place for the end, and say nothing: they write the copies \
              before it over blocks that may be newer, and what was committed from there on is lost where it was not written yet."
         repair "Take the best of the states that the log leaves (damaged-log-weighed), then check everything. Never unattended.";
+    0x070124 "damaged-log-otherwise" DamagedLogOtherwise {
+        log: &'static str, inode: InodeNr, state: &'static str, inodes: u64, older: u64,
+    }
+        DataRisk Remark ask Journal
+        "of the damaged log {log} the replay does not take {state}: {inodes} inodes would be in use then, and {older} older \
+             than otherwise"
+        means "A state that was checked and that is worse than the one that is taken (damaged-log-weighed)."
+        repair "None: the findings about the damage decide whether the state is written.";
     0x070130 "blocks-past-agreed-size" BlocksPastAgreedSize {
         inode: InodeNr, size: u64, sectors: u64, first: LogicalBlock,
     }
@@ -2190,14 +2198,13 @@ problems! {
              right one, but Linux judges the descriptors before it replays the journal, and does not mount."
         repair "Replay the journal, which brings the right superblock back.";
     0x070133 "damaged-log-weighed" DamagedLogWeighed {
-        taken: &'static str,
-        all: u64, all_older: u64, before: u64, before_older: u64, without: u64, without_older: u64,
+        log: &'static str, inode: InodeNr, taken: &'static str, inodes: u64, older: u64,
     }
         DataRisk Remark ask Journal
-        "of the damaged log the replay takes {taken}: with all sound transactions {all} inodes are in use ({all_older} older than \
-             otherwise), with those before the damage {before} ({before_older}), without the log {without} ({without_older})"
+        "of the damaged log {log} the replay takes {taken}: {inodes} inodes are in use then, and {older} older than otherwise"
         means "Blocks are written to their places long before the log lets go of them, so those on the disk may be newer than their \
-             copies before the damage, or not be written yet. Each state was checked, and the times of inodes were compared."
+             copies before the damage, or not be written yet. Each state was checked, and the times of inodes were compared. A revoke \
+             block that is lost may let an old copy go over a block that is used again: nothing in the log tells."
         repair "None: the findings about the damage decide whether the state is written.";
 
     0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }

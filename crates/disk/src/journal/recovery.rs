@@ -77,44 +77,26 @@ pub(crate) fn find(
 /// [`JournalError::Absent`] and [`JournalError::Unsupported`]; [`JournalError::Damaged`] if any part of inode 8's log cannot be
 /// replayed (nothing is written then, to no journal); [`JournalError::Io`], after which recovery can be begun again.
 pub fn recover<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> {
-    recover_despite(device, false)
-}
-
-/// The same; with `damage`, a further journal of the root cube that is damaged is told as that of a cube, and left alone, and so is
-/// what comes behind damage in inode 8.
-pub(super) fn recover_despite<D: WriteBlocks>(
-    device: &D,
-    damage: bool,
-) -> Result<Recovered, JournalError> {
     let (superblock, geometry) = read_superblock(device).map_err(JournalError::FileSystem)?;
     let geometry = &geometry;
     let mut journal = find(device, &superblock, geometry)?;
-    let journal_inode = superblock.journal_inum;
     let mut recovered = Recovered::default();
     if is_locked(&superblock) {
         let fs = FileSystem::of(device, superblock, geometry.clone());
         let fs = fs.map_err(JournalError::FileSystem)?;
-        recover_cubes(device, &fs, &mut journal, &mut recovered, damage)?;
+        recover_cubes(device, &fs, &mut journal, &mut recovered)?;
     }
     let noting = Noting::new(device);
     let replay = journal::replay(&noting, geometry, &journal, None);
     noting.judge().map_err(JournalError::io("reading the log"))?;
     if replay.events.iter().any(is_damage) {
-        if !damage {
-            return Err(JournalError::Damaged(replay.events));
-        }
-        // A repair goes on with what comes before the damage, as with the log of a file system without cubes.
-        let failed =
-            Some(format!("it cannot be recovered as a whole: {}", in_words(&replay.events)));
-        let inode = InodeNr(journal_inode);
-        recovered.cubes.push(RecoveredCube { cube: 0, inode, seen: None, failed });
+        return Err(JournalError::Damaged(replay.events));
     }
     recovered.transactions += replay.transactions;
     recovered.blocks += replay.blocks;
     recovered.fast_commit_tags = replay.fast_commit_tags;
     if journal.needs_replay {
-        let seen = journal::seen(device, geometry, &journal, journal.superblock.sequence);
-        recovered.seen = Some(seen.map_err(JournalError::io("reading the log"))?);
+        recovered.seen = Some(newest(device, geometry, &journal)?);
     }
     if !replay.overlay.is_empty() {
         let log_superblock = journal.offset_bytes(0);
@@ -126,6 +108,16 @@ pub(super) fn recover_despite<D: WriteBlocks>(
     Ok(recovered)
 }
 
+/// The newest numbers in a log.
+pub(super) fn newest(
+    device: &dyn ReadBlocks,
+    geometry: &Geometry,
+    journal: &Journal,
+) -> Result<Seen, JournalError> {
+    let seen = journal::seen(device, geometry, journal, journal.superblock.sequence);
+    seen.map_err(JournalError::io("reading the log"))
+}
+
 /// Recovers the journals of cubes. First the transactions that do not count are erased, in all logs; only then anything goes
 /// home: recovery that is cut off finds the same ones the next time.
 fn recover_cubes<D: WriteBlocks>(
@@ -133,31 +125,28 @@ fn recover_cubes<D: WriteBlocks>(
     fs: &FileSystem,
     root: &mut Journal,
     recovered: &mut Recovered,
-    damage: bool,
 ) -> Result<(), JournalError> {
     let geometry = fs.geometry();
     let groups = fs.space.groups.descs();
     let found = journal::find_cubes(device, &fs.superblock, geometry, groups).whole();
     let found = found.map_err(JournalError::io("looking for the journals of cubes"))?;
-    if let Some(lost) = found.unusable.iter().find(|lost| lost.cube == 0 && !damage) {
+    if let Some(lost) = found.unusable.iter().find(|lost| lost.cube == 0) {
         return Err(JournalError::Cube { cube: 0, why: lost.why.to_owned() });
     }
     let mut found = found.usable;
-    let seen = |journal: &Journal| {
-        let seen = journal::seen(device, geometry, journal, journal.superblock.sequence);
-        seen.map_err(JournalError::io("reading the journal of a cube"))
-    };
     let mut numbers = Vec::new();
     for own in &found {
-        numbers.push(seen(&own.journal)?);
+        numbers.push(newest(device, geometry, &own.journal)?);
     }
+    let noting = Noting::new(device);
     let mut logs: Vec<&mut Journal> = vec![root];
     logs.extend(found.iter_mut().map(|own| &mut own.journal));
-    let cuts = journal::cut_off(device, &mut logs);
+    // Other cubes lose nothing to the damage of one: what it was to have done was durable.
+    let damaged = journal::damaged_logs(&noting, geometry, &logs);
+    let cuts = journal::cut_off(&noting, &mut logs, &damaged);
+    noting.judge().map_err(JournalError::io("reading the journals of cubes"))?;
     let cuts = cuts.map_err(JournalError::io("reading the journals of cubes"))?;
-    if !damage {
-        judge_root(device, geometry, root, &found)?;
-    }
+    judge_root(device, geometry, root, &found)?;
     for cut in &cuts {
         let zeroes = vec![0; geometry.block_size as usize];
         let erased = device.write_at(cut.offset_bytes, &zeroes);
@@ -185,7 +174,7 @@ fn recover_cubes<D: WriteBlocks>(
     Ok(())
 }
 
-fn is_damage(event: &JournalEvent) -> bool {
+pub(super) fn is_damage(event: &JournalEvent) -> bool {
     matches!(
         event,
         JournalEvent::RecoveryFailed(_)
@@ -231,7 +220,7 @@ fn settled_ranges(staged: &Overlay<impl ReadBlocks>) -> io::Result<Vec<Range<u64
 }
 
 /// Writes what the journal of a cube held: all but the records of lots, by which recovery finds it; those; the emptied log.
-pub(super) fn write_cube<D: WriteBlocks>(
+fn write_cube<D: WriteBlocks>(
     device: &D,
     staged: &Overlay<impl ReadBlocks>,
     geometry: &Geometry,

@@ -1,9 +1,12 @@
 //! The end of the journals of cubes for programs that know one journal: recovered, empty, and their orphans in the list that
 //! everybody knows.
 
-use floe_blockdev::{Overlay, WriteBlocks};
+use floe_blockdev::{Noting, Overlay, ReadBlocks, WriteBlocks};
 use floe_ext4::fs::FileSystem;
-use floe_ext4::journal::{CubeJournal, Seen, find_cubes, orphans_in, replay_sound};
+use floe_ext4::journal::{
+    Choices, CubeJournal, CubeJournals, JournalEvent, Seen, find_cubes, in_words, inode_of,
+    orphans_in, replay_several,
+};
 use floe_ext4::tx::DirectTx;
 use floe_format::ext::orphan_file::encode_clean;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
@@ -14,42 +17,25 @@ use super::JournalError;
 use super::end::mark_backups;
 use super::log::{Barriers, Log};
 use super::open::behind;
-use super::recovery::{Recovered, find, recover_despite, write_cube};
+use super::recovery::{Recovered, RecoveredCube, find, is_damage, newest};
 
 /// Recovers all journals of a native file system as a mount does, moves the orphans of cubes to the list of the superblock
 /// (`s_last_orphan`), and takes the bit away that keeps others out. From then on only inode 8 counts, and a repair may change
 /// any block.
 ///
-/// If the journal of a cube is damaged, transactions before the damage are replayed, and the rest is dropped, as with inode 8;
-/// [`Recovered::cubes`] says which. A journal that cannot be used at all is left for the repair, and so are its orphans.
+/// A damaged log counts as far as `choices` say, and the rest is dropped; [`Recovered::cubes`] says which are damaged. A journal
+/// that cannot be used at all is left for the repair, and so are its orphans.
 ///
 /// For an overlay: a crash while a device itself is changed here would leave orphans in both lists.
 ///
 /// # Errors
-/// As [`recover`](super::recovery::recover), and [`JournalError::Cube`] for a journal that cannot be read: part of it may be written then.
-pub fn take_over<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> {
-    let mut recovered = recover_despite(device, true)?;
+/// As [`recover`](super::recovery::recover), but for damage, and [`JournalError::Cube`] for a journal that cannot be read.
+pub fn take_over<D: WriteBlocks>(device: &D, choices: &Choices) -> Result<Recovered, JournalError> {
+    let mut recovered = replay_all(device, choices)?;
+    // Descriptors may be others now.
     let mut fs = FileSystem::open(device).map_err(JournalError::FileSystem)?;
     let geometry = fs.geometry().clone();
-    let found = find_cubes(device, &fs.superblock, &geometry, fs.space.groups.descs()).whole();
-    let found = found.map_err(JournalError::io("looking for the journals of cubes"))?;
-    if let Some(lost) = found.unusable.iter().find(|lost| lost.is_unread) {
-        return Err(JournalError::Cube { cube: lost.cube, why: lost.why.to_owned() });
-    }
-    let damaged = |own: &CubeJournal| {
-        recovered.cubes.iter().any(|cube| cube.inode == own.inode && cube.failed.is_some())
-    };
-    for own in found.usable.iter().filter(|own| damaged(own)) {
-        let doing = "writing what a damaged journal of a cube held";
-        let staged = Overlay::new(device, geometry.block_size);
-        replay_sound(&staged, &geometry, &mut own.journal.clone());
-        write_cube(device, &staged, &geometry, &fs.superblock, &own.journal)
-            .map_err(JournalError::io(doing))?;
-    }
-    if found.usable.iter().any(damaged) {
-        // Descriptors may be others now.
-        fs = FileSystem::open(device).map_err(JournalError::FileSystem)?;
-    }
+    let found = find_journals(device, &fs)?;
     for own in &found.usable {
         recovered.strays.extend(move_orphans(device, &mut fs, own)?);
         let seen = recovered.cubes.iter().find(|cube| cube.inode == own.inode);
@@ -64,6 +50,57 @@ pub fn take_over<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> 
     fs.superblock.encode_with_checksum(&mut bytes);
     device.write_at(OFFSET_BYTES, &bytes).map_err(JournalError::io(doing))?;
     device.flush().map_err(JournalError::io(doing))?;
+    Ok(recovered)
+}
+
+/// The journals of cubes, all of which can be read.
+fn find_journals(device: &dyn ReadBlocks, fs: &FileSystem) -> Result<CubeJournals, JournalError> {
+    let groups = fs.space.groups.descs();
+    let found = find_cubes(device, &fs.superblock, fs.geometry(), groups).whole();
+    let found = found.map_err(JournalError::io("looking for the journals of cubes"))?;
+    match found.unusable.iter().find(|lost| lost.is_unread) {
+        Some(lost) => Err(JournalError::Cube { cube: lost.cube, why: lost.why.to_owned() }),
+        None => Ok(found),
+    }
+}
+
+/// Replays all logs.
+fn replay_all<D: WriteBlocks>(device: &D, choices: &Choices) -> Result<Recovered, JournalError> {
+    let fs = FileSystem::open(device).map_err(JournalError::FileSystem)?;
+    let geometry = fs.geometry();
+    let root = find(device, &fs.superblock, geometry)?;
+    let found = find_journals(device, &fs)?.usable;
+    let mut recovered = Recovered::default();
+    if root.needs_replay {
+        recovered.seen = Some(newest(device, geometry, &root)?);
+    }
+    let mut numbers = Vec::new();
+    for own in &found {
+        numbers.push(newest(device, geometry, &own.journal)?);
+    }
+    let staged = Overlay::new(Noting::new(device), geometry.block_size);
+    let logs = replay_several(staged, geometry, &root, &found, choices, None);
+    let doing = "reading the journals";
+    logs.root.overlay.base().judge().map_err(JournalError::io(doing))?;
+    logs.root.overlay.copy_to(device).map_err(JournalError::io("staging what journals held"))?;
+    let further = logs.further.iter();
+    recovered.transactions =
+        further.clone().map(|pass| pass.transactions).sum::<u32>() + logs.root.transactions;
+    recovered.blocks = further.map(|pass| pass.blocks).sum::<u64>() + logs.root.blocks;
+    recovered.fast_commit_tags = logs.root.fast_commit_tags;
+    let why = |events: &[JournalEvent]| {
+        Some(format!("it cannot be recovered as a whole: {}", in_words(events)))
+    };
+    for ((own, pass), seen) in found.into_iter().zip(&logs.further).zip(numbers) {
+        let failed = if pass.failed { why(&pass.events) } else { None };
+        let (cube, inode, seen) = (own.cube, own.inode, Some(seen));
+        recovered.cubes.push(RecoveredCube { cube, inode, seen, failed });
+    }
+    let inode = inode_of(&root);
+    if choices.contains_key(&inode) || logs.root.events.iter().any(is_damage) {
+        let (inode, failed) = (InodeNr(inode), why(&logs.root.events));
+        recovered.cubes.push(RecoveredCube { cube: 0, inode, seen: None, failed });
+    }
     Ok(recovered)
 }
 

@@ -159,7 +159,7 @@ impl Run {
                 // With all journals in memory.
                 sound(&device).context("checked before recovery")?;
                 let taken = MemDevice::new(device.to_vec());
-                take_over(&taken)?;
+                take_over(&taken, &Default::default())?;
                 self.judge(&taken, crash.issued).context("taken over")?;
             }
             recover(&device)?;

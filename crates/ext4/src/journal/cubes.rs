@@ -378,7 +378,7 @@ fn judge_superblock(
 
 /// Replays the journal of a cube into an overlay, as [`replay_into`]; of a damaged log the transactions before the damage, behind
 /// which the log counts as empty. Says by [`Pass::failed`] that it is damaged.
-pub fn replay_sound<D: ReadBlocks>(
+pub(super) fn replay_sound<D: ReadBlocks>(
     overlay: &Overlay<D>,
     geo: &Geometry,
     journal: &mut Journal,

@@ -13,6 +13,7 @@ use std::io;
 
 use floe_blockdev::{Overlay, ReadBlocks};
 use floe_format::ext::jbd2::{self, CommitBlock, JournalFormat, JournalIncompat, Tag, TagFlags};
+use floe_format::native::commit::{self, Dependency};
 use floe_format::{BlockNr, Geometry};
 
 use super::behind_end::End;
@@ -22,6 +23,7 @@ use super::finish;
 use super::locate::Journal;
 use super::log::{Log, Ring, is_after};
 use super::recover::{Replay, Stop};
+use super::stable::Committed;
 
 /// Bytes of the header of a block of the log.
 const HEADER_BYTES: usize = 12;
@@ -58,35 +60,82 @@ pub fn without_log<D: ReadBlocks>(
 
 /// The file system with all sound transactions of the log, also those behind the damage. A control block that fits its checksum
 /// with one bit flipped back is sound. Blocks that only a damaged control block names stay as they are, and so do those that have
-/// content of a damaged transaction already. `None`: the log has no checksums to go by.
+/// content of a damaged transaction already. The log must have the [checksums](has_block_checksums) for that. `damaged` is the first
+/// transaction that is. Says also whether nothing was lost.
 pub fn with_sound_ones<D: ReadBlocks>(
     overlay: Overlay<D>,
     geo: &Geometry,
     journal: &Journal,
     external: Option<&dyn ReadBlocks>,
     damaged: u32,
-) -> Option<Replay<D>> {
+) -> (Replay<D>, bool) {
     let mut replay = Replay::into_empty(overlay);
-    let format = journal.superblock.format();
-    let ring = journal.ring().filter(|ring| ring.contains(journal.superblock.start))?;
-    if !format.has_block_tails() {
-        return None;
-    }
-    {
-        let is_external = journal.place == JournalPlace::External;
-        let device: &dyn ReadBlocks = external.unwrap_or(replay.overlay.base());
-        let log = Log { device, journal, phase: None };
-        let mut walk = Walk::new(log, format, ring, damaged);
-        walk.run().ok()?;
-        let last = walk.last;
-        replay.transactions = walk.sequence.wrapping_sub(journal.superblock.sequence);
-        replay.blocks = walk.stage(&replay.overlay, geo, is_external).ok()?;
-        let fast = fast_commit::scan(log, geo, last.wrapping_add(1), &mut replay.events);
-        replay.fast_commit_tags =
-            fast_commit::replay(&replay.overlay, geo, &fast, &mut replay.events);
-    }
+    let device: &dyn ReadBlocks = external.unwrap_or(replay.overlay.base());
+    let sound = stage_sound(device, &replay.overlay, geo, journal, damaged);
+    (replay.transactions, replay.blocks) = (sound.transactions, sound.blocks);
+    let log = Log { device, journal, phase: None };
+    let fast = fast_commit::scan(log, geo, sound.last.wrapping_add(1), &mut replay.events);
+    replay.fast_commit_tags = fast_commit::replay(&replay.overlay, geo, &fast, &mut replay.events);
     end(&mut replay, geo, journal, external);
-    Some(replay)
+    (replay, sound.is_whole)
+}
+
+/// Whether each block of a log has a checksum, so that sound ones are known behind damage, too.
+pub fn has_block_checksums(journal: &Journal) -> bool {
+    let ring = journal.ring().filter(|ring| ring.contains(journal.superblock.start));
+    ring.is_some() && journal.superblock.format().has_block_tails()
+}
+
+/// Sound transactions of a damaged log.
+#[derive(Default)]
+pub(super) struct Sound {
+    pub(super) transactions: u32,
+    pub(super) blocks: u64,
+    /// The last transaction that was committed.
+    last: u32,
+    /// Nothing was lost.
+    pub(super) is_whole: bool,
+}
+
+/// Stages them, as [`with_sound_ones`] does. `device` holds the log.
+pub(super) fn stage_sound<D: ReadBlocks>(
+    device: &dyn ReadBlocks,
+    overlay: &Overlay<D>,
+    geo: &Geometry,
+    journal: &Journal,
+    damaged: u32,
+) -> Sound {
+    let log = Log { device, journal, phase: None };
+    let Some(mut walk) = Walk::new(log, damaged) else { return Sound::default() };
+    walk.run();
+    let is_external = journal.place == JournalPlace::External;
+    let (blocks, lost) = walk.stage(overlay, geo, is_external);
+    Sound {
+        transactions: walk.sequence.wrapping_sub(journal.superblock.sequence),
+        blocks,
+        last: walk.last,
+        is_whole: walk.unknown.is_empty() && walk.is_at_end() && lost == 0,
+    }
+}
+
+/// All transactions of a damaged log, those whose commit blocks are damaged without dependencies: what follows them was written
+/// when they were durable.
+pub(super) fn committed_despite(
+    device: &dyn ReadBlocks,
+    journal: &Journal,
+    damaged: u32,
+) -> Vec<Committed> {
+    let log = Log { device, journal, phase: None };
+    let Some(mut walk) = Walk::new(log, damaged) else { return Vec::new() };
+    walk.run();
+    let (first, start) = (journal.superblock.sequence, journal.superblock.start);
+    let count = walk.last.wrapping_add(1).wrapping_sub(first);
+    let numbers = (0..count).map(|by| first.wrapping_add(by));
+    let of = |sequence| {
+        let dependencies = walk.dependencies.remove(&sequence).unwrap_or_default();
+        Committed { sequence, start, dependencies }
+    };
+    numbers.map(of).collect()
 }
 
 /// Empties the log. It goes on behind all numbers that are still in it.
@@ -125,11 +174,18 @@ struct Walk<'a> {
     revoked: HashMap<u64, u32>,
     /// Blocks of the log that no sound control block leads to, with the transaction.
     unknown: Vec<(u32, u32)>,
+    /// The lists in sound commit blocks.
+    dependencies: HashMap<u32, Vec<Dependency>>,
 }
 
 impl<'a> Walk<'a> {
-    fn new(log: Log<'a>, format: JournalFormat, ring: Ring, damaged: u32) -> Self {
+    /// `None`: the log cannot be followed.
+    fn new(log: Log<'a>, damaged: u32) -> Option<Self> {
         let superblock = &log.journal.superblock;
+        if !has_block_checksums(log.journal) {
+            return None;
+        }
+        let (format, ring) = (superblock.format(), log.journal.ring()?);
         let is_async = superblock.incompat().contains(JournalIncompat::ASYNC_COMMIT);
         let end = End {
             log,
@@ -141,25 +197,35 @@ impl<'a> Walk<'a> {
             is_async,
         };
         let lost = end.lost_commit().filter(|last| is_after(*last, damaged));
-        Self {
+        let last = lost.unwrap_or(damaged);
+        let cut = log.journal.cut.map(|cut| cut.wrapping_sub(1));
+        Some(Self {
             log,
             format,
             ring,
             at: superblock.start,
             sequence: superblock.sequence,
-            last: lost.unwrap_or(damaged),
+            last: cut.filter(|cut| is_after(last, *cut)).unwrap_or(last),
             commit_seconds: 0,
             copies: Vec::new(),
             revoked: HashMap::new(),
             unknown: Vec::new(),
-        }
+            dependencies: HashMap::new(),
+        })
     }
 
-    fn run(&mut self) -> io::Result<()> {
+    fn is_at_end(&self) -> bool {
+        is_after(self.sequence, self.last)
+    }
+
+    fn run(&mut self) {
         let mut block = vec![0; self.log.journal.block_size as usize];
         let mut budget = self.ring.len_blocks();
-        while budget > 0 && !is_after(self.sequence, self.last) {
-            self.log.read(self.at, &mut block)?;
+        while budget > 0 && !self.is_at_end() {
+            // One that cannot be read is known as little as one that is overwritten.
+            if self.log.read(self.at, &mut block).is_err() {
+                block.fill(0);
+            }
             let next = header_of(&block, self.sequence.wrapping_add(1));
             let mut len_blocks = 1;
             if self.is_sound(&mut block, self.sequence) {
@@ -179,7 +245,6 @@ impl<'a> Walk<'a> {
             self.at = self.ring.advance(self.at, len_blocks);
             budget = budget.saturating_sub(len_blocks);
         }
-        Ok(())
     }
 
     /// Whether a block is a control block of a transaction; one bit is flipped back where that makes it one.
@@ -187,17 +252,15 @@ impl<'a> Walk<'a> {
         if self.fits(block, sequence) {
             return true;
         }
-        if let Some(bit) = bit_of_header(block, sequence) {
-            return self.fits_with(block, sequence, bit);
-        }
         match header_of(block, sequence) {
             // Data blocks have checksums of their own.
             Some(jbd2::COMMIT_BLOCK) => true,
             Some(_) => {
-                let bits = HEADER_BYTES * 8..block.len() * 8;
-                bits.into_iter().any(|bit| self.fits_with(block, sequence, bit))
+                let bit = self.format.wrong_bit(block);
+                bit.is_some_and(|bit| self.fits_with(block, sequence, bit))
             }
-            None => false,
+            None => bit_of_header(block, sequence)
+                .is_some_and(|bit| self.fits_with(block, sequence, bit)),
         }
     }
 
@@ -244,56 +307,81 @@ impl<'a> Walk<'a> {
                 return false;
             }
             self.commit_seconds = commit.commit_sec;
+            self.dependencies.insert(self.sequence, commit::of(block));
         }
         self.sequence = self.sequence.wrapping_add(1);
         true
     }
 
-    /// Stages the last copy of each block. Returns how many there are.
+    /// Stages the last copy of each block. Returns how many there are, and of how many blocks the last copy is damaged.
     fn stage<D: ReadBlocks>(
         &self,
         overlay: &Overlay<D>,
         geo: &Geometry,
         is_external: bool,
-    ) -> io::Result<u64> {
+    ) -> (u64, u64) {
         let mut data = vec![0; self.log.journal.block_size as usize];
         let mut newest: HashMap<u64, &Copy> = HashMap::new();
+        let mut lost: HashMap<u64, &Copy> = HashMap::new();
         for copy in &self.copies {
             let revoked = self.revoked.get(&copy.tag.block);
             let counts = revoked.is_none_or(|by| is_after(copy.sequence, *by));
             if !counts || is_after(copy.sequence, self.last) || copy.tag.block >= geo.blocks_count {
                 continue;
             }
-            self.log.read(copy.at, &mut data)?;
-            if self.format.data_ok(&copy.tag, copy.sequence, &data) {
+            let read = self.log.read(copy.at, &mut data);
+            if read.is_ok() && self.format.data_ok(&copy.tag, copy.sequence, &data) {
+                lost.remove(&copy.tag.block);
                 newest.insert(copy.tag.block, copy);
+            } else {
+                lost.insert(copy.tag.block, copy);
             }
         }
+        // Where home has what the damaged copy had, nothing is missing, and an earlier copy would set it back.
+        lost.retain(|block, copy| {
+            let to = geo.offset_bytes(BlockNr(*block));
+            let is_home = overlay.base().read_at(to, &mut data).is_ok()
+                && self.format.data_ok(&copy.tag, copy.sequence, &data);
+            if is_home {
+                newest.remove(block);
+            }
+            !is_home
+        });
         let mut damaged = HashSet::new();
         for (at, _) in &self.unknown {
-            self.log.read(*at, &mut data)?;
-            damaged.insert(hash(&data));
+            if self.log.read(*at, &mut data).is_ok() {
+                damaged.insert(hash(&data));
+            }
         }
         let last_damaged = self.unknown.iter().map(|(_, sequence)| *sequence).next_back();
         let mut staged = 0;
         for copy in newest.into_values() {
             let to = geo.offset_bytes(BlockNr(copy.tag.block));
-            if last_damaged.is_some_and(|last| is_after(last, copy.sequence)) {
-                overlay.base().read_at(to, &mut data)?;
-                if damaged.contains(&hash(&data)) {
-                    continue;
-                }
+            if last_damaged.is_some_and(|last| is_after(last, copy.sequence))
+                && overlay.base().read_at(to, &mut data).is_ok()
+                && damaged.contains(&hash(&data))
+            {
+                continue;
             }
-            let escaped = copy.tag.flags.contains(TagFlags::ESCAPE);
-            let by_reference = !is_external && !escaped;
-            if !by_reference {
-                self.log.read(copy.at, &mut data)?;
-            }
-            let content = (!by_reference).then_some(&mut data[..]);
-            self.log.stage(overlay, (copy.at, to), escaped, content)?;
-            staged += 1;
+            staged += u64::from(self.stage_one(overlay, copy, to, is_external).is_ok());
         }
-        Ok(staged)
+        (staged, lost.len() as u64)
+    }
+
+    fn stage_one<D: ReadBlocks>(
+        &self,
+        overlay: &Overlay<D>,
+        copy: &Copy,
+        to: u64,
+        is_external: bool,
+    ) -> io::Result<()> {
+        let escaped = copy.tag.flags.contains(TagFlags::ESCAPE);
+        if !is_external && !escaped {
+            return self.log.stage(overlay, (copy.at, to), escaped, None);
+        }
+        let mut data = vec![0; self.log.journal.block_size as usize];
+        self.log.read(copy.at, &mut data)?;
+        self.log.stage(overlay, (copy.at, to), escaped, Some(&mut data))
     }
 }
 

@@ -23,12 +23,12 @@ mod orphans;
 mod pieces;
 mod recover;
 mod seen;
+mod several;
 mod stable;
 mod words;
 
 pub use cubes::{
     CubeFile, CubeJournal, CubeJournals, Unusable, find_cube, find_cubes, follow_chain, orphans_in,
-    replay_sound,
 };
 pub use event::{
     InodeFault, JournalEvent, JournalPlace, LogBounds, OrphanFault, RecoveryFault, SuperblockFault,
@@ -36,9 +36,10 @@ pub use event::{
 pub use finish::EmptiedBlock;
 pub use locate::{Journal, external_superblock, find};
 pub use log::{Ring, is_after};
-pub use mixed::{first_damaged, with_sound_ones, without_log};
+pub use mixed::{first_damaged, has_block_checksums, with_sound_ones, without_log};
 pub use orphans::{find_orphans, next_orphan};
 pub use recover::{Pass, Replay, replay, replay_into, replay_onto};
 pub use seen::{Seen, seen};
-pub use stable::{Cut, cut_off};
+pub use several::{Choices, Several, Taken, cut_off, damaged_logs, inode_of, replay_several};
+pub use stable::Cut;
 pub use words::in_words;

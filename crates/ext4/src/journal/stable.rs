@@ -8,7 +8,6 @@ use floe_blockdev::ReadBlocks;
 use floe_format::ext::jbd2;
 use floe_format::native::commit::{self, Dependency};
 
-use super::event::JournalPlace;
 use super::locate::Journal;
 use super::log::is_after;
 
@@ -16,8 +15,8 @@ use super::log::is_after;
 pub(super) struct Committed {
     pub(super) sequence: u32,
     /// Its first block.
-    start: u32,
-    dependencies: Vec<Dependency>,
+    pub(super) start: u32,
+    pub(super) dependencies: Vec<Dependency>,
 }
 
 /// The transactions that a log holds as a whole. Where replay would find damage, the list ends.
@@ -59,16 +58,16 @@ pub(super) fn committed(device: &dyn ReadBlocks, journal: &Journal) -> io::Resul
 }
 
 /// The content of a log.
-struct Stored {
-    inode: u32,
+pub(super) struct Stored {
+    pub(super) inode: u32,
     /// The first transaction that its superblock expects: those before it are home.
-    tail: u32,
+    pub(super) tail: u32,
     /// From there on.
-    committed: Vec<Committed>,
+    pub(super) committed: Vec<Committed>,
 }
 
 /// How many transactions of each log count.
-fn stable(logs: &[Stored]) -> Vec<usize> {
+pub(super) fn stable(logs: &[Stored]) -> Vec<usize> {
     let by_inode = logs.iter().enumerate().map(|(index, log)| (log.inode, index));
     let indexes: BTreeMap<u32, usize> = by_inode.collect();
     let mut kept: Vec<usize> = logs.iter().map(|log| log.committed.len()).collect();
@@ -103,31 +102,10 @@ pub struct Cut {
     pub offset_bytes: u64,
 }
 
-/// Finds what counts in the logs of one file system: sets [`Journal::cut`] where transactions are dropped because others are
-/// missing. A journal that is not among them misses nothing: it is gone, or damaged as a whole.
-///
-/// # Errors
-/// The device's error.
-pub fn cut_off(device: &dyn ReadBlocks, journals: &mut [&mut Journal]) -> io::Result<Vec<Cut>> {
-    let inode = |journal: &Journal| match journal.place {
-        JournalPlace::Inode(inode) | JournalPlace::InodeBackup(inode) => inode.0,
-        JournalPlace::External => 0,
-    };
-    let mut logs = Vec::new();
-    for journal in &*journals {
-        let (inode, tail) = (inode(journal), journal.superblock.sequence);
-        logs.push(Stored { inode, tail, committed: committed(device, journal)? });
-    }
-    let kept = stable(&logs);
-    let mut cuts = Vec::new();
-    for (index, journal) in journals.iter_mut().enumerate() {
-        let Some(dropped) = logs[index].committed.get(kept[index]) else { continue };
-        journal.cut = Some(dropped.sequence);
-        let offset_bytes = journal.offset_bytes(dropped.start);
-        let offset_bytes = offset_bytes.ok_or(io::ErrorKind::UnexpectedEof)?;
-        cuts.push(Cut { index, offset_bytes });
-    }
-    Ok(cuts)
+/// The content of a log, of which all before damage counts.
+pub(super) fn stored(device: &dyn ReadBlocks, journal: &Journal, inode: u32) -> io::Result<Stored> {
+    let tail = journal.superblock.sequence;
+    Ok(Stored { inode, tail, committed: committed(device, journal)? })
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! Source: `Documentation/filesystems/ext4/journal.rst` and the kernel's `include/linux/jbd2.h`.
 
+mod mend;
 mod write;
 
 use bitflags::bitflags;

@@ -28,6 +28,7 @@ mod several;
 mod states;
 mod struck;
 mod waiting;
+mod weighed;
 
 use faults::structures;
 use struck::{BLOCK, MIB, Tenants, find, image, laid_out, load, make, op, read, used, write};

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use floe_blockdev::{UnreadablePage, WriteBlocks};
+use floe_blockdev::{Overlay, ReadBlocks, UnreadablePage, WriteBlocks};
 use floe_check::evidence::totals::Totals;
 use floe_check::open::{Opened, lost_primary, open};
 use floe_check::problem::{Findings, Weight};
-use floe_check::recovery::Recovery;
+use floe_check::recovery::{Recovery, choose_logs};
 use floe_check::report::{JournalState, in_order};
-use floe_check::{Examination, JournalUse, Problem, Report, recovery};
+use floe_check::{CheckOptions, Examination, JournalUse, Problem, Report, recovery};
+use floe_disk::journal::take_over;
 use floe_disk::recovery::Recovered;
 use floe_format::features::Incompat;
+use floe_format::native::is_locked;
 
 use super::settle::hidden_target;
 use super::{Decisions, Outcome, RepairError, Session};
@@ -55,16 +57,14 @@ impl Session<'_> {
     /// them. Where the damage of a log left a choice, adds which state was taken, and what the others are worth.
     pub(super) fn note_lost_transactions(&mut self, of_recovery: &Findings) {
         let edit = Edit::Journal(JournalEdit::LoseTransactions);
-        let is_choice = |problem: &&Problem| matches!(problem, Problem::DamagedLogWeighed { .. });
-        if let Some(choice) = of_recovery.0.iter().find(is_choice)
-            && let Some(deed) = self.attempts.deeds.iter_mut().find(|deed| deed.edit == edit)
-            && deed.notes.is_empty()
-        {
-            deed.notes.push(choice.to_string());
-        }
         for problem in &of_recovery.0 {
             if self.rounds == 1 && matches!(problem, Problem::CubeJournalDamaged { .. }) {
                 self.note_done(problem, &edit);
+            }
+        }
+        for told in of_recovery.0.iter().filter(|problem| is_weighing(problem)) {
+            if let Some(deed) = self.attempts.deeds.iter_mut().find(|deed| deed.edit == edit) {
+                deed.notes.push(told.to_string());
             }
         }
     }
@@ -196,6 +196,11 @@ impl Session<'_> {
     }
 }
 
+/// Whether it says what the states of a damaged log are worth.
+const fn is_weighing(problem: &Problem) -> bool {
+    matches!(problem, Problem::DamagedLogWeighed { .. } | Problem::DamagedLogOtherwise { .. })
+}
+
 pub(super) const fn is_lost_transaction(problem: &Problem) -> bool {
     matches!(
         problem,
@@ -205,8 +210,24 @@ pub(super) const fn is_lost_transaction(problem: &Problem) -> bool {
     )
 }
 
+/// Replays the logs of a native file system in use, first of all: a later recovery would write older images over what is repaired.
+/// Returns what was found in them, too.
+pub(super) fn take_over_logs(
+    staged: &Overlay<&dyn ReadBlocks>,
+    opened: &Opened,
+    options: &CheckOptions<'_>,
+) -> Result<(Recovered, Vec<Problem>), RepairError> {
+    if !is_locked(&opened.superblock) {
+        return Ok((Recovered::default(), Vec::new()));
+    }
+    let (choices, weighed) = choose_logs(staged, opened, options);
+    let taken = take_over(staged, &choices).map_err(RepairError::Locked)?;
+    let found = of_cubes(&taken).into_iter().chain(weighed).collect();
+    Ok((taken, found))
+}
+
 /// The findings about journals of cubes that were dealt with before the first examination.
-pub(super) fn of_cubes(taken: &Recovered) -> Vec<Problem> {
+fn of_cubes(taken: &Recovered) -> Vec<Problem> {
     let damaged = taken.cubes.iter().filter(|cube| cube.failed.is_some());
     let damaged = damaged.map(|cube| Problem::CubeJournalDamaged {
         cube: cube.cube,

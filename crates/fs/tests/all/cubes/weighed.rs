@@ -1,0 +1,261 @@
+//! A log that is damaged in the middle, of a cube, of inode 8 or a further one of the root cube, over home blocks of each age that a
+//! crash may leave: what fsync acknowledged stays, in other cubes at any rate.
+
+use std::collections::BTreeSet;
+
+use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
+use floe_check::Problem;
+use floe_ext4::alloc::Space as _;
+use floe_ext4::fs::FileSystem as Layout;
+use floe_ext4::journal::{self, Journal};
+use floe_format::InodeNr;
+use floe_format::ext::jbd2::{self, COMMIT_BLOCK, DESCRIPTOR_BLOCK};
+use floe_format::native::cube::Policies;
+use floe_fs::{Disk, FileSystem, Live, MemFs, NewInode, now};
+use floe_repair::policy::{Preen, Yes};
+use floe_repair::{RepairOptions, repair};
+
+use super::journals::{damage, journals, repaired};
+use super::struck::{BLOCK, Tenants, find, laid_out, make, read, used, write};
+use crate::memory::with_journals;
+
+const ROUNDS: usize = 6;
+const SIZE: usize = BLOCK as usize;
+
+/// A file system in which each directory got a synced file in each round; nobody unmounts it.
+struct Grown {
+    tops: &'static [&'static str],
+    crashed: Vec<u8>,
+    /// After recovery of what each round left: everything is at home.
+    states: Vec<Vec<u8>>,
+    /// Blocks that the logs have.
+    logged: Vec<usize>,
+}
+
+fn name(round: usize) -> String {
+    format!("synced{round}")
+}
+
+fn content(round: usize) -> Vec<u8> {
+    vec![round as u8 + 1; 3000]
+}
+
+/// The logs with something in them, each with the number of its cube and its inode.
+fn logs(device: &dyn ReadBlocks) -> Vec<(u32, InodeNr, Journal)> {
+    let layout = Layout::open(&device).unwrap();
+    let (superblock, geometry) = (&layout.superblock, layout.geometry());
+    let groups = layout.space.groups().descs();
+    let (root, _) = journal::find(device, superblock, geometry, groups, None);
+    let further = journals(device).usable.into_iter().map(|own| (own.cube, own.inode, own.journal));
+    [(0, InodeNr(8), root.unwrap())].into_iter().chain(further).collect()
+}
+
+fn grown(base: Vec<u8>, tops: &'static [&'static str]) -> Grown {
+    let device = MemDevice::new(base);
+    let mut snapshots = Vec::new();
+    {
+        let (disk, volume) = Disk::open(&device).unwrap();
+        let files = disk.files().unwrap();
+        let live = Live::new(&disk, &files, volume, now()).unwrap();
+        let fs = FileSystem::new(MemFs::new(live, Default::default()));
+        for round in 0..ROUNDS {
+            for top in tops {
+                let top = find(&fs, InodeNr::ROOT, top).unwrap();
+                let file = make(&fs, top, &name(round), NewInode::regular(0o644)).unwrap();
+                write(&fs, file, 0, &content(round)).unwrap();
+                fs.sync_inode(file, None).unwrap();
+                fs.sync_inode(top, None).unwrap();
+            }
+            snapshots.push(device.to_vec());
+        }
+    }
+    let states = snapshots.iter().map(|bytes| {
+        let device = MemDevice::new(bytes.clone());
+        floe_disk::recovery::recover(&device).unwrap();
+        device.to_vec()
+    });
+    let states: Vec<Vec<u8>> = states.collect();
+    let crashed = snapshots.pop().unwrap();
+    let device = MemDevice::new(crashed.clone());
+    let of_logs = logs(&device).into_iter().flat_map(|(_, _, log)| {
+        let blocks = (0..log.blocks).map(move |at| log.offset_bytes(at).unwrap() / BLOCK);
+        blocks.collect::<Vec<u64>>()
+    });
+    // The superblock says that the logs are in use.
+    let own: BTreeSet<usize> = of_logs.map(|block| block as usize).chain([0]).collect();
+    let home = states.last().unwrap();
+    let differs = |at: &usize| {
+        let range = at * SIZE..(at + 1) * SIZE;
+        !own.contains(at) && crashed[range.clone()] != home[range]
+    };
+    let logged = (0..crashed.len() / SIZE).filter(differs).collect();
+    Grown { tops, crashed, states, logged }
+}
+
+impl Grown {
+    /// Home blocks as the crash left them, or (some) as they are behind a round.
+    fn with_home(&self, age: impl Fn(usize) -> Option<usize>) -> MemDevice {
+        let mut bytes = self.crashed.clone();
+        for (nr, at) in self.logged.iter().enumerate() {
+            let range = at * SIZE..(at + 1) * SIZE;
+            if let Some(age) = age(nr) {
+                bytes[range.clone()].copy_from_slice(&self.states[age][range]);
+            }
+        }
+        MemDevice::new(bytes)
+    }
+
+    /// Bytes of the device at which blocks of a kind lie in a log, in the order of their transactions.
+    fn control(&self, log: &Journal, kind: u32) -> Vec<u64> {
+        let mut all = Vec::new();
+        for at in log.superblock.first..log.blocks {
+            let offset = log.offset_bytes(at).unwrap();
+            let header = jbd2::header(&self.crashed[offset as usize..][..SIZE]);
+            let is_new = |header: &jbd2::BlockHeader| header.sequence >= log.superblock.sequence;
+            if let Some(header) = header.filter(is_new).filter(|header| header.blocktype == kind) {
+                all.push((header.sequence, offset));
+            }
+        }
+        all.sort_unstable();
+        all.into_iter().map(|(_, offset)| offset).collect()
+    }
+
+    /// The files of a directory that are right.
+    fn right<D: WriteBlocks>(&self, device: D) -> Vec<usize> {
+        let (right, closed) = used(device, |fs| {
+            let of = |top: &&str| {
+                let Ok(top) = find(fs, InodeNr::ROOT, top) else { return 0 };
+                let is_right = |round: &usize| {
+                    let file = find(fs, top, &name(*round));
+                    file.is_ok_and(|file| {
+                        read(fs, file, 9000).is_ok_and(|bytes| bytes == content(*round))
+                    })
+                };
+                (0..ROUNDS).filter(is_right).count()
+            };
+            self.tops.iter().map(of).collect()
+        });
+        drop(closed);
+        right
+    }
+
+    /// Right files behind a repair that a person asked for, and what it told of the damaged log. Unattended nothing is written; a mount serves other cubes, if it serves
+    /// any, with all that they have.
+    fn mended(&self, device: &MemDevice, damaged: u32, context: &str) -> (Vec<usize>, Vec<String>) {
+        let before = device.to_vec();
+        let mounted = MemDevice::new(before.clone());
+        if damaged == 0 {
+            assert!(Disk::open(&mounted).is_err(), "{context}: it is mounted");
+            assert!(mounted.to_vec() == before, "{context}: the mount wrote something");
+        } else {
+            let right = self.right(&mounted);
+            assert_eq!(right[2 - damaged as usize], ROUNDS, "{context}: the other cube");
+            let later = MemDevice::new(mounted.to_vec());
+            repaired(&later);
+            let right = self.right(&later);
+            assert_eq!(right[2 - damaged as usize], ROUNDS, "{context}: the other cube, later");
+        }
+        let preened = repair(device, &RepairOptions::default(), &mut Preen).unwrap();
+        assert!(!preened.changes() && !preened.is_clean(), "{context}: {:?}", preened.deeds);
+        drop(preened);
+        let planned = repair(device, &RepairOptions::default(), &mut Yes).unwrap();
+        let told = planned.before.found.iter().filter(|problem| {
+            matches!(
+                problem,
+                Problem::DamagedLogWeighed { .. } | Problem::DamagedLogOtherwise { .. }
+            )
+        });
+        let told: Vec<String> = told.map(ToString::to_string).collect();
+        assert!(told.len() > 1, "{context}: {:?}", planned.before.found);
+        let notes = planned.deeds.iter().flat_map(|deed| &deed.notes);
+        assert!(notes.clone().any(|note| told.contains(note)), "{context}");
+        drop(planned);
+        repaired(device);
+        assert!(damage(device).is_empty(), "{context}");
+        (self.right(device), told)
+    }
+}
+
+type Ages = (&'static str, fn(usize) -> Option<usize>);
+
+const HOMES: [Ages; 3] = [
+    ("old", |_| None),
+    ("new", |_| Some(ROUNDS - 1)),
+    ("mixed", |nr| (nr % 3 > 0).then_some(nr * 7 % ROUNDS)),
+];
+
+/// The damage of each log, with what the repair keeps for it.
+fn each_damage(grown: &Grown, judge: impl Fn(&MemDevice, (u32, InodeNr), &str, &str)) {
+    let device = MemDevice::new(grown.crashed.clone());
+    for (cube, inode, log) in logs(&device) {
+        let descriptors = grown.control(&log, DESCRIPTOR_BLOCK);
+        let commits = grown.control(&log, COMMIT_BLOCK);
+        if descriptors.len() < 4 {
+            continue;
+        }
+        for (home, age) in HOMES {
+            for (kind, at) in [("descriptor", descriptors[1]), ("commit", commits[1])] {
+                // The header anyhow, the content over each age.
+                for byte in if home == "mixed" { &[1, 11, 40][..] } else { &[40] } {
+                    let byte = *byte;
+                    let device = grown.with_home(age);
+                    let mut own = [0];
+                    device.read_at(at + byte, &mut own).unwrap();
+                    device.write_at(at + byte, &[own[0] ^ 0x10]).unwrap();
+                    if kind == "commit" && byte == 40 {
+                        // The second half of its time: still whole where it is torn.
+                        continue;
+                    }
+                    let context = format!("cube {cube}, {inode}, {kind}, byte {byte}, home {home}");
+                    judge(&device, (cube, inode), home, &context);
+                }
+            }
+            let device = grown.with_home(age);
+            device.write_at(descriptors[1], &[0xa5; SIZE]).unwrap();
+            let context = format!("cube {cube}, {inode}, no descriptor, home {home}");
+            judge(&device, (cube, inode), home, &context);
+        }
+    }
+}
+
+#[test]
+fn damage_of_the_log_of_a_cube_costs_others_nothing_and_itself_little() {
+    let grown = grown(laid_out(Tenants::Apart, Policies::default()), &["a", "b"]);
+    each_damage(&grown, |device, (cube, _), home, context| {
+        let (right, told) = grown.mended(device, cube, context);
+        let whole = vec![ROUNDS; 2];
+        if context.contains("byte") || home == "new" || cube == 0 {
+            assert_eq!(right, whole, "{context}: {told:?}");
+            let is_whole = told.iter().any(|one| one.contains("takes all transactions,"));
+            assert_eq!(is_whole, context.contains("byte"), "{context}: {told:?}");
+        } else {
+            assert_eq!(right[2 - cube as usize], ROUNDS, "{context}");
+            assert!(right[cube as usize - 1] > 0, "{context}: {right:?}");
+        }
+    });
+}
+
+#[test]
+fn damage_of_one_of_several_logs_of_the_root_cube_costs_little() {
+    const TOPS: [&str; 6] = ["1", "2", "3", "4", "5", "6"];
+    let device = MemDevice::new(with_journals(2).to_vec());
+    let ((), closed) = used(&device, |fs| {
+        for top in TOPS {
+            make(fs, InodeNr::ROOT, top, NewInode::directory(0o755)).unwrap();
+        }
+    });
+    closed.unwrap();
+    let grown = grown(device.to_vec(), &TOPS);
+    each_damage(&grown, |device, _, home, context| {
+        let (right, told) = grown.mended(device, 0, context);
+        let whole = vec![ROUNDS; TOPS.len()];
+        if context.contains("byte") || home == "new" {
+            assert_eq!(right, whole, "{context}: {told:?}");
+            let is_whole = told.iter().any(|one| one.contains("takes all transactions,"));
+            assert_eq!(is_whole, context.contains("byte"), "{context}: {told:?}");
+        } else {
+            // Before the damage there is one round at least in some directory.
+            assert!(right.iter().sum::<usize>() > 0, "{context}: {right:?}, {told:?}");
+        }
+    });
+}
