@@ -50,7 +50,9 @@ std::thread_local! {
 /// Tells that this thread may wait for long: if it has a turn, another thread gets it.
 pub fn before_waiting() {
     if let Some(turns) = HELD.with(RefCell::take) {
-        turns.call(&mut turns.state());
+        let mut state = turns.state();
+        let is_called = turns.call(&mut state);
+        turns.ring(state, is_called);
     }
 }
 
@@ -60,10 +62,17 @@ impl Turns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets one thread that rests go on, unless one waits for a request anyway.
-    fn call(&self, state: &mut State) {
-        if state.waiting == 0 && state.called < state.resting {
-            state.called += 1;
+    /// Lets one thread that rests go on, unless one waits for a request anyway; returns whether it is to be woken.
+    fn call(&self, state: &mut State) -> bool {
+        let calls = state.waiting == 0 && state.called < state.resting;
+        state.called += usize::from(calls);
+        calls
+    }
+
+    /// Gives the lock back, and then wakes a thread that was called: one that wakes before would sleep again for the lock.
+    fn ring(&self, state: MutexGuard<'_, State>, is_called: bool) {
+        drop(state);
+        if is_called {
             self.called.notify_one();
         }
     }
@@ -83,10 +92,9 @@ impl Turns {
     /// longer than they knew.
     pub fn watch(&self) {
         let mut state = self.state();
-        if state.taken == state.watched {
-            self.call(&mut state);
-        }
+        let is_called = state.taken == state.watched && self.call(&mut state);
         state.watched = state.taken;
+        self.ring(state, is_called);
     }
 
     /// No more requests come: nobody rests any more.
@@ -108,12 +116,13 @@ impl Turn {
         let pending = is_pending();
         let turns = Arc::clone(&self.turns);
         let mut state = turns.state();
+        let mut is_called = false;
         if pending {
             self.idle = 0;
             self.behind += 1;
             if self.behind >= MOST_BEHIND {
                 self.behind = 0;
-                turns.call(&mut state);
+                is_called = turns.call(&mut state);
             }
         } else {
             self.behind = 0;
@@ -125,6 +134,7 @@ impl Turn {
             }
         }
         state.waiting += 1;
+        turns.ring(state, is_called);
     }
 
     /// A request was taken, on which this thread works now.

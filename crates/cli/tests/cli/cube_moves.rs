@@ -281,6 +281,37 @@ fn a_repair_moves_files_of_linux_back_into_their_cubes() {
     judge(&image, "mounted after the repair");
 }
 
+/// A directory of a cube whose inode lies elsewhere since Linux moved it is no other place for renames.
+#[test]
+fn files_are_renamed_between_directories_that_linux_moved_into_their_cube() {
+    if !can_mount() || kernel::mount_available().is_err() {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let image = native();
+    assert_eq!(cube(&image, "create", &["/web"]).0, 0);
+    assert_eq!(cube(&image, "create", &["/db"]).0, 0);
+    let theirs = kernel::Mounted::new(image.path(), "").unwrap();
+    let path = |name: &str| theirs.path().join(name);
+    fs::create_dir_all(path("dir/below")).unwrap();
+    fs::write(path("dir/below/file"), "moved").unwrap();
+    fs::rename(path("dir"), path("web/moved")).unwrap();
+    theirs.unmount().unwrap();
+    let ours = Ours::new(image.path(), &[]);
+    let path = |name: &str| ours.path().join(name);
+    fs::rename(path("web/moved/below/file"), path("web/file")).unwrap();
+    fs::write(path("web/other"), "made here").unwrap();
+    fs::rename(path("web/other"), path("web/moved/below/other")).unwrap();
+    let crossing = fs::rename(path("web/file"), path("db/file")).unwrap_err();
+    assert_eq!(crossing.kind(), std::io::ErrorKind::CrossesDevices);
+    let crossing = fs::rename(path("web/moved/below/other"), path("db/file")).unwrap_err();
+    assert_eq!(crossing.kind(), std::io::ErrorKind::CrossesDevices);
+    assert_eq!(fs::read(path("web/file")).unwrap(), b"moved");
+    assert_eq!(fs::read(path("web/moved/below/other")).unwrap(), b"made here");
+    ours.unmount();
+    judge(&image, "renamed in a cube that is coupled");
+}
+
 /// Where files cannot move, the repair says why and what helps, and writes no content in vain.
 #[test]
 fn what_cannot_move_is_told_and_not_written_again_and_again() {

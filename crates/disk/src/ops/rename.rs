@@ -77,7 +77,9 @@ impl Op<'_> {
             }
         }
         // Nothing of the other cube is looked at for this one.
-        self.judge_cube(&old_dir, &new_dir)?;
+        if self.judge_cube(&old_dir, &new_dir).is_err() && !self.is_one_place(from.dir, to.dir)? {
+            return Err(OpError::CrossCube);
+        }
         let source = self.lookup(&mut old_dir, from.name)?.ok_or(OpError::NotFound("name"))?;
         let target = self.lookup(&mut new_dir, to.name)?;
         let moved = self.inode(source.inode)?;
@@ -110,6 +112,32 @@ impl Op<'_> {
             }
             (_, target) => self.move_name(from, to, moved, target, mode),
         }
+    }
+
+    /// Whether two directories lie in one cube by their paths: another system may have given them inodes in different ones.
+    fn is_one_place(&mut self, one: InodeNr, other: InodeNr) -> Result<bool, OpError> {
+        let is_coupled = self.volume.fs.space.is_coupled();
+        Ok(is_coupled && self.home_of(one)? == self.home_of(other)?)
+    }
+
+    /// The cube whose directory a path leads through last; 0: none.
+    fn home_of(&mut self, dir: InodeNr) -> Result<u32, OpError> {
+        let mut at = dir;
+        // A chain of parents in a circle is damage.
+        for _ in 0..self.volume.geometry().inodes_count {
+            let space = &self.volume.fs.space;
+            let cube = space.cube_of(at);
+            if space.top_of(cube) == Some(at) {
+                return Ok(cube);
+            }
+            let mut here = self.directory(at)?;
+            let above = self.lookup(&mut here, b"..")?.ok_or(super::content::DAMAGED)?.inode;
+            if above == at {
+                return Ok(0);
+            }
+            at = above;
+        }
+        Err(super::content::DAMAGED)
     }
 
     /// Refuses the directory of a cube, which stays where it is. Other things in another cube than their directory were put
