@@ -2,7 +2,7 @@
 
 use floe_check::reader::Reader;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID, Superblock};
-use floe_format::features::{Compat, Incompat, RoCompat};
+use floe_format::features::{Incompat, RoCompat};
 
 use super::conf::Conf;
 use crate::input::clock::Clock;
@@ -109,10 +109,7 @@ pub(crate) fn reason(
     backups_differ: impl FnOnce() -> bool,
 ) -> Option<Reason> {
     let features = sb.features();
-    if !at.finishes_orphans
-        && features.compat.contains(Compat::ORPHAN_FILE)
-        && features.ro_compat.contains(RoCompat::ORPHAN_PRESENT)
-    {
+    if !at.finishes_orphans && sb.may_have_orphans_in_file() {
         return Some(Reason::Orphans);
     }
     let interval = i64::from(sb.checkinterval);
@@ -204,6 +201,8 @@ pub(crate) fn backups_differ(reader: &Reader<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use floe_format::features::Compat;
+
     use super::*;
 
     const NOW: i64 = 1_800_000_000;

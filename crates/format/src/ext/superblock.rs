@@ -1,7 +1,7 @@
 //! The superblock (`struct ext4_super_block`): 1024 bytes at byte 1024 of the device.
 
 use crate::crc::{Seed, crc32c};
-use crate::features::{Features, Incompat};
+use crate::features::{Compat, Features, Incompat, RoCompat};
 use crate::layout::le;
 
 /// Byte of the device at which the primary superblock lies, whatever the block size.
@@ -255,6 +255,18 @@ impl Superblock {
         Features::from_words(self.feature_compat, self.feature_incompat, self.feature_ro_compat)
     }
 
+    /// Whether it says that there may be orphans, on its list or in its orphan file.
+    pub fn may_have_orphans(&self) -> bool {
+        self.last_orphan != 0 || self.may_have_orphans_in_file()
+    }
+
+    /// Whether it says that there may be orphans in its orphan file. The flag alone, without such a file, says nothing.
+    pub fn may_have_orphans_in_file(&self) -> bool {
+        let features = self.features();
+        features.compat.contains(Compat::ORPHAN_FILE)
+            && features.ro_compat.contains(RoCompat::ORPHAN_PRESENT)
+    }
+
     /// `s_blocks_count`; the high half counts only with 64bit.
     pub fn blocks_count(&self) -> u64 {
         self.wide(self.blocks_count_lo, self.blocks_count_hi)
@@ -332,4 +344,22 @@ pub const fn seconds(low: u32, high: u8) -> u64 {
 pub fn uuid_text(uuid: &[u8; 16]) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orphans_are_on_the_list_or_in_a_file_that_there_is() {
+        let mut sb = Superblock::decode(&[0; Superblock::SIZE]);
+        assert!(!sb.may_have_orphans());
+        sb.feature_ro_compat = RoCompat::ORPHAN_PRESENT.bits();
+        assert!(!sb.may_have_orphans(), "there is no orphan file");
+        sb.feature_compat = Compat::ORPHAN_FILE.bits();
+        assert!(sb.may_have_orphans() && sb.may_have_orphans_in_file());
+        sb.feature_ro_compat = 0;
+        sb.last_orphan = 12;
+        assert!(sb.may_have_orphans() && !sb.may_have_orphans_in_file());
+    }
 }

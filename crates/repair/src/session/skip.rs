@@ -6,9 +6,7 @@ use floe_check::open::{Opened, open};
 use floe_check::problem::{Findings, Weight};
 use floe_check::{JournalUse, Problem};
 use floe_disk::ops::finish_orphans;
-use floe_format::InodeNr;
 use floe_format::ext::inode::Timestamp;
-use floe_format::features::{Compat, RoCompat};
 
 use super::settle::hidden_target;
 use super::{RepairError, Session};
@@ -33,7 +31,7 @@ impl Session<'_> {
         let finished: Overlay<&dyn ReadBlocks> =
             Overlay::new(self.staged, opened.geometry.block_size);
         let mut found = Findings::default();
-        if skip.finishes_orphans && has_orphans(opened) {
+        if skip.finishes_orphans && opened.superblock.may_have_orphans() {
             orphans::find(self.staged, opened, JournalUse::Replay, &mut found);
             if let Err(why) = finish(&finished, &found, self.options.check.now_seconds) {
                 (skip.is_enough)(Err(&why));
@@ -51,14 +49,6 @@ impl Session<'_> {
         }
         Ok(Some(open(self.staged, self.options.check.superblock)?))
     }
-}
-
-/// Whether the superblock says that there may be orphans.
-fn has_orphans(opened: &Opened) -> bool {
-    let features = opened.superblock.features();
-    let has_file = features.compat.contains(Compat::ORPHAN_FILE);
-    let has_list = InodeNr(opened.superblock.last_orphan) != InodeNr(0);
-    has_list || (has_file && features.ro_compat.contains(RoCompat::ORPHAN_PRESENT))
 }
 
 /// Finishes orphans in an overlay; `Err`: why a check is due.

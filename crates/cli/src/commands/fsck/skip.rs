@@ -11,7 +11,7 @@ use floe_check::problem::Weight;
 use floe_check::reader::Reader;
 use floe_check::{CheckOptions, JournalUse, Problem, Volume, recovery};
 use floe_format::ext::superblock::Superblock;
-use floe_format::features::{Compat, Incompat, RoCompat};
+use floe_format::features::{Compat, Incompat};
 use floe_format::native::identity::Identity;
 use floe_repair::Skip;
 
@@ -230,15 +230,10 @@ impl Fsck<'_> {
             false => Free::of_superblock(superblock),
         };
         let line = summary::clean_line(&front.name, superblock, free, &announcement);
-        let finishes_orphans = at.finishes_orphans && (needs_recovery || has_orphans(superblock));
+        let finishes_orphans =
+            at.finishes_orphans && (needs_recovery || superblock.may_have_orphans());
         Ok(Some(CleanByItsRecords { line, needs_recovery, finishes_orphans }))
     }
-}
-
-/// Whether the superblock says that there may be orphans.
-fn has_orphans(superblock: &Superblock) -> bool {
-    superblock.last_orphan != 0
-        || superblock.features().ro_compat.contains(RoCompat::ORPHAN_PRESENT)
 }
 
 /// Whether superblock, descriptors and journal have no fault that can be seen without a check. As e2fsck, which looks at them before it
