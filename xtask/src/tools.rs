@@ -62,6 +62,7 @@ pub(crate) const TOOLS: [Tool; 3] = [
             "link-memory",
             "memory",
             "roofline",
+            "same-content",
             "scaling",
             "screenshots",
             "shards",

@@ -16,6 +16,7 @@ mod link_memory;
 mod measure;
 mod memory;
 mod roofline;
+mod same_content;
 mod scaling;
 mod screenshots;
 mod shards;
@@ -69,6 +70,8 @@ enum Chore {
     Memory(memory::Args),
     /// Only read, checksum and walk an image: the lower bound that `bench` compares with
     Roofline(roofline::Args),
+    /// Measure checks of a native file system and of an ext4 with the same made-up files
+    SameContent(same_content::Args),
     /// Count the work of each of many threads in a check, regardless of the machine's cores (needs
     /// valgrind and strace)
     Scaling(scaling::Args),
@@ -117,6 +120,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::LinkMemory(args) => link_memory::run(&args),
         Chore::Memory(args) => memory::run(&args),
         Chore::Roofline(args) => roofline::run(&args),
+        Chore::SameContent(args) => same_content::run(&args),
         Chore::Scaling(args) => scaling::run(&args),
         Chore::Screenshots(args) => screenshots::run(&args),
         Chore::Shards(args) => shards::run(&args),

@@ -103,6 +103,11 @@ fn row(threads: usize, counted: Counted, alone: f64, bytes: u64, most_bytes: u64
     )
 }
 
+/// All instructions of a check of `image`.
+pub(crate) fn all_instructions(floe: &Path, image: &Path, threads: usize) -> Result<f64> {
+    Ok(instructions(floe, image, threads)?.all)
+}
+
 /// Counts the instructions of a check of `image`.
 fn instructions(floe: &Path, image: &Path, threads: usize) -> Result<Counted> {
     let folder = tempfile::tempdir()?;

@@ -98,7 +98,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("vm", &["workload", "testkit", "check", "format"]),
     ("trials", &["vm", "workload", "testkit", "archive", "check", "format"]),
     // `ageing` fills file systems by the operations of the mount.
-    ("bench", &["workload", "testkit", "disk", "check", "ext4", "exec", "blockdev", "format"]),
+    (
+        "bench",
+        &["workload", "testkit", "disk", "archive", "check", "ext4", "exec", "blockdev", "format"],
+    ),
     // Runs the tools, so that tidy and ci are built without any crate of the product.
     ("xtask", &[]),
 ];
