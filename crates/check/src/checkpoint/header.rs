@@ -75,7 +75,7 @@ impl Header {
             options: Chosen {
                 superblock: options.superblock.block.map(|block| block.0),
                 block_size: options.superblock.block_size,
-                ignore_journal: options.journal == JournalUse::Ignore,
+                ignore_journal: options.journal != JournalUse::Replay,
                 check_encoding: options.check_encoding,
                 sums: options.tuning.accounting.sums_up(&opened.geometry),
                 shards: 0,

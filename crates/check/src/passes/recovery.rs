@@ -57,9 +57,12 @@ pub fn recover<'d>(
     if !journal.needs_replay && !locked {
         return Recovery { overlay: None, state: JournalState::Clean, found, external: None };
     }
-    if options.journal == JournalUse::Ignore {
+    if options.journal != JournalUse::Replay {
         let JournalSequence { start, sequence } = JournalSequence::of(&journal);
         found.push(Problem::RecoveryPending { start, sequence });
+        if options.journal == JournalUse::Read {
+            found.0.extend(several::damage(device, opened, &journal, options));
+        }
         return Recovery { overlay: None, state: JournalState::Ignored, found, external: None };
     }
     if let Some(progress) = options.observer.progress {
@@ -122,7 +125,7 @@ impl JournalSequence {
 
 /// The finding that an event stands for. With a backup superblock in use, a journal with data is no
 /// contradiction: backups never ask for recovery.
-fn problem_of(
+pub(super) fn problem_of(
     event: &JournalEvent,
     opened: &Opened,
     journal: Option<&Journal>,

@@ -12,6 +12,7 @@ use floe_ext4::journal::{
 use floe_format::InodeNr;
 use floe_format::native::is_locked;
 
+use super::recovery::{empty, problem_of};
 use super::weighed::{BEFORE, NOTHING, SOUND, State, WHOLE, choose};
 use crate::options::CheckOptions;
 use crate::problem::Problem;
@@ -55,11 +56,7 @@ pub(super) fn replay<'d>(
         .iter()
         .zip(&first.further)
         .filter(|(own, pass)| pass.failed || damaged.contains_key(&own.inode.0));
-    let failed = failed.map(|(own, _)| {
-        let (cube, inode, reason) = (own.cube, own.inode, "a transaction in its log");
-        Problem::CubeJournalDamaged { cube, inode, reason }
-    });
-    let mut found: Vec<Problem> = failed.collect();
+    let mut found: Vec<Problem> = failed.map(|(own, _)| of_cube(own)).collect();
     if damaged.is_empty() {
         return Replayed { logs: first, choices: damaged, found };
     }
@@ -137,6 +134,34 @@ impl<'d> Logs<'_, 'd> {
     }
 }
 
+/// The damage of logs that would be replayed.
+pub(super) fn damage(
+    device: Base<'_>,
+    opened: &Opened,
+    journal: &Journal,
+    options: &CheckOptions<'_>,
+) -> Vec<Problem> {
+    let Opened { superblock, geometry, groups, .. } = opened;
+    let (external, empty) = (options.external_journal, empty(device, geometry.block_size, options));
+    let (root, mut found) = match is_locked(superblock) {
+        true => {
+            let further = find_cubes(device, superblock, geometry, groups).usable;
+            let logs = replay_several(empty, geometry, journal, &further, &Choices::new(), None);
+            let failed = further.iter().zip(&logs.further).filter(|(_, pass)| pass.failed);
+            (logs.root, failed.map(|(own, _)| of_cube(own)).collect())
+        }
+        false => (journal::replay_onto(empty, geometry, journal, external, None), Vec::new()),
+    };
+    let of_root = root.events.iter();
+    found.extend(of_root.filter_map(|event| problem_of(event, opened, Some(journal), external)));
+    found
+}
+
+fn of_cube(own: &CubeJournal) -> Problem {
+    let (cube, inode, reason) = (own.cube, own.inode, "a transaction in its log");
+    Problem::CubeJournalDamaged { cube, inode, reason }
+}
+
 /// Chooses the states of damaged logs of a native file system in use, and says what is to be told. Nothing for other file systems.
 pub fn choose_logs(
     device: Base<'_>,
@@ -148,8 +173,8 @@ pub fn choose_logs(
     let Some(root) = root.filter(|_| is_locked(superblock)) else {
         return (Choices::new(), Vec::new());
     };
-    let empty = || super::recovery::empty(device, geometry.block_size, options);
-    let Replayed { choices, mut found, .. } = replay(device, &empty, opened, &root, options, None);
+    let new = || empty(device, geometry.block_size, options);
+    let Replayed { choices, mut found, .. } = replay(device, &new, opened, &root, options, None);
     found.retain(|problem| !matches!(problem, Problem::CubeJournalDamaged { .. }));
     (choices, found)
 }

@@ -7,6 +7,8 @@ pub enum JournalUse {
     Replay,
     /// Judge the raw disk, as `e2fsck -n` does.
     Ignore,
+    /// Judge the raw disk, and find transactions in the log that are damaged.
+    Read,
 }
 
 /// The state of the journal.

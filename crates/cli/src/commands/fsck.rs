@@ -375,7 +375,7 @@ impl Fsck<'_> {
             source: &self.source,
             threads: floe_exec::default_threads(),
             sharing: &Sharing::default(),
-            journal: if no { JournalUse::Ignore } else { JournalUse::Replay },
+            journal: if no { JournalUse::Read } else { JournalUse::Replay },
             external_journal: journal.as_deref(),
             accounting: Accounting::Auto,
             links: LinkChoice::Auto,

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 
 use floe_blockdev::{MemDevice, ReadBlocks};
-use floe_check::{CheckOptions, Problem};
+use floe_check::{CheckOptions, JournalUse, Problem};
 use floe_format::ext::jbd2::{self, COMMIT_BLOCK, DESCRIPTOR_BLOCK, REVOKE_BLOCK};
 use floe_repair::policy::{Preen, Yes};
 use floe_repair::{RepairOptions, repair};
@@ -112,6 +112,16 @@ fn mended(bytes: Vec<u8>, context: &str) -> u64 {
     let mut now = vec![0; bytes.len()];
     device.read_at(0, &mut now).unwrap();
     assert!(now == bytes, "{context}");
+    // Whoever only looks, as fsck -n, does not call it clean either.
+    let look = CheckOptions { journal: JournalUse::Read, ..options().check };
+    let seen = floe_check::check(&device, &look).unwrap().found;
+    let is_of_log = |problem: &Problem| {
+        matches!(
+            problem,
+            Problem::JournalTransactionCorrupt { .. } | Problem::JournalEndsEarly { .. }
+        )
+    };
+    assert!(seen.iter().any(is_of_log), "{context}: {seen:?}");
     let preened = repair(&device, &options(), &mut Preen).unwrap();
     assert!(preened.halted.is_some() && !preened.changes(), "{context}");
     let mended = repair(&device, &options(), &mut Yes).unwrap();

@@ -26,7 +26,7 @@ pub fn find(
 ) -> Vec<InodeNr> {
     let Opened { superblock, geometry, groups, .. } = opened;
     let (orphans, events) = find_orphans(device, superblock, geometry, groups);
-    if journal == JournalUse::Ignore {
+    if journal != JournalUse::Replay {
         if !orphans.is_empty() {
             // Inode numbers have 32 bits, and each is listed once.
             found.push(Problem::OrphansPending { inodes: orphans.len() as u32 });

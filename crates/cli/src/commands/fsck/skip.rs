@@ -213,7 +213,8 @@ impl Fsck<'_> {
             return Ok(None);
         }
         let options = CheckOptions {
-            journal: JournalUse::Ignore,
+            // Whoever replays it finds the damage of the log.
+            journal: if mends { JournalUse::Ignore } else { JournalUse::Read },
             now_seconds: clock.now_seconds,
             ..CheckOptions::default()
         };
