@@ -51,6 +51,7 @@ mod packaging;
 mod pages;
 mod pasted;
 mod python;
+mod random_calls;
 mod recipes;
 mod relays;
 mod repair;
