@@ -240,6 +240,7 @@ impl<S: Store> Adapter<'_, S> {
         for &(node, count) in all {
             if let Some(inode) = abi::inode_of(node) {
                 self.settle_times(inode);
+                self.writers.note_forgotten(inode);
                 self.fs.forget(inode, count)?;
             }
         }

@@ -11,13 +11,13 @@ use floe_sync::{Arc, Condvar, Mutex, PoisonError, Turn, Turns, thread};
 use rustix::io::Errno;
 
 use crate::abi::{InHeader, InitFlags, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, Operation};
-use crate::abi::{OutHeader, Request, ask_again, forget, stale_name};
+use crate::abi::{OutHeader, Request, ask_again, forget, stale_name, write_back};
 use crate::adapter::{Adapter, Answer};
 use crate::carrier::{Carrier, Channel, MOST_DATA_BYTES};
 use crate::metrics::Metrics;
 use crate::options::ServeOptions;
 use crate::times::Times;
-use crate::writers::{Writers, WritingBack};
+use crate::writers::{Outdated, Writers, WritingBack};
 
 /// Requests that nobody waits for, at most; the kernel's own default of 12 slows reading ahead.
 const MOST_BACKGROUND: u16 = 64;
@@ -131,8 +131,12 @@ fn tell_kernel<C: Carrier, S: Store>(carrier: &C, fs: &FileSystem<S>, writers: &
         // One that the kernel does not know has nobody who writes.
         let _ = carrier.notify(&ask_again(inode));
     }
-    for inode in writers.take_outdated() {
-        // Linux older than 6.18 shows what it kept until it forgets the file by itself.
+    for Outdated { inode, is_first } in writers.take_outdated() {
+        if is_first {
+            // Those who read it see what there is, as far as the kernel knows its size.
+            let _ = carrier.notify(&write_back(inode));
+        }
+        // Linux older than 6.18 shows the rest that it kept until it forgets the file by itself.
         let _ = carrier.notify(&forget(inode));
     }
     for (directory, name) in fs.take_stale() {

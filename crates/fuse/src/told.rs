@@ -39,10 +39,17 @@ impl<S: Store> Adapter<'_, S> {
         };
         let valid = SetattrFields::from_bits_truncate(asked.valid);
         let sets = SetattrFields::MTIME | SetattrFields::MTIME_NOW;
-        if !self.writeback || !valid.intersects(sets | SetattrFields::CTIME) {
+        // A path is truncated to the size that it has: the kernel tells no time, and keeps the one of before.
+        let is_unnoticed = valid.contains(SetattrFields::SIZE) && !valid.intersects(sets);
+        if !self.writeback || !(is_unnoticed || valid.intersects(sets | SetattrFields::CTIME)) {
             return;
         }
         let Ok(file) = self.fs.attributes(inode) else { return };
+        if is_unnoticed {
+            self.times.learn(inode, Some(file.mtime), file.ctime);
+            self.writers.note_outdated(inode);
+            return;
+        }
         let time =
             |seconds: u64, nanoseconds| Timestamp { seconds: seconds.cast_signed(), nanoseconds };
         let modified = match valid {

@@ -30,7 +30,39 @@ struct Failures {
     /// Files of which the kernel shows something else than there is, and which are still open for writing.
     wrong: HashSet<InodeNr>,
     /// The same, without writers: the kernel is to forget them.
-    outdated: Vec<InodeNr>,
+    outdated: HashMap<InodeNr, Pause>,
+}
+
+/// Looks ([`Writers::take_outdated`]) between two requests to forget a file. The kernel forgets none that somebody reads or is just
+/// closing, and does not say so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pause {
+    passed: u32,
+    until: u32,
+}
+
+impl Pause {
+    /// The kernel is to be told with the next look.
+    const NONE: Self = Self { passed: 0, until: 1 };
+    const LONGEST: u32 = 64;
+
+    /// Another look; `true` if it is time to ask. The pause after that is twice as long.
+    fn pass(&mut self) -> bool {
+        self.passed += 1;
+        let is_over = self.passed >= self.until;
+        if is_over {
+            *self = Self { passed: 0, until: (self.until * 2).min(Self::LONGEST) };
+        }
+        is_over
+    }
+}
+
+/// A file that the kernel is to forget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outdated {
+    pub(crate) inode: InodeNr,
+    /// It was not told before: what it keeps of the content goes, too.
+    pub(crate) is_first: bool,
 }
 
 /// Whether a file that is opened so can be written.
@@ -65,7 +97,7 @@ impl Writers {
             let mut failures = self.failures();
             failures.of_files.remove(&inode);
             if failures.wrong.remove(&inode) {
-                failures.outdated.push(inode);
+                failures.outdated.insert(inode, Pause::NONE);
             }
         }
         is_last
@@ -84,14 +116,21 @@ impl Writers {
         let mut failures = self.failures();
         failures.of_files.insert(inode, errno);
         failures.untold.push(inode);
-        failures.wrong.insert(inode);
+        drop(failures);
+        self.note_outdated(inode);
     }
 
-    /// The kernel does not notice what was written past its cache, and shows the time of before. Where opens are not reported, nobody knows
-    /// when the last writer has gone.
+    /// The kernel shows something else than there is: content or a size that were refused, or the time of before, because it does not
+    /// notice what was written past its cache. Where opens are not reported, nobody knows when the last writer has gone.
     pub(crate) fn note_outdated(&self, inode: InodeNr) {
-        if !self.unknown {
-            self.failures().wrong.insert(inode);
+        if self.unknown {
+            return;
+        }
+        let counts = self.counts();
+        let mut failures = self.failures();
+        match counts.contains_key(&inode) {
+            true => _ = failures.wrong.insert(inode),
+            false => _ = failures.outdated.insert(inode, Pause::NONE),
         }
     }
 
@@ -105,9 +144,19 @@ impl Writers {
         std::mem::take(&mut self.failures().untold)
     }
 
-    /// Files of which the kernel keeps a size, a time, or perhaps content, that they do not have.
-    pub(crate) fn take_outdated(&self) -> Vec<InodeNr> {
-        std::mem::take(&mut self.failures().outdated)
+    /// Files of which the kernel keeps a size, a time, or perhaps content, that they do not have, as far as it is time to say so
+    /// (again).
+    pub(crate) fn take_outdated(&self) -> Vec<Outdated> {
+        let told = |(inode, pause): (&InodeNr, &mut Pause)| {
+            let is_first = *pause == Pause::NONE;
+            pause.pass().then_some(Outdated { inode: *inode, is_first })
+        };
+        self.failures().outdated.iter_mut().filter_map(told).collect()
+    }
+
+    /// The kernel forgot a file.
+    pub(crate) fn note_forgotten(&self, inode: InodeNr) {
+        self.failures().outdated.remove(&inode);
     }
 
     /// Whether somebody may write a file.
@@ -139,15 +188,32 @@ mod tests {
         assert!(writers.has(file));
         assert!(writers.close(file, both) && !writers.has(file));
         writers.fail(file, Errno::NOSPC);
-        assert_eq!((writers.take_untold(), writers.take_outdated()), (vec![file], vec![]));
+        assert_eq!(writers.take_untold(), [file]);
         assert_eq!(writers.take_failure(file), Some(Errno::NOSPC));
         assert_eq!((writers.take_failure(file), writers.take_untold().len()), (None, 0));
-        // Once its last writer has gone, the kernel is to forget it.
-        writers.open(file, both);
-        assert!(writers.close(file, both));
-        assert_eq!((writers.take_outdated(), writers.take_outdated()), (vec![file], vec![]));
         // Was never opened.
         assert!(!writers.close(file, both));
         assert!(!writers.has(file));
+    }
+
+    #[test]
+    fn the_kernel_is_asked_to_forget_what_nobody_writes_until_it_has() {
+        let (writers, file, write) = (Writers::default(), InodeNr(12), OFlags::WRONLY.bits());
+        writers.open(file, write);
+        writers.fail(file, Errno::NOSPC);
+        assert_eq!(writers.take_outdated(), []);
+        assert!(writers.close(file, write));
+        let first = Outdated { inode: file, is_first: true };
+        assert_eq!(writers.take_outdated(), [first]);
+        // Somebody reads it: asked again after 2 looks, then after 4.
+        let looks = (0..6).map(|_| writers.take_outdated().len());
+        assert_eq!(looks.collect::<Vec<_>>(), [0, 1, 0, 0, 0, 1]);
+        writers.note_forgotten(file);
+        assert!((0..200).all(|_| writers.take_outdated().is_empty()));
+        // Without a writer: at once.
+        writers.note_outdated(file);
+        assert_eq!(writers.take_outdated(), [first]);
+        let asked = (0..1000).filter(|_| !writers.take_outdated().is_empty()).count();
+        assert!((18..=24).contains(&asked), "{asked}");
     }
 }

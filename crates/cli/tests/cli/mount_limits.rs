@@ -202,6 +202,74 @@ fn a_file_that_was_refused_in_part_soon_looks_as_it_is() {
     ours.unmount();
 }
 
+/// Whoever reads a file while others write to it, and goes on when those were refused, sees what is there.
+#[test]
+fn readers_of_a_file_that_was_refused_in_part_see_what_is_there() {
+    if !can_mount() || !kernel_forgets() {
+        return;
+    }
+    let image = made(24 << 20, &["-m", "0"]);
+    let ours = Ours::new(image.path(), &[]);
+    let path = ours.path().join("sparse");
+    let file = File::create(&path).unwrap();
+    file.set_len(4 << 20).unwrap();
+    let reader = File::open(&path).unwrap();
+    fill(&ours.path().join("fill"));
+    file.write_all_at(&vec![1; 4 << 20], 0).unwrap();
+    assert_eq!(errno(file.sync_all()), Some(Errno::NOSPC));
+    drop(file);
+    let read = || {
+        let mut bytes = vec![0; 4 << 20];
+        reader.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    assert!((0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        read().contains(&0)
+    }));
+    let seen = read();
+    drop(reader);
+    ours.unmount();
+    let ours = Ours::new(image.path(), &[]);
+    assert!(fs::read(ours.path().join("sparse")).unwrap() == seen);
+    ours.unmount();
+}
+
+/// The kernel keeps the old time where a path is truncated to the size that it has.
+#[test]
+fn a_file_that_is_truncated_to_its_own_size_has_one_time() {
+    if !can_mount() || !kernel_forgets() {
+        return;
+    }
+    let image = made(24 << 20, &[]);
+    let ours = Ours::new(image.path(), &[]);
+    let path = |name: &str| ours.path().join(name);
+    fs::write(path("some"), "hello\n").unwrap();
+    fs::write(path("none"), "").unwrap();
+    let times =
+        || ["some", "none"].map(|name| fs::metadata(path(name)).unwrap().modified().unwrap());
+    let before = times();
+    std::thread::sleep(Duration::from_millis(50));
+    for (name, size) in [("some", 6), ("none", 0)] {
+        // By path, as `truncate` of the shell does not: who has the file open tells the kernel the time.
+        let mut perl = Command::new("perl");
+        perl.args(["-e", "truncate($ARGV[0], $ARGV[1]) or die $!"]).arg(path(name));
+        let done = perl.arg(size.to_string()).status();
+        assert!(done.unwrap().success());
+    }
+    assert!((0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        times().iter().zip(&before).all(|(now, before)| now > before)
+    }));
+    let seen = times();
+    ours.unmount();
+    let ours = Ours::new(image.path(), &[]);
+    let path = |name: &str| ours.path().join(name);
+    let after = ["some", "none"].map(|name| fs::metadata(path(name)).unwrap().modified().unwrap());
+    assert_eq!(after, seen);
+    ours.unmount();
+}
+
 /// Fills the disk with a file, whose writer is told.
 fn copied_by_root(to: &Path) -> String {
     let mut dd = Command::new("dd");
