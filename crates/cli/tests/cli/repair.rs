@@ -8,6 +8,7 @@ use floe_testkit::kernel::{Mounted, mount_available};
 use floe_testkit::{Image, build, oracle, tool};
 use serde_json::Value;
 
+use super::loop_device::Loop;
 use super::schema::repair_faults;
 use super::terminal::at_a_terminal;
 use super::{floe, floe_env, floe_on, image};
@@ -354,4 +355,21 @@ fn what_is_changed_without_damage_is_said_to_be_modified() {
     }
     let again = repair(&["--yes"], &image);
     assert_eq!((again.code, again.out.lines().last()), (0, Some("CLEAN: nothing needs repair.")));
+}
+
+/// The second half of a device is gone, and with it nothing but copies of the superblock: whoever only repairs is told as well.
+#[test]
+fn remarks_that_stay_are_told() {
+    if tool::missing() {
+        return;
+    }
+    let image = Image::empty(60 << 20).unwrap();
+    build::mke2fs(image.path(), &["-q", "-t", "ext4", "-b", "1024"]).unwrap();
+    let Some(device) = Loop::over(image.path(), &[]) else { return };
+    fs::File::options().write(true).open(image.path()).unwrap().set_len(30 << 20).unwrap();
+    for command in [&["repair", "--yes"][..], &["repair", "--dry-run"], &["check"]] {
+        let ran = floe(&[command, &[device.name()]].concat());
+        let lines = ran.out.lines().filter(|line| line.contains("it cannot be read"));
+        assert_eq!((ran.code, lines.count()), (0, 2), "{command:?}\n{}{}", ran.out, ran.err);
+    }
 }

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use floe_check::Problem;
+use floe_check::problem::Weight;
 use floe_check::report::JournalState;
 use floe_format::InodeNr;
 use floe_format::words::agree;
 use floe_repair::describe::Tense;
+use floe_repair::plan::{Plan, plan};
 use floe_repair::{Fate, Repair};
 
 use super::{Account, Change, Ending, Lost, Verdict, by_place, ranked_left};
@@ -23,6 +25,8 @@ const SHOWN_CAUSES: usize = 5;
 const SHOWN_ALIKE: usize = 10;
 /// Losses of one kind listed before the rest is only counted.
 const SHOWN_LOSSES: usize = 50;
+/// Remarks listed before the rest is only counted.
+const SHOWN_REMARKS: usize = 10;
 /// Findings left that are listed before the rest is only counted.
 const SHOWN_LEFT: usize = 50;
 
@@ -48,6 +52,7 @@ pub fn write(out: &mut impl Write, account: &Account<'_>, style: Style) -> io::R
         changes(out, account, tense, style)?;
         losses(out, account, tense, style)?;
         left(out, account, style)?;
+        remarks(out, account, style)?;
     }
     writeln!(out)?;
     summary(out, account, tense)?;
@@ -233,6 +238,28 @@ fn left(out: &mut impl Write, account: &Account<'_>, style: Style) -> io::Result
     }
     if shown < left.len() {
         writeln!(out, "  ... and {} more findings", grouped((left.len() - shown) as u64))?;
+    }
+    Ok(())
+}
+
+/// Remarks that the repair leaves, a part of the device that cannot be read among them: whoever only repairs never runs a check.
+fn remarks(out: &mut impl Write, account: &Account<'_>, style: Style) -> io::Result<()> {
+    // Writing the repair settles some of them.
+    let stays = |problem: &&Problem| {
+        problem.row().weight == Weight::Remark && plan(problem) != Plan::AtTheEnd
+    };
+    let all = || account.repair.after.found.iter().filter(stays);
+    let count = all().count();
+    if count == 0 {
+        return Ok(());
+    }
+    writeln!(out, "\nRemarks")?;
+    let shown = count.min(most(style, SHOWN_REMARKS));
+    for problem in all().take(shown) {
+        writeln!(out, "  {}", with_path(account, problem))?;
+    }
+    if shown < count {
+        writeln!(out, "  ... and {} more remarks", grouped((count - shown) as u64))?;
     }
     Ok(())
 }
