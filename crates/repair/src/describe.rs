@@ -333,7 +333,7 @@ fn journal(edit: &JournalEdit, tense: Tense) -> String {
             format!("the visible journal file {name} {was} moved to the hidden inode")
         }
         JournalEdit::LoseTransactions => {
-            format!("the transactions that are damaged in the journal {were} given up")
+            format!("the best state that the damaged log leaves {was} taken")
         }
         JournalEdit::ExternalChecksum => {
             format!("the checksum of the external journal's superblock {was} recomputed")

@@ -125,6 +125,9 @@ pub fn plan(problem: &Problem) -> Plan {
         | P::ExternalJournalUuidMismatch => {
             Plan::Impossible("the journal device of the file system must be given (-j)")
         }
+        P::ExternalJournalSuperblockCorrupt { .. } => {
+            Plan::Impossible("only mke2fs can recreate an external journal")
+        }
         P::JournalSuperblockCorrupt { .. } => journal(JournalEdit::Reset),
         P::JournalBoundsWrong { expected_first: first, expected_blocks: blocks, .. } => {
             journal(JournalEdit::Bounds { first, blocks })

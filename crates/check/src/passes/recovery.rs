@@ -14,7 +14,9 @@ use crate::options::CheckOptions;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::journal::{JournalState, JournalUse};
 use crate::volume::open::Opened;
-use floe_ext4::journal::{self, Journal, JournalEvent, JournalPlace, LogBounds, RecoveryFault};
+use floe_ext4::journal::{
+    self, Journal, JournalEvent, JournalPlace, LogBounds, RecoveryFault, SuperblockFault,
+};
 
 /// The replayed journal may use 1/8 of the memory budget.
 const REPLAY_SHARE: u64 = 8;
@@ -158,9 +160,7 @@ pub(super) fn problem_of(
                 expected: Superblock::compute_checksum(&bytes),
             }
         }
-        JournalEvent::SuperblockCorrupt { fault } => {
-            Problem::JournalSuperblockCorrupt { inode: journal_inode, reason: fault.reason() }
-        }
+        JournalEvent::SuperblockCorrupt { fault } => unusable(journal_inode, fault),
         JournalEvent::BoundsWrong { stored, expected } => {
             wrong_bounds(journal_inode, stored, expected)
         }
@@ -201,6 +201,15 @@ pub(super) fn problem_of(
         JournalEvent::EndsEarly { sequence, last } => Problem::JournalEndsEarly { sequence, last },
         JournalEvent::RecoveryFailed(fault) => recovery_problem(fault),
     })
+}
+
+/// An external journal has no inode.
+fn unusable(inode: InodeNr, fault: SuperblockFault) -> Problem {
+    let reason = fault.reason();
+    match inode.0 {
+        0 => Problem::ExternalJournalSuperblockCorrupt { reason },
+        _ => Problem::JournalSuperblockCorrupt { inode, reason },
+    }
 }
 
 const fn wrong_bounds(inode: InodeNr, stored: LogBounds, expected: LogBounds) -> Problem {

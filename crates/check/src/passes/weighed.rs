@@ -39,11 +39,12 @@ pub(super) struct State<'d> {
     groups: Vec<GroupDesc>,
 }
 
-/// The names of states, for messages.
-pub(super) const WHOLE: &str = "all transactions, because checksums tell which bits are wrong,";
-pub(super) const SOUND: &str = "all sound transactions";
-pub(super) const BEFORE: &str = "the transactions before the damage";
-pub(super) const NOTHING: &str = "no transaction";
+/// The states, for messages: clauses that follow "and" or "if".
+pub(super) const WHOLE: &str =
+    "all transactions count, because checksums tell which bits are wrong";
+pub(super) const SOUND: &str = "all sound transactions count";
+pub(super) const BEFORE: &str = "only the transactions before the damage count";
+pub(super) const NOTHING: &str = "no transaction counts";
 
 /// Chooses among the state with the transactions before the damage (`before`), the one with all sound transactions, and the one
 /// without the log. Nothing is told where the log was replayed to its end. `empty` makes an overlay for a state.

@@ -2171,10 +2171,16 @@ problems! {
         log: &'static str, inode: InodeNr, state: &'static str, inodes: u64, older: u64,
     }
         DataRisk Remark ask Journal
-        "of the damaged log {log} the replay does not take {state}: {inodes} inodes would be in use then, and {older} older \
-             than otherwise"
+        "the log {log} is damaged; if {state}, {inodes} inodes are in use, and {older} inodes are older than in \
+             another state, or missing"
         means "A state that was checked and that is worse than the one that is taken (damaged-log-weighed)."
         repair "None: the findings about the damage decide whether the state is written.";
+    0x070125 "external-journal-superblock-corrupt" ExternalJournalSuperblockCorrupt { reason: &'static str }
+        DataRisk Damage preen Journal
+        "the superblock of the external journal is unusable: {reason}"
+        means "Nothing can be replayed. While the file system asks for recovery, the log may hold newer blocks than the file \
+             system, which is not changed then. e2fsck writes an empty journal superblock, and what the log held is lost."
+        repair "None. Recreate the journal with mke2fs -O journal_dev and the same UUID; what it held is lost.";
     0x070130 "blocks-past-agreed-size" BlocksPastAgreedSize {
         inode: InodeNr, size: u64, sectors: u64, first: LogicalBlock,
     }
@@ -2201,7 +2207,8 @@ problems! {
         log: &'static str, inode: InodeNr, taken: &'static str, inodes: u64, older: u64,
     }
         DataRisk Remark ask Journal
-        "of the damaged log {log} the replay takes {taken}: {inodes} inodes are in use then, and {older} older than otherwise"
+        "the log {log} is damaged, and {taken}: {inodes} inodes are in use then, and {older} inodes are older than in \
+             another state, or missing"
         means "Blocks are written to their places long before the log lets go of them, so those on the disk may be newer than their \
              copies before the damage, or not be written yet. Each state was checked, and the times of inodes were compared. A revoke \
              block that is lost may let an old copy go over a block that is used again: nothing in the log tells."

@@ -36,6 +36,12 @@ fn made(options: &[&str], path: &Path) {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
+fn debugfs(command: &str, path: &Path) {
+    let mut debugfs = Command::new("debugfs");
+    let done = debugfs.args(["-w", "-R", command]).arg(path).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
 #[test]
 fn the_journal_is_found_by_its_uuid() {
     let Some(pair) = pair() else { return };
@@ -103,4 +109,42 @@ fn two_journals_with_the_same_uuid_are_refused() {
     }
     let ran = floe_on(&["fsck", "-fp", "-j", pair.on.name()], device);
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+}
+
+/// The log may hold newer blocks than the file system.
+#[test]
+fn nothing_is_written_while_a_journal_that_cannot_be_used_waits() {
+    let Some(pair) = pair() else { return };
+    let damages = [
+        "set_super_value free_inodes_count 5",
+        // Something that halts a repair without a person.
+        "clri <11>",
+    ];
+    // The block size in the superblock of the journal.
+    pair.journal.write(2048 + 0x0c, &[0x5a; 4]).unwrap();
+    drop((pair.on, pair.device));
+    let on = Loop::over(pair.journal.path(), &[]).unwrap();
+    debugfs("feature needs_recovery", pair.image.path());
+    for damage in damages {
+        debugfs(damage, pair.image.path());
+        let before = (pair.image.to_vec().unwrap(), pair.journal.to_vec().unwrap());
+        for (flags, code) in [
+            (&["fsck", "-p"][..], 4),
+            (&["fsck", "-y"], 4),
+            (&["fsck", "-p", "-E", "journal_only"], 4),
+            (&["repair", "--yes"], 4),
+            (&["repair", "--preen"], 4),
+            (&["repair", "--policy", "safe"], 4),
+        ] {
+            let journal = if flags[0] == "fsck" { "-j" } else { "--external-journal" };
+            let all = [flags, &[journal, on.name()]].concat();
+            let ran = floe_on(&all, pair.image.path());
+            let said = format!("{flags:?}, {damage}: {}{}", ran.out, ran.err);
+            assert_eq!(ran.code, code, "{said}");
+            assert!(said.contains("the superblock of the external journal is unusable"), "{said}");
+            assert!(!said.contains("inode 0"), "{said}");
+            assert!(pair.image.to_vec().unwrap() == before.0, "{said}");
+            assert!(pair.journal.to_vec().unwrap() == before.1, "{said}");
+        }
+    }
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use floe_blockdev::{Overlay, ReadBlocks, UnreadablePage, WriteBlocks};
 use floe_check::evidence::totals::Totals;
 use floe_check::open::{Opened, lost_primary, open};
-use floe_check::problem::{Findings, Weight};
+use floe_check::problem::{Findings, Object, Weight};
 use floe_check::recovery::{Recovery, choose_logs};
 use floe_check::report::{JournalState, in_order};
-use floe_check::{CheckOptions, Examination, JournalUse, Problem, Report, recovery};
+use floe_check::{CheckOptions, Examination, JournalUse, Problem, Report, lacks_changes, recovery};
 use floe_disk::journal::take_over;
 use floe_disk::recovery::Recovered;
 use floe_format::features::Incompat;
@@ -127,11 +127,11 @@ impl Session<'_> {
 
     /// Ends a repair that leaves the log, and so everything, as it was.
     pub(super) fn untouched(self, before: Report) -> Outcome {
-        let reason = |problem: &Problem| match is_lost_transaction(problem) {
-            true => Reason::Refused,
-            false => {
-                Reason::Impossible("first, damaged transactions in the journal must be given up")
-            }
+        let waits = waits_for_log(&before);
+        let reason = |problem: &Problem| match problem {
+            one if is_lost_transaction(one) => Reason::Refused,
+            one if waits && one.row().object == Object::Journal => self.reason(one),
+            _ => Reason::Impossible("first, it must be settled what becomes of the damaged log"),
         };
         let damage = before.found.iter().filter(|one| one.row().weight > Weight::Remark);
         let left = damage.map(|problem| (problem.clone(), reason(problem))).collect();
@@ -194,6 +194,18 @@ impl Session<'_> {
             rescans: Vec::new(),
         }
     }
+}
+
+/// Whether a log that cannot be used waits to be replayed: it may hold newer blocks than the file system, and a later replay may
+/// write older ones over what is repaired.
+pub(super) fn waits_for_log(report: &Report) -> bool {
+    let Report { superblock, found, .. } = report;
+    let is_of_log = |problem: &&Problem| {
+        lacks_changes(problem, superblock)
+            && !matches!(problem, Problem::NeedsRecoveryWithoutJournal)
+    };
+    let asks = superblock.features().incompat.contains(Incompat::RECOVER);
+    asks && found.iter().any(|problem| is_of_log(&problem))
 }
 
 /// Whether it says what the states of a damaged log are worth.

@@ -9,6 +9,7 @@ use floe_check::report::JournalState;
 use floe_format::InodeNr;
 use floe_format::words::agree;
 use floe_repair::describe::Tense;
+use floe_repair::edit::{Edit, JournalEdit};
 use floe_repair::plan::{Plan, plan};
 use floe_repair::{Fate, Repair};
 
@@ -162,7 +163,10 @@ fn one_change(
     }
     writeln!(out)?;
     for note in &change.deed.notes {
-        writeln!(out, "         {}{note}", if tense == Tense::Would { "then " } else { "" })?;
+        // The worth of the states of a damaged log does not follow from the change.
+        let follows = tense == Tense::Would
+            && change.deed.edit != Edit::Journal(JournalEdit::LoseTransactions);
+        writeln!(out, "         {}{note}", if follows { "then " } else { "" })?;
     }
     Ok(())
 }
@@ -170,11 +174,7 @@ fn one_change(
 pub(super) fn heading(fate: Fate, tense: Tense) -> String {
     let were = tense.were();
     match fate {
-        Fate::Transactions => {
-            format!(
-                "The latest changes {were} lost with transactions that are damaged in the journal"
-            )
-        }
+        Fate::Transactions => "The log is damaged, so the latest changes may be lost".to_owned(),
         Fate::Deleted => format!("These {were} deleted"),
         Fate::Cut => format!("These {were} truncated: part of the content is lost"),
         Fate::Cloned => {
