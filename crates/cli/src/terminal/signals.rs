@@ -235,10 +235,12 @@ mod tests {
 
     #[test]
     fn writes_are_not_cut_off_where_no_thread_can_be_started() {
+        // Some shells let their programs ignore some.
+        let Some(signal) = wanted().pop() else { return };
         let interrupt = by_flags(CANCELLED).unwrap();
         let hold = interrupt.hold().unwrap();
         // It would end this process.
-        signal_hook::low_level::raise(SIGHUP).unwrap();
+        signal_hook::low_level::raise(signal).unwrap();
         assert!(interrupt.asked());
         assert!(interrupt.hold().is_err());
         drop(hold);

@@ -145,6 +145,12 @@ fn recover_cubes<D: WriteBlocks>(
     let damaged = journal::damaged_logs(&noting, geometry, &logs);
     let cuts = journal::cut_off(&noting, &mut logs, &damaged);
     noting.judge().map_err(JournalError::io("reading the journals of cubes"))?;
+    // Only a repair knows what of such a log still counts, and only as long as nothing was written since.
+    let own = |log: &&CubeJournal| damaged.contains_key(&log.inode.0) && log.cube != 0;
+    if let Some(log) = found.iter().find(own) {
+        let why = "its log is damaged in the middle; nothing was changed, floe repair may help";
+        return Err(JournalError::Cube { cube: log.cube, why: why.to_owned() });
+    }
     let cuts = cuts.map_err(JournalError::io("reading the journals of cubes"))?;
     judge_root(device, geometry, root, &found)?;
     for cut in &cuts {

@@ -235,6 +235,12 @@ impl<'a> Walk<'a> {
                     _ if !self.commit(&block) => break,
                     _ => {}
                 }
+            } else if let Some((sequence, kind)) = self.later(&block) {
+                // All control blocks between are damaged.
+                let last_lost = sequence.wrapping_sub(u32::from(kind != jbd2::COMMIT_BLOCK));
+                self.unknown.extend(self.unknown.last().map(|(at, _)| (*at, last_lost)));
+                self.sequence = sequence;
+                continue;
             } else if next.is_some_and(|kind| kind != jbd2::COMMIT_BLOCK) {
                 // The commit block before it is damaged.
                 self.sequence = self.sequence.wrapping_add(1);
@@ -245,6 +251,14 @@ impl<'a> Walk<'a> {
             self.at = self.ring.advance(self.at, len_blocks);
             budget = budget.saturating_sub(len_blocks);
         }
+    }
+
+    /// The transaction and the kind of a sound control block that belongs behind the transaction that is looked for.
+    fn later(&self, block: &[u8]) -> Option<(u32, u32)> {
+        let sequence = jbd2::header(block)?.sequence;
+        let kind = header_of(block, sequence)?;
+        let is_later = is_after(sequence, self.sequence) && !is_after(sequence, self.last);
+        (is_later && self.fits(block, sequence)).then_some((sequence, kind))
     }
 
     /// Whether a block is a control block of a transaction; one bit is flipped back where that makes it one.
