@@ -29,27 +29,23 @@ impl<S: Store> Adapter<'_, S> {
             Change::Write { flags, direct: false, .. }
                 if self.writeback && !flags.contains(WriteFlags::CACHE) =>
             {
-                if let Ok(file) = self.fs.attributes(inode) {
-                    self.times.learn(inode, Some(file.mtime), file.ctime);
-                }
-                self.writers.note_outdated(inode);
-                return;
+                return self.learn_what_the_kernel_did_not_notice(inode);
             }
             _ => return,
         };
         let valid = SetattrFields::from_bits_truncate(asked.valid);
         let sets = SetattrFields::MTIME | SetattrFields::MTIME_NOW;
-        // A path is truncated to the size that it has: the kernel tells no time, and keeps the one of before.
-        let is_unnoticed = valid.contains(SetattrFields::SIZE) && !valid.intersects(sets);
-        if !self.writeback || !(is_unnoticed || valid.intersects(sets | SetattrFields::CTIME)) {
+        if !self.writeback {
+            return;
+        }
+        if valid.contains(SetattrFields::SIZE) && !valid.intersects(sets) {
+            // A path is truncated to the size that it has: the kernel tells no time, and keeps the one of before.
+            return self.learn_what_the_kernel_did_not_notice(inode);
+        }
+        if !valid.intersects(sets | SetattrFields::CTIME) {
             return;
         }
         let Ok(file) = self.fs.attributes(inode) else { return };
-        if is_unnoticed {
-            self.times.learn(inode, Some(file.mtime), file.ctime);
-            self.writers.note_outdated(inode);
-            return;
-        }
         let time =
             |seconds: u64, nanoseconds| Timestamp { seconds: seconds.cast_signed(), nanoseconds };
         let modified = match valid {
@@ -64,6 +60,14 @@ impl<S: Store> Adapter<'_, S> {
             false => file.ctime,
         };
         self.times.learn(inode, modified, changed);
+    }
+
+    /// A file has times that the kernel does not know.
+    fn learn_what_the_kernel_did_not_notice(&self, inode: InodeNr) {
+        if let Ok(file) = self.fs.attributes(inode) {
+            self.times.learn(inode, Some(file.mtime), file.ctime);
+        }
+        self.writers.note_outdated(inode);
     }
 
     /// A file with the times that it returns to.

@@ -73,15 +73,17 @@ pub fn recover<'d>(
     }
     let phase = options.observer.progress.and_then(|progress| progress.named("journal"));
     let empty = || empty(device, geometry.block_size, options);
-    let (replay, further) = if locked {
+    let (replay, (transactions, blocks)) = if locked {
         let replayed = several::replay(device, &empty, opened, &journal, options, phase);
         found.0.extend(replayed.found);
-        (replayed.logs.root, replayed.logs.further)
+        let totals = replayed.logs.totals();
+        (replayed.logs.root, totals)
     } else {
         let replay = journal::replay_onto(empty(), geometry, &journal, external, phase);
         let (replay, told) = weigh(replay, empty, opened, &journal, options);
         found.0.extend(told);
-        (replay, Vec::new())
+        let totals = (replay.transactions, replay.blocks);
+        (replay, totals)
     };
     if let Some(progress) = options.observer.progress {
         progress.end();
@@ -89,12 +91,7 @@ pub fn recover<'d>(
     for event in &replay.events {
         found.0.extend(problem_of(event, opened, Some(&journal), external));
     }
-    let all = further.iter();
-    let state = JournalState::Replayed {
-        transactions: all.map(|pass| u64::from(pass.transactions)).sum::<u64>()
-            + u64::from(replay.transactions),
-        blocks: further.iter().map(|pass| pass.blocks).sum::<u64>() + replay.blocks,
-    };
+    let state = JournalState::Replayed { transactions: transactions.into(), blocks };
     Recovery { overlay: Some(replay.overlay), state, found, external: replay.external }
 }
 

@@ -44,6 +44,14 @@ fn plant(top: &Path) {
     fs::set_permissions(top.join("dir/deep"), fs::Permissions::from_mode(0o700)).unwrap();
 }
 
+/// A native file system with the cubes `/web` and `/db`.
+fn with_two_cubes() -> Image {
+    let image = native();
+    assert_eq!(cube(&image, "create", &["/web"]).0, 0);
+    assert_eq!(cube(&image, "create", &["/db"]).0, 0);
+    image
+}
+
 /// All that programs see of a tree, by path.
 fn seen(top: &Path) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
@@ -288,9 +296,7 @@ fn files_are_renamed_between_directories_that_linux_moved_into_their_cube() {
         eprintln!("skipped: no mounts here");
         return;
     }
-    let image = native();
-    assert_eq!(cube(&image, "create", &["/web"]).0, 0);
-    assert_eq!(cube(&image, "create", &["/db"]).0, 0);
+    let image = with_two_cubes();
     let theirs = kernel::Mounted::new(image.path(), "").unwrap();
     let path = |name: &str| theirs.path().join(name);
     fs::create_dir_all(path("dir/below")).unwrap();
@@ -319,9 +325,7 @@ fn what_cannot_move_is_told_and_not_written_again_and_again() {
         eprintln!("skipped: no mounts here");
         return;
     }
-    let image = native();
-    assert_eq!(cube(&image, "create", &["/web"]).0, 0);
-    assert_eq!(cube(&image, "create", &["/db"]).0, 0);
+    let image = with_two_cubes();
     let theirs = kernel::Mounted::new(image.path(), "").unwrap();
     let path = |name: &str| theirs.path().join(name);
     for at in 0..60 {
@@ -437,9 +441,7 @@ fn linux_puts_nothing_into_a_fenced_cube_and_its_files_move_back() {
         return;
     }
     for fenced in [true, false] {
-        let image = native();
-        assert_eq!(cube(&image, "create", &["/web"]).0, 0);
-        assert_eq!(cube(&image, "create", &["/db"]).0, 0);
+        let image = with_two_cubes();
         let (_, shown, _) = cube(&image, "list", &["--json"]);
         let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
         let own = |at: usize| shown["cubes"][at]["lots"][0].as_u64().unwrap();

@@ -168,6 +168,14 @@ fn kernel_forgets() -> bool {
     forgets
 }
 
+/// Whether something becomes true within five seconds.
+fn soon(is_true: impl Fn() -> bool) -> bool {
+    (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        is_true()
+    })
+}
+
 /// The kernel shows a file as programs wrote it, even if it could not be written, until it forgets the file.
 #[test]
 fn a_file_that_was_refused_in_part_soon_looks_as_it_is() {
@@ -190,10 +198,7 @@ fn a_file_that_was_refused_in_part_soon_looks_as_it_is() {
     assert_eq!((len("full"), len("far")), (40 << 20, (17 << 40) + 1), "the writers have them open");
     drop((full, far));
     let is_true = || len("full") < 24 << 20 && len("far") == 0;
-    assert!((0..100).any(|_| {
-        std::thread::sleep(Duration::from_millis(50));
-        is_true()
-    }));
+    assert!(soon(is_true));
     let seen = fs::read(path("full")).unwrap();
     ours.unmount();
     assert!(oracle::e2fsck(&image).unwrap().clean());
@@ -223,10 +228,7 @@ fn readers_of_a_file_that_was_refused_in_part_see_what_is_there() {
         reader.read_exact_at(&mut bytes, 0).unwrap();
         bytes
     };
-    assert!((0..100).any(|_| {
-        std::thread::sleep(Duration::from_millis(50));
-        read().contains(&0)
-    }));
+    assert!(soon(|| read().contains(&0)));
     let seen = read();
     drop(reader);
     ours.unmount();
@@ -257,10 +259,7 @@ fn a_file_that_is_truncated_to_its_own_size_has_one_time() {
         let done = perl.arg(size.to_string()).status();
         assert!(done.unwrap().success());
     }
-    assert!((0..100).any(|_| {
-        std::thread::sleep(Duration::from_millis(50));
-        times().iter().zip(&before).all(|(now, before)| now > before)
-    }));
+    assert!(soon(|| times().iter().zip(&before).all(|(now, before)| now > before)));
     let seen = times();
     ours.unmount();
     let ours = Ours::new(image.path(), &[]);

@@ -75,7 +75,8 @@ pub(crate) fn find(
 ///
 /// # Errors
 /// [`JournalError::Absent`] and [`JournalError::Unsupported`]; [`JournalError::Damaged`] if any part of inode 8's log cannot be
-/// replayed (nothing is written then, to no journal); [`JournalError::Io`], after which recovery can be begun again.
+/// replayed, [`JournalError::Cube`] if a further journal of the root cube cannot be used, or the log of any cube is damaged in its
+/// middle (nothing is written then, to no journal); [`JournalError::Io`], after which recovery can be begun again.
 pub fn recover<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> {
     let (superblock, geometry) = read_superblock(device).map_err(JournalError::FileSystem)?;
     let geometry = &geometry;
@@ -139,18 +140,19 @@ fn recover_cubes<D: WriteBlocks>(
         numbers.push(newest(device, geometry, &own.journal)?);
     }
     let noting = Noting::new(device);
-    let mut logs: Vec<&mut Journal> = vec![root];
-    logs.extend(found.iter_mut().map(|own| &mut own.journal));
-    // Other cubes lose nothing to the damage of one: what it was to have done was durable.
-    let damaged = journal::damaged_logs(&noting, geometry, &logs);
-    let cuts = journal::cut_off(&noting, &mut logs, &damaged);
+    let all = found.iter().map(|own| &own.journal).chain([&*root]);
+    let damaged = journal::damaged_logs(&noting, geometry, all);
     noting.judge().map_err(JournalError::io("reading the journals of cubes"))?;
     // Only a repair knows what of such a log still counts, and only as long as nothing was written since.
-    let own = |log: &&CubeJournal| damaged.contains_key(&log.inode.0) && log.cube != 0;
-    if let Some(log) = found.iter().find(own) {
+    let of_cube = |inode: &u32| found.iter().find(|own| own.inode.0 == *inode && own.cube != 0);
+    if let Some(own) = damaged.keys().find_map(of_cube) {
         let why = "its log is damaged in the middle; nothing was changed, floe repair may help";
-        return Err(JournalError::Cube { cube: log.cube, why: why.to_owned() });
+        return Err(JournalError::Cube { cube: own.cube, why: why.to_owned() });
     }
+    let mut logs: Vec<&mut Journal> = vec![root];
+    logs.extend(found.iter_mut().map(|own| &mut own.journal));
+    let cuts = journal::cut_off(&noting, &mut logs, &damaged);
+    noting.judge().map_err(JournalError::io("reading the journals of cubes"))?;
     let cuts = cuts.map_err(JournalError::io("reading the journals of cubes"))?;
     judge_root(device, geometry, root, &found)?;
     for cut in &cuts {

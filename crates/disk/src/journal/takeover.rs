@@ -83,10 +83,7 @@ fn replay_all<D: WriteBlocks>(device: &D, choices: &Choices) -> Result<Recovered
     let doing = "reading the journals";
     logs.root.overlay.base().judge().map_err(JournalError::io(doing))?;
     logs.root.overlay.copy_to(device).map_err(JournalError::io("staging what journals held"))?;
-    let further = logs.further.iter();
-    recovered.transactions =
-        further.clone().map(|pass| pass.transactions).sum::<u32>() + logs.root.transactions;
-    recovered.blocks = further.map(|pass| pass.blocks).sum::<u64>() + logs.root.blocks;
+    (recovered.transactions, recovered.blocks) = logs.totals();
     recovered.fast_commit_tags = logs.root.fast_commit_tags;
     let why = |events: &[JournalEvent]| {
         Some(format!("it cannot be recovered as a whole: {}", in_words(events)))

@@ -122,20 +122,31 @@ impl Op<'_> {
 
     /// The cube whose directory a path leads through last; 0: none.
     fn home_of(&mut self, dir: InodeNr) -> Result<u32, OpError> {
+        let is_top = |op: &Self, at| {
+            let space = &op.volume.fs.space;
+            space.top_of(space.cube_of(at)) == Some(at)
+        };
+        let top = self.on_the_way_up(dir, is_top)?;
+        Ok(top.map_or(0, |top| self.volume.fs.space.cube_of(top)))
+    }
+
+    /// The first directory that is accepted, from one up to the root; `None`: none is.
+    fn on_the_way_up(
+        &mut self,
+        dir: InodeNr,
+        accepts: impl Fn(&Self, InodeNr) -> bool,
+    ) -> Result<Option<InodeNr>, OpError> {
         let mut at = dir;
         // A chain of parents in a circle is damage.
         for _ in 0..self.volume.geometry().inodes_count {
-            let space = &self.volume.fs.space;
-            let cube = space.cube_of(at);
-            if space.top_of(cube) == Some(at) {
-                return Ok(cube);
+            if accepts(self, at) {
+                return Ok(Some(at));
+            }
+            if at == InodeNr::ROOT {
+                return Ok(None);
             }
             let mut here = self.directory(at)?;
-            let above = self.lookup(&mut here, b"..")?.ok_or(super::content::DAMAGED)?.inode;
-            if above == at {
-                return Ok(0);
-            }
-            at = above;
+            at = self.lookup(&mut here, b"..")?.ok_or(super::content::DAMAGED)?.inode;
         }
         Err(super::content::DAMAGED)
     }
@@ -151,21 +162,12 @@ impl Op<'_> {
         Ok(())
     }
 
-    /// Whether `dir` is `top` or lies below it.
+    /// Refuses a `dir` that is `top` or lies below it.
     fn judge_inside(&mut self, top: InodeNr, dir: InodeNr) -> Result<(), OpError> {
-        let mut at = dir;
-        // A chain of parents in a circle is damage.
-        for _ in 0..self.volume.geometry().inodes_count {
-            if at == top {
-                return Err(OpError::Invalid("a directory cannot be moved into itself"));
-            }
-            if at == InodeNr::ROOT {
-                return Ok(());
-            }
-            let mut here = self.directory(at)?;
-            at = self.lookup(&mut here, b"..")?.ok_or(super::content::DAMAGED)?.inode;
+        match self.on_the_way_up(dir, |_, at| at == top)? {
+            Some(_) => Err(OpError::Invalid("a directory cannot be moved into itself")),
+            None => Ok(()),
         }
-        Err(super::content::DAMAGED)
     }
 
     fn move_name(

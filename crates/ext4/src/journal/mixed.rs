@@ -172,8 +172,10 @@ struct Walk<'a> {
     copies: Vec<Copy>,
     /// For each revoked block, the last transaction that revoked it.
     revoked: HashMap<u64, u32>,
-    /// Blocks of the log that no sound control block leads to, with the transaction.
-    unknown: Vec<(u32, u32)>,
+    /// Blocks of the log that no sound control block leads to.
+    unknown: Vec<u32>,
+    /// The last transaction to which any of them may belong.
+    last_unknown: Option<u32>,
     /// The lists in sound commit blocks.
     dependencies: HashMap<u32, Vec<Dependency>>,
 }
@@ -210,6 +212,7 @@ impl<'a> Walk<'a> {
             copies: Vec::new(),
             revoked: HashMap::new(),
             unknown: Vec::new(),
+            last_unknown: None,
             dependencies: HashMap::new(),
         })
     }
@@ -238,7 +241,7 @@ impl<'a> Walk<'a> {
             } else if let Some((sequence, kind)) = self.later(&block) {
                 // All control blocks between are damaged.
                 let last_lost = sequence.wrapping_sub(u32::from(kind != jbd2::COMMIT_BLOCK));
-                self.unknown.extend(self.unknown.last().map(|(at, _)| (*at, last_lost)));
+                self.last_unknown = self.last_unknown.map(|_| last_lost);
                 self.sequence = sequence;
                 continue;
             } else if next.is_some_and(|kind| kind != jbd2::COMMIT_BLOCK) {
@@ -246,7 +249,8 @@ impl<'a> Walk<'a> {
                 self.sequence = self.sequence.wrapping_add(1);
                 continue;
             } else {
-                self.unknown.push((self.at, self.sequence));
+                self.unknown.push(self.at);
+                self.last_unknown = Some(self.sequence);
             }
             self.at = self.ring.advance(self.at, len_blocks);
             budget = budget.saturating_sub(len_blocks);
@@ -362,16 +366,15 @@ impl<'a> Walk<'a> {
             !is_home
         });
         let mut damaged = HashSet::new();
-        for (at, _) in &self.unknown {
+        for at in &self.unknown {
             if self.log.read(*at, &mut data).is_ok() {
                 damaged.insert(hash(&data));
             }
         }
-        let last_damaged = self.unknown.iter().map(|(_, sequence)| *sequence).next_back();
         let mut staged = 0;
         for copy in newest.into_values() {
             let to = geo.offset_bytes(BlockNr(copy.tag.block));
-            if last_damaged.is_some_and(|last| is_after(last, copy.sequence))
+            if self.last_unknown.is_some_and(|last| is_after(last, copy.sequence))
                 && overlay.base().read_at(to, &mut data).is_ok()
                 && damaged.contains(&hash(&data))
             {

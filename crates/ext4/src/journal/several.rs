@@ -47,6 +47,17 @@ pub struct Several<D> {
     pub whole: Vec<u32>,
 }
 
+impl<D> Several<D> {
+    /// Transactions and blocks that were replayed, of all logs.
+    pub fn totals(&self) -> (u32, u64) {
+        let own = (self.root.transactions, self.root.blocks);
+        let add = |(transactions, blocks), pass: &Pass| {
+            (transactions + pass.transactions, blocks + pass.blocks)
+        };
+        self.further.iter().fold(own, add)
+    }
+}
+
 /// The inode of a journal; 0: it lies on another device.
 pub const fn inode_of(journal: &Journal) -> u32 {
     match journal.place {
@@ -158,8 +169,12 @@ pub fn cut_off(
     Ok(cuts)
 }
 
-/// The first damaged transaction of each log that cannot be replayed to its end, by the inode of the journal; the replay of each.
-pub fn damaged_logs(device: &dyn ReadBlocks, geo: &Geometry, journals: &[&mut Journal]) -> Choices {
+/// The logs that cannot be replayed to their end, of which all sound transactions are taken.
+pub fn damaged_logs<'a>(
+    device: &dyn ReadBlocks,
+    geo: &Geometry,
+    journals: impl IntoIterator<Item = &'a Journal>,
+) -> Choices {
     let mut all = Choices::new();
     for journal in journals {
         let scratch = Overlay::new(device, geo.block_size);
