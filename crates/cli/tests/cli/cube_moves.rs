@@ -191,7 +191,8 @@ fn a_move_into_a_cube_that_is_killed_is_finished_by_the_next_run() {
             assert!(copied || seen(&from) == before, "after {wait} ms");
         }
     }
-    if fs::exists(&from).unwrap() || cut_off == 5 {
+    // A run that is killed as it ends has removed the source.
+    if fs::exists(&from).unwrap() {
         let last = floe(&["cube", "move-in", from.to_str().unwrap(), to.to_str().unwrap()]);
         assert_eq!((last.code, last.err.as_str()), (0, ""), "{}", last.out);
     }
