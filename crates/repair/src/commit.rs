@@ -376,6 +376,7 @@ impl<D: ReadBlocks> Writing<'_, D> {
     }
 
     fn undo(&self) -> error::WayBack {
-        error::WayBack(self.options.undo.map(|undo| undo.path.to_owned()))
+        let undo = self.options.undo.map(|undo| undo.path.to_owned());
+        error::WayBack { undo, has_begun: self.done_bytes > 0 }
     }
 }

@@ -1875,14 +1875,14 @@ problems! {
     }
         Metadata Remark preen Superblock
         "the backup superblock in {group} ({block}) cannot be used: {reason}"
-        means "One of the spare copies would not help in a rescue."
+        means "One of the spare copies would not help in a rescue. If it cannot be read, the device fails: copy the device first."
         repair "Write the backups anew.";
     0x070014 "backup-descriptors-bad" BackupDescriptorsBad {
         group: GroupNr, block: BlockNr, reason: &'static str,
     }
         Metadata Remark preen Group
         "the backup descriptors in {group} ({block}) cannot be used: {reason}"
-        means "One of the spare copies would not help in a rescue."
+        means "One of the spare copies would not help in a rescue. If it cannot be read, the device fails: copy the device first."
         repair "Write the backups anew.";
     0x070015 "superblock-checksum-bad" SuperblockChecksumBad {
         block: BlockNr, stored: u32, expected: u32,

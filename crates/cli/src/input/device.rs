@@ -51,6 +51,15 @@ pub(crate) struct Source {
     pub(crate) read_holes: bool,
 }
 
+/// A path for printing: a newline in it would end the line that scripts read, and ESC commands a terminal.
+fn shown(path: &Path) -> String {
+    let escaped = |char: char| match char.is_control() {
+        true => char.escape_default().to_string(),
+        false => char.to_string(),
+    };
+    path.to_string_lossy().chars().map(escaped).collect()
+}
+
 /// Parses a block size: a power of two from 1024 to 65536, optionally with a unit (4K).
 pub(crate) fn block_size(text: &str) -> Result<u32, String> {
     let size = u32::try_from(bytes(text)?).ok();
@@ -133,7 +142,7 @@ impl Source {
 
     /// The path as the user gave it, escaped for printing.
     pub(crate) fn name(&self) -> String {
-        self.device.to_string_lossy().into_owned()
+        shown(&self.device)
     }
 
     /// Opens the device for reading, limited to the offset or partition. For images in other
@@ -374,6 +383,12 @@ fn instead(found: &Use) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn printed_paths_command_no_terminal() {
+        let path = Path::new("a b/\u{e4}\n\u{1b}[2J\\n");
+        assert_eq!(shown(path), "a b/\u{e4}\\n\\u{1b}[2J\\n");
+    }
 
     #[test]
     fn block_sizes_are_powers_of_two_in_range() {

@@ -106,24 +106,32 @@ impl CommitError {
     }
 }
 
-/// The undo file of a commit that failed half-way, if there is one. Displayed as advice on what to
-/// do next.
+/// How to go on after a commit that failed, displayed as advice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WayBack(pub Option<PathBuf>);
+pub struct WayBack {
+    /// The undo file of the commit, if there is one.
+    pub undo: Option<PathBuf>,
+    /// At least one write succeeded.
+    pub has_begun: bool,
+}
 
 impl fmt::Display for WayBack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
+        let begun = match self.has_begun {
+            true => "The repair is half done",
+            // A write that failed may have reached the device in part.
+            false => "No write succeeded, and the file system should be as it was",
+        };
+        match &self.undo {
             Some(path) => write!(
                 f,
-                "The repair is half done. The undo file {} restores the original state; \
-                 another repair continues from here",
+                "{begun}. The undo file {} restores the original state; another repair continues \
+                 from here",
                 path.display()
             ),
-            None => f.write_str(
-                "The repair is half done, and there is no undo file; another repair continues \
-                 from here",
-            ),
+            None => {
+                write!(f, "{begun}, and there is no undo file; another repair continues from here")
+            }
         }
     }
 }

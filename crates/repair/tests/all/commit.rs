@@ -364,6 +364,10 @@ fn write_errors_say_how_far_it_got_and_can_be_undone() {
         let error = commit(&staged, &device, &options(&seen, target)).unwrap_err();
         let text = error.to_string();
         assert!(!error.nothing_written() && text.contains("restores the original state"), "{text}");
+        // The superblock is marked first: if that fails, nothing was done.
+        let has_begun = number != 1024 || matches!(fault, Fault::LosesWrites);
+        let begun = if has_begun { "half done" } else { "No write succeeded" };
+        assert!(text.contains(begun), "{fault:?} at {number}: {text}");
         match (&error, &fault) {
             (CommitError::Write { offset_bytes, .. }, Fault::Unwritable)
             | (CommitError::Verify { offset_bytes, .. }, Fault::LosesWrites) => {

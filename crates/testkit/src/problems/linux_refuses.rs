@@ -285,7 +285,7 @@ fn attributes() -> Vec<Case> {
             // The second letter of the first name.
             inode("/ea").raw(|raw| {
                 raw[0x80 + 32 + 4 + 17] = 0;
-                let hash = entry_hash_of_first(&raw[0xa4..]);
+                let Some(hash) = entry_hash_of_first(&raw[0xa4..]) else { return };
                 raw[0xa4 + 12..0xa4 + 16].copy_from_slice(&hash.to_le_bytes());
             }),
             &["xattr-name-with-zero"],
@@ -411,17 +411,17 @@ fn files() -> Vec<Case> {
     ]
 }
 
-/// The hash of the first attribute of an area behind its magic.
-fn entry_hash_of_first(area: &[u8]) -> u32 {
+/// The hash of the first attribute of an area behind its magic; `None` where another recipe has left none that lies in it.
+fn entry_hash_of_first(area: &[u8]) -> Option<u32> {
     let len = usize::from(area[0]);
     let at = usize::from(u16::from_le_bytes([area[2], area[3]]));
     let size = usize::from(u16::from_le_bytes([area[8], area[9]]));
-    entry_hash(&area[16..16 + len], &area[at..at + size], Chars::Unsigned)
+    Some(entry_hash(area.get(16..16 + len)?, area.get(at..at + size)?, Chars::Unsigned))
 }
 
 /// Makes the hash of an inode's first attribute right, if it has one.
 fn reseal_first(raw: &mut [u8]) {
-    let hash = entry_hash_of_first(&raw[0xa4..]);
+    let Some(hash) = entry_hash_of_first(&raw[0xa4..]) else { return };
     let stored = &mut raw[0xa4 + 12..0xa4 + 16];
     if stored.iter().any(|&byte| byte != 0) {
         stored.copy_from_slice(&hash.to_le_bytes());
