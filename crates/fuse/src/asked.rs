@@ -7,9 +7,9 @@ use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_fs::{Caller, Change as Fields, FsError, Place, RenameMode, SetMode, Store};
 use floe_sync::atomic::Ordering;
 use floe_sync::{PoisonError, before_waiting, thread};
-use rustix::fs::{RenameFlags, XattrFlags};
+use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 
-use crate::abi::{self, SetattrFields, SetattrIn};
+use crate::abi::{self, Change, SetattrFields, SetattrIn};
 use crate::adapter::Adapter;
 
 /// Threads that serve the requests of a core, at least, where there are several.
@@ -115,6 +115,26 @@ impl<S: Store> Adapter<'_, S> {
         }
         self.writing_back.count.fetch_sub(1, Ordering::Relaxed);
         enters
+    }
+
+    /// A change was refused that may have been made in part, such as the edges of a range that was to become a hole: the kernel drops
+    /// what it keeps of the content only if the whole change is made, so it is to drop that now.
+    pub(crate) fn drop_content_of(&self, inode: InodeNr, change: &Change<'_>) {
+        let clears = FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
+        match *change {
+            Change::Fallocate { mode, .. }
+                if !FallocateFlags::from_bits_truncate(mode).intersects(clears) => {}
+            Change::Fallocate { .. } if self.write_back(inode) => {}
+            Change::Fallocate { .. } => self.writers.note_changed_in_part(inode),
+            // Nothing is written back before a truncation is answered.
+            Change::Setattr(ref fields)
+                if SetattrFields::from_bits_truncate(fields.valid)
+                    .contains(SetattrFields::SIZE) =>
+            {
+                self.writers.note_changed_in_part(inode);
+            }
+            _ => {}
+        }
     }
 
     /// Lets the kernel write back what it keeps of a file that replaces another one by rename, so that the name never leads to a

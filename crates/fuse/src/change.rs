@@ -140,6 +140,9 @@ impl<S: Store> Adapter<'_, S> {
         {
             return Ok(written);
         }
+        if applied.is_err() {
+            self.drop_content_of(inode, change);
+        }
         let new = applied?;
         if let Change::Setxattr { drops_set_gid: true, .. } = change {
             self.lose_set_gid(inode, by)?;

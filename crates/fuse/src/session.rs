@@ -131,6 +131,9 @@ fn tell_kernel<C: Carrier, S: Store>(carrier: &C, fs: &FileSystem<S>, writers: &
         // One that the kernel does not know has nobody who writes.
         let _ = carrier.notify(&ask_again(inode));
     }
+    for inode in writers.take_changed_in_part() {
+        let _ = carrier.notify(&write_back(inode));
+    }
     for Outdated { inode, is_first } in writers.take_outdated() {
         if is_first {
             // Those who read it see what there is, as far as the kernel knows its size.

@@ -31,6 +31,8 @@ struct Failures {
     wrong: HashSet<InodeNr>,
     /// The same, without writers: the kernel is to forget them.
     outdated: HashMap<InodeNr, Pause>,
+    /// Files of which a change was refused that was made in part: the kernel is to drop their content.
+    changed_in_part: HashSet<InodeNr>,
 }
 
 /// Looks ([`Writers::take_outdated`]) between two requests to forget a file. The kernel forgets none that somebody reads or is just
@@ -152,6 +154,16 @@ impl Writers {
             pause.pass().then_some(Outdated { inode: *inode, is_first })
         };
         self.failures().outdated.iter_mut().filter_map(told).collect()
+    }
+
+    /// A change of the content was refused that may have been made in part. The kernel is told with the next look.
+    pub(crate) fn note_changed_in_part(&self, inode: InodeNr) {
+        self.failures().changed_in_part.insert(inode);
+    }
+
+    /// Files of which the kernel keeps content that they may not have.
+    pub(crate) fn take_changed_in_part(&self) -> HashSet<InodeNr> {
+        std::mem::take(&mut self.failures().changed_in_part)
     }
 
     /// The kernel forgot a file.

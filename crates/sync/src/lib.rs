@@ -10,7 +10,7 @@ mod slots;
 mod turn;
 
 pub use slots::{Alone, Entered, Slots, thread_number};
-pub use turn::{Turn, Turns, before_waiting};
+pub use turn::{KeptTurn, Turn, Turns, before_waiting, give_turn, keep_turn};
 // Shuttle's locks return this error type, too.
 pub use std::sync::PoisonError;
 // Asks the operating system, not a scheduler, so it is the same with and without shuttle.

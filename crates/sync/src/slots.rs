@@ -83,7 +83,7 @@ fn lock<W, P>(slot: &Line<W, P>) -> MutexGuard<'_, Slot<W, P>> {
         if let Ok(slot) = slot.0.try_lock() {
             return slot;
         }
-        crate::turn::before_waiting();
+        crate::turn::give_turn();
     }
     // Users say themselves what a panic leaves behind.
     slot.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -4,14 +4,16 @@
 //! forgotten the last request. So a thread goes on by itself as long as it need not wait. Code far below, which waits for a
 //! disk or for another thread, need not know about it: it calls [`before_waiting`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use crate::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Requests behind each other that were there already when the one before was answered: then another thread helps.
 const MOST_BEHIND: u32 = 4;
-/// Requests behind each other for which a thread had to wait beside another one that waited as well: then it stops helping.
-const MOST_IDLE: u32 = 32;
+/// A thread that kept its turn looks at every so manieth request whether the next one is there: each look is a system call.
+const LOOK_EVERY: u32 = 4;
+/// Looks behind each other that found no request while another thread waited as well: then a thread stops helping.
+const MOST_IDLE: u32 = 8;
 
 /// The turns of threads that take requests from one place.
 #[derive(Debug, Default)]
@@ -40,19 +42,48 @@ pub struct Turn {
     turns: Arc<Turns>,
     behind: u32,
     idle: u32,
+    /// Requests since the last look.
+    unseen: u32,
 }
 
 std::thread_local! {
     /// The turns in which this thread has one, while it works on a request.
     static HELD: RefCell<Option<Arc<Turns>>> = const { RefCell::new(None) };
+    /// This thread keeps it.
+    static KEPT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Tells that this thread may wait for long: if it has a turn, another thread gets it.
+/// Tells that this thread may wait for long: if it has a turn, and need not keep it, another thread gets it.
 pub fn before_waiting() {
+    if !KEPT.with(Cell::get) {
+        give_turn();
+    }
+}
+
+/// Tells that this thread waits for another one: if it has a turn, another thread gets it.
+pub fn give_turn() {
     if let Some(turns) = HELD.with(RefCell::take) {
         let mut state = turns.state();
         let is_called = turns.call(&mut state);
         turns.ring(state, is_called);
+    }
+}
+
+/// Until this is dropped, the thread keeps its turn although it may wait ([`keep_turn`]).
+#[derive(Debug)]
+pub struct KeptTurn {
+    was_kept: bool,
+}
+
+/// Lets this thread keep its turn although code below tells that it may wait: for work that is over sooner than another thread
+/// would be awake. Where it does wait for another thread ([`give_turn`]), it gives the turn up.
+pub fn keep_turn() -> KeptTurn {
+    KeptTurn { was_kept: KEPT.with(|kept| kept.replace(true)) }
+}
+
+impl Drop for KeptTurn {
+    fn drop(&mut self) {
+        KEPT.with(|kept| kept.set(self.was_kept));
     }
 }
 
@@ -107,24 +138,30 @@ impl Turns {
 impl Turn {
     /// The part of a thread, which has no turn yet.
     pub fn new(turns: &Arc<Turns>) -> Self {
-        Self { turns: Arc::clone(turns), behind: 0, idle: 0 }
+        Self { turns: Arc::clone(turns), behind: 0, idle: 0, unseen: 0 }
     }
 
-    /// Waits until this thread may take a request. `is_pending` looks whether there is one already.
+    /// Waits until this thread may take a request. `is_pending` looks whether there is one already; a thread that need not know
+    /// does not call it.
     pub fn take(&mut self, is_pending: impl FnOnce() -> bool) {
         let kept = HELD.with(RefCell::take).is_some();
-        let pending = is_pending();
+        self.unseen += 1;
+        let looks = !kept || self.behind > 0 || self.unseen >= LOOK_EVERY;
+        let pending = looks.then(is_pending);
         let turns = Arc::clone(&self.turns);
         let mut state = turns.state();
         let mut is_called = false;
-        if pending {
+        if looks {
+            self.unseen = 0;
+        }
+        if pending == Some(true) {
             self.idle = 0;
             self.behind += 1;
             if self.behind >= MOST_BEHIND {
                 self.behind = 0;
                 is_called = turns.call(&mut state);
             }
-        } else {
+        } else if pending == Some(false) {
             self.behind = 0;
             self.idle = if state.waiting > 0 { self.idle + 1 } else { 0 };
             // A thread that gave up its turn has none as long as another one waits.
@@ -199,6 +236,10 @@ mod tests {
             turn.taken();
             if request == WAITS {
                 if tells {
+                    let kept = keep_turn();
+                    before_waiting();
+                    assert!(HELD.with(|held| held.borrow().is_some()), "it is kept");
+                    drop(kept);
                     before_waiting();
                 }
                 go_on.lock().unwrap().recv().unwrap();

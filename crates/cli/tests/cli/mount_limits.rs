@@ -237,6 +237,41 @@ fn readers_of_a_file_that_was_refused_in_part_see_what_is_there() {
     ours.unmount();
 }
 
+/// A hole that needs a block of a full disk is refused when its edges are zeroes already: programs see these at once.
+#[test]
+fn a_range_that_was_cleared_in_part_is_shown_as_it_is() {
+    if !can_mount() {
+        return;
+    }
+    for options in [&[][..], &["-o", "nowriteback_cache"]] {
+        let image = made(24 << 20, &["-m", "0"]);
+        let ours = Ours::new(image.path(), options);
+        let path = ours.path().join("sparse");
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        // More than goes through the log.
+        file.write_all_at(&vec![1; 1 << 20], 0).unwrap();
+        file.set_len(64 << 20).unwrap();
+        file.sync_all().unwrap();
+        copied_by_root(&ours.path().join("fill"));
+        let read = |file: &File| {
+            let mut bytes = vec![0; 8192];
+            file.read_exact_at(&mut bytes, 0).unwrap();
+            bytes
+        };
+        assert_eq!(read(&file), [1; 8192]);
+        let zero = rustix::fs::FallocateFlags::ZERO_RANGE;
+        let refused = rustix::fs::fallocate(&file, zero, 5000, 60 << 20);
+        assert_eq!(refused, Err(Errno::NOSPC));
+        let seen = read(&file);
+        drop(file);
+        ours.unmount();
+        let ours = Ours::new(image.path(), &[]);
+        let there = read(&File::open(ours.path().join("sparse")).unwrap());
+        assert!(seen == there, "{options:?}: {} and {}", seen[5000], there[5000]);
+        ours.unmount();
+    }
+}
+
 /// The kernel keeps the old time where a path is truncated to the size that it has.
 #[test]
 fn a_file_that_is_truncated_to_its_own_size_has_one_time() {

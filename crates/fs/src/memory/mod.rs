@@ -66,7 +66,8 @@ use std::time::Instant;
 
 use floe_format::InodeNr;
 use floe_sync::{
-    Alone, Arc, Entered, Mutex, MutexGuard, OnceLock, PoisonError, Slots, before_waiting, thread,
+    Alone, Arc, Entered, Mutex, MutexGuard, OnceLock, PoisonError, Slots, before_waiting,
+    give_turn, thread,
 };
 
 use crate::FsError;
@@ -321,7 +322,11 @@ impl<L: Lower> MemFs<L> {
     fn turn(&self, cube: u32) -> Turn<'_> {
         // A flushed change goes to the disk, or another thread flushes.
         before_waiting();
-        let turn = self.queues.of(cube).turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = &self.queues.of(cube).turn;
+        let turn = turn.try_lock().unwrap_or_else(|_| {
+            give_turn();
+            turn.lock().unwrap_or_else(PoisonError::into_inner)
+        });
         Turn { cube, is_taken: false, _turn: turn }
     }
 

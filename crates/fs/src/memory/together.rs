@@ -5,9 +5,12 @@
 //! leads again, beside his commit. If he fails, each of the others tries on its own, and has its own error.
 
 use std::mem::take;
+use std::time::{Duration, Instant};
 
 use floe_format::InodeNr;
+use floe_sync::process::{AtomicU64, Ordering};
 use floe_sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use floe_sync::{give_turn, keep_turn};
 
 use super::MemFs;
 use super::lower::Lower;
@@ -15,6 +18,10 @@ use crate::FsError;
 
 /// Files of which more waits are written by their own threads, so that nobody waits for the content of others.
 const MOST_PAGES: u64 = 16;
+
+/// Commits that take less, such as those of a file in memory, are over before another thread would be awake to serve the next
+/// request: whoever makes one keeps serving.
+const BRIEF: Duration = Duration::from_micros(60);
 
 /// Further journals of a cube whose fsyncs are told apart; those of more are made together.
 const MOST_FURTHER: usize = 15;
@@ -24,6 +31,8 @@ const MOST_FURTHER: usize = 15;
 pub(crate) struct Fsyncs {
     first: Gatherings,
     further: OnceLock<Box<[Gatherings; MOST_FURTHER]>>,
+    /// Nanoseconds that commits took lately: the last one, or more if one before it took longer.
+    took: AtomicU64,
 }
 
 /// Those of one journal.
@@ -77,6 +86,18 @@ impl Fsyncs {
             None => &self.first,
             Some(further) => &self.further.get_or_init(Box::default)[further % MOST_FURTHER],
         }
+    }
+
+    /// Whether a commit is over soon.
+    fn are_brief(&self) -> bool {
+        u128::from(self.took.load(Ordering::Relaxed)) < BRIEF.as_nanos()
+    }
+
+    /// A commit took so long. One that took long is forgotten by and by.
+    fn note(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let before = self.took.load(Ordering::Relaxed);
+        self.took.store(took.max(before - before / 8), Ordering::Relaxed);
     }
 }
 
@@ -142,11 +163,12 @@ impl<L: Lower> MemFs<L> {
         if dirty_pages > MOST_PAGES {
             return self.sync_alone(cube, inode);
         }
-        let log = self.lower.log_of(inode);
-        let mut leading = match self.queues.of(cube).fsyncs.of(log).join(inode) {
+        let fsyncs = &self.queues.of(cube).fsyncs;
+        let _kept = fsyncs.are_brief().then(keep_turn);
+        let mut leading = match fsyncs.of(self.lower.log_of(inode)).join(inode) {
             Ok(leading) => leading,
             Err(wish) => {
-                floe_sync::before_waiting();
+                give_turn();
                 return match wish.wait() {
                     Outcome::Durable => Ok(()),
                     Outcome::Alone => self.sync_alone(cube, inode),
@@ -161,7 +183,9 @@ impl<L: Lower> MemFs<L> {
                 inodes = leading.take();
             }
         }
+        let began = Instant::now();
         self.lower.sync_inode_for(inode, 1 + leading.taken.len())?;
+        fsyncs.note(began.elapsed());
         leading.end();
         Ok(())
     }
@@ -175,6 +199,26 @@ impl<L: Lower> MemFs<L> {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commits_are_brief_again_after_some_that_are() {
+        let fsyncs = Fsyncs::default();
+        let note = |micros| fsyncs.note(Duration::from_micros(micros));
+        note(59);
+        assert!(fsyncs.are_brief());
+        note(1000);
+        assert!(!fsyncs.are_brief());
+        let brief = (1..).find(|_| {
+            note(20);
+            fsyncs.are_brief()
+        });
+        assert_eq!(brief, Some(22));
+        note(2000);
+        assert!((0..20).all(|_| {
+            note(90);
+            !fsyncs.are_brief()
+        }));
+    }
 
     #[test]
     fn whoever_comes_while_one_leads_is_taken_along_or_tries_alone() {
