@@ -335,6 +335,9 @@ fn journal(edit: &JournalEdit, tense: Tense) -> String {
         JournalEdit::LoseTransactions => {
             format!("the best state that the damaged log leaves {was} taken")
         }
+        JournalEdit::FlipBack(_) => {
+            format!("the wrong bit of the journal superblock {was} flipped back")
+        }
         JournalEdit::ExternalChecksum => {
             format!("the checksum of the external journal's superblock {was} recomputed")
         }

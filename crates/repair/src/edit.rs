@@ -377,6 +377,8 @@ pub enum JournalEdit {
     ExternalChecksum,
     /// Does without transactions that are damaged in the log: the replay has left them out.
     LoseTransactions,
+    /// Flips back the bit of the superblock of the journal in an inode (0: the one on the other device) that its checksum tells.
+    FlipBack(InodeNr),
 }
 
 /// A change of the orphan list.

@@ -129,6 +129,9 @@ pub fn plan(problem: &Problem) -> Plan {
             Plan::Impossible("only mke2fs can recreate an external journal")
         }
         P::JournalSuperblockCorrupt { .. } => journal(JournalEdit::Reset),
+        P::JournalSuperblockBit { inode, .. } | P::EmptyJournalSuperblockBit { inode, .. } => {
+            journal(JournalEdit::FlipBack(inode))
+        }
         P::JournalBoundsWrong { expected_first: first, expected_blocks: blocks, .. } => {
             journal(JournalEdit::Bounds { first, blocks })
         }

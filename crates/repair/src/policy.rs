@@ -2,6 +2,7 @@
 
 use floe_check::problem::Weight;
 use floe_check::{Problem, Report};
+use floe_format::features::Incompat;
 
 use crate::shared_owners::SharedGroup;
 
@@ -66,10 +67,19 @@ impl Policy for Yes {
 pub struct Preen;
 
 impl Policy for Preen {
-    fn decide(&mut self, problems: &[Problem], _report: &Report) -> Decision {
+    fn decide(&mut self, problems: &[Problem], report: &Report) -> Decision {
+        let is_used = report.superblock.features().incompat.contains(Incompat::RECOVER);
+        // The log may be sound, and hold the only copy of the latest changes.
+        let gives_up_log = |problem: &Problem| {
+            is_used
+                && matches!(
+                    problem,
+                    Problem::JournalInodeInvalid { .. } | Problem::JournalSuperblockCorrupt { .. }
+                )
+        };
         let needs_person = |problem: &&Problem| {
             let row = problem.row();
-            !row.preen && row.weight > Weight::Remark
+            (!row.preen && row.weight > Weight::Remark) || gives_up_log(problem)
         };
         match problems.iter().find(needs_person) {
             Some(problem) => Decision::Halt(problem.clone()),

@@ -16,6 +16,10 @@ pub(crate) fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
     match edit {
         Edit::Superblock(edit) => superblock(edit),
         Edit::Group { edit, .. } => group(*edit),
+        // Nothing is lost, but as long as nothing is written, any tool can tell what a damaged log has.
+        Edit::Journal(JournalEdit::FlipBack(_)) => {
+            matches!(problem, Some(Problem::EmptyJournalSuperblockBit { .. }))
+        }
         Edit::Journal(edit) => journal(edit),
         // Another host may be using the file system.
         Edit::CleanMmp => false,
@@ -164,6 +168,7 @@ fn journal(edit: &JournalEdit) -> bool {
         JournalEdit::Drop
         | JournalEdit::Reset
         | JournalEdit::LoseTransactions
+        | JournalEdit::FlipBack(_)
         | JournalEdit::Forget
         | JournalEdit::ClearNeedsRecovery => false,
     }

@@ -49,7 +49,7 @@ use order::{
     without_edits_of_cleared, without_hasty_edits, without_misread_values,
 };
 use partial::PartialExaminations;
-use recover::{is_lost_transaction, waits_for_log};
+use recover::{is_of_damaged_log, waits_for_log};
 use settle::{is_sound, mark_errors, settle, settle_superblock};
 use untangle::Couples;
 use values::{one_removal_of_each_area, without_values_in_doubt};
@@ -118,7 +118,7 @@ pub fn repair_unless<'d>(
         staged_journal.iter().for_each(Overlay::clear);
     }
     // Beside a damaged log not even the superblock is written.
-    let keeps_log = before.found.iter().any(is_lost_transaction) || waits_for_log(&before);
+    let keeps_log = before.found.iter().any(is_of_damaged_log) || waits_for_log(&before);
     if halted.is_some() && !keeps_log {
         mark_errors(&staged)?;
     }

@@ -8,14 +8,15 @@ use floe_format::{BlockNr, InodeNr};
 use super::several;
 pub use super::several::choose_logs;
 use super::weighed::weigh;
-use crate::checks::system_files::journal::check_mountable;
+use crate::checks::system_files::journal::{check_mountable, overcome, root_words};
 use crate::estimate::work;
 use crate::options::CheckOptions;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::journal::{JournalState, JournalUse};
 use crate::volume::open::Opened;
 use floe_ext4::journal::{
-    self, Journal, JournalEvent, JournalPlace, LogBounds, RecoveryFault, SuperblockFault,
+    self, Journal, JournalEvent, JournalPlace, LogBounds, RecoveryFault, SuperblockDamage,
+    SuperblockFault,
 };
 
 /// The replayed journal may use 1/8 of the memory budget.
@@ -158,6 +159,11 @@ pub(super) fn problem_of(
             }
         }
         JournalEvent::SuperblockCorrupt { fault } => unusable(journal_inode, fault),
+        JournalEvent::SuperblockBit { bit } => {
+            let is_used = journal.is_some_and(|journal| journal.needs_replay);
+            let damage = SuperblockDamage::Bit(bit);
+            overcome(damage, (root_words(journal_inode), journal_inode), is_used)
+        }
         JournalEvent::BoundsWrong { stored, expected } => {
             wrong_bounds(journal_inode, stored, expected)
         }

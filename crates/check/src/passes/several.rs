@@ -14,6 +14,7 @@ use floe_format::native::is_locked;
 
 use super::recovery::{empty, problem_of};
 use super::weighed::{BEFORE, NOTHING, SOUND, State, WHOLE, choose};
+use crate::checks::system_files::journal::{overcome, root_words, superblock_damage, words_of};
 use crate::options::CheckOptions;
 use crate::problem::Problem;
 use crate::volume::open::Opened;
@@ -57,6 +58,7 @@ pub(super) fn replay<'d>(
         .zip(&first.further)
         .filter(|(own, pass)| pass.failed || damaged.contains_key(&own.inode.0));
     let mut found: Vec<Problem> = failed.map(|(own, _)| of_cube(own)).collect();
+    found.extend(logs.further.iter().filter_map(|own| superblock_damage(own, true)));
     if damaged.is_empty() {
         return Replayed { logs: first, choices: damaged, found };
     }
@@ -127,9 +129,8 @@ impl<'d> Logs<'_, 'd> {
     /// Words for a log, to follow "the log".
     fn words(&self, inode: u32) -> &'static str {
         match self.further.iter().find(|own| own.inode == InodeNr(inode)) {
-            None => "of the file system",
-            Some(own) if own.cube == 0 => "of a further journal",
-            Some(_) => "of a cube",
+            None => root_words(InodeNr(inode)),
+            Some(own) => words_of(own),
         }
     }
 }
@@ -176,5 +177,9 @@ pub fn choose_logs(
     let new = || empty(device, geometry.block_size, options);
     let Replayed { choices, mut found, .. } = replay(device, &new, opened, &root, options, None);
     found.retain(|problem| !matches!(problem, Problem::CubeJournalDamaged { .. }));
+    let inode = InodeNr(journal::inode_of(&root));
+    let of_root =
+        root.damage.map(|one| overcome(one, (root_words(inode), inode), root.needs_replay));
+    found.extend(of_root);
     (choices, found)
 }

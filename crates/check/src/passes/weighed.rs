@@ -8,12 +8,13 @@
 use std::ops::Range;
 
 use floe_blockdev::{Overlay, ReadBlocks};
-use floe_ext4::journal::{self, Journal, JournalPlace, Replay};
+use floe_ext4::journal::{self, Journal, Replay};
 use floe_format::InodeNr;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::{Inode, decode_nanoseconds, decode_seconds};
 
 use super::pipeline::examine;
+use crate::checks::system_files::journal::root_words;
 use crate::error::CheckError;
 use crate::options::{CheckOptions, Checkpoints, Observer};
 use crate::problem::{Findings, Problem, Severity, Weight};
@@ -70,11 +71,9 @@ pub(super) fn weigh<'d>(
     }
     states.push(state(BEFORE, before));
     states.push(state(NOTHING, journal::without_log(empty(), geometry, journal, external)));
-    let log = match journal.place {
-        JournalPlace::External => "on the other device",
-        _ => "of the file system",
-    };
-    let (best, told) = choose(&mut states, opened, (log, journal::inode_of(journal)));
+    let inode = journal::inode_of(journal);
+    let log = root_words(InodeNr(inode));
+    let (best, told) = choose(&mut states, opened, (log, inode));
     let mut replay = states.swap_remove(best).replay;
     replay.events = events;
     (replay, told)

@@ -2181,6 +2181,21 @@ problems! {
         means "Nothing can be replayed. While the file system asks for recovery, the log may hold newer blocks than the file \
              system, which is not changed then. e2fsck writes an empty journal superblock, and what the log held is lost."
         repair "None. Recreate the journal with mke2fs -O journal_dev and the same UUID; what it held is lost.";
+    0x070126 "journal-superblock-bit" JournalSuperblockBit {
+        log: &'static str, inode: InodeNr, byte: u32, bit: u32,
+    }
+        DataRisk Damage ask Journal
+        "bit {bit} of byte {byte:#x} of the journal superblock {log} is wrong, as its checksum tells"
+        means "The log was read with the right bit, and nothing is missing. Linux does not mount the file system, and e2fsck drops the \
+             whole log, unattended, too: what was not written to its place yet is lost then."
+        repair "Replay the log, and write the superblock with the right bit. Never unattended, as with any damaged log.";
+    0x070127 "empty-journal-superblock-bit" EmptyJournalSuperblockBit {
+        log: &'static str, inode: InodeNr, byte: u32, bit: u32,
+    }
+        Metadata Damage preen Journal
+        "bit {bit} of byte {byte:#x} of the journal superblock {log} is wrong, as its checksum tells; the log is empty"
+        means "Nothing is missing, but Linux does not mount the file system."
+        repair "Flip the bit back.";
     0x070130 "blocks-past-agreed-size" BlocksPastAgreedSize {
         inode: InodeNr, size: u64, sectors: u64, first: LogicalBlock,
     }

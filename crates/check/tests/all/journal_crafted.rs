@@ -293,6 +293,7 @@ fn code_of(event: &JournalEvent) -> Option<u32> {
             }
         },
         JournalEvent::InodeFromBackup { .. }
+        | JournalEvent::SuperblockBit { .. }
         | JournalEvent::BoundsWrong { .. }
         | JournalEvent::ErrorRecorded { .. }
         | JournalEvent::EndsEarly { .. }

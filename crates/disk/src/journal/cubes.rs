@@ -279,7 +279,8 @@ impl<D: WriteBlocks> Journal<D> {
         if found.unusable.iter().any(|own| own.inode.0 == inode && own.is_unread) {
             return Err(JournalError::Unsupported("that of a cube cannot be read"));
         }
-        let Some(own) = found.usable.into_iter().find(|own| own.inode.0 == inode) else {
+        let is_it = |own: &CubeJournal| own.inode.0 == inode && own.journal.damage.is_none();
+        let Some(own) = found.usable.into_iter().find(is_it) else {
             return Ok(None);
         };
         let index = self.lock().lanes.len();

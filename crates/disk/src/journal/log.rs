@@ -3,7 +3,7 @@
 use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_ext4::journal::{self, Ring};
 use floe_format::ext::jbd2::{
-    CHECKSUM_CRC32C, Checksums, JournalCompat, JournalFormat, JournalIncompat, JournalSuperblock,
+    CHECKSUM_CRC32C, JournalCompat, JournalFormat, JournalIncompat, JournalSuperblock,
 };
 use floe_format::features::{Features, Incompat};
 use floe_format::{BlockNr, BlockRun};
@@ -171,11 +171,7 @@ impl Log {
         (superblock.sequence, superblock.start, superblock.errno) = (sequence, start, 0);
         superblock.head = head;
         let mut bytes = [0; 1024];
-        superblock.encode_into(&mut bytes);
-        if matches!(superblock.format().checksums, Checksums::V2 | Checksums::V3) {
-            superblock.checksum = JournalSuperblock::compute_checksum(&bytes);
-            superblock.encode_into(&mut bytes);
-        }
+        superblock.encode_sealed(&mut bytes);
         device.write_at(self.offset(0)?, &bytes).map_err(JournalError::io(doing))
     }
 

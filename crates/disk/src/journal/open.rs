@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use floe_blockdev::WriteBlocks;
 use floe_ext4::fs::{FileSystem, read_superblock};
-use floe_ext4::journal::{JournalPlace, Seen, find_cubes, is_after, seen};
+use floe_ext4::journal::{
+    CubeJournal, JournalEvent, JournalPlace, Seen, find_cubes, in_words, is_after, seen,
+};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::Incompat;
 use floe_format::native::is_locked;
@@ -159,10 +161,19 @@ fn open_cubes<D: WriteBlocks>(
         let why = format!("the journal of cube {} cannot be used: {}", lost.cube, lost.why);
         lots.lose(lost.cube, &lost.lots, &why);
     }
+    let is_wrong = |own: &CubeJournal| own.journal.damage.is_some();
+    let (wrong, usable): (Vec<_>, Vec<_>) = found.usable.into_iter().partition(is_wrong);
+    for own in wrong {
+        let why = in_words(own.journal.damage.map(JournalEvent::from).as_slice());
+        if own.cube == 0 {
+            return Err(JournalError::Cube { cube: 0, why });
+        }
+        lots.lose(own.cube, &own.lots, &why);
+    }
     let by_inode: BTreeMap<u32, &Option<String>> =
         recovered.cubes.iter().map(|cube| (cube.inode.0, &cube.failed)).collect();
     let mut latest = (0, 0);
-    for mut own in found.usable {
+    for mut own in usable {
         let failed = by_inode.get(&own.inode.0).copied().cloned().flatten();
         if let Some(why) = failed.clone().filter(|_| own.cube == 0) {
             return Err(JournalError::Cube { cube: 0, why });

@@ -70,6 +70,12 @@ pub(crate) fn find(
     }
 }
 
+/// `Err` if the superblock is wrong. Only a repair writes beside a damaged log, although this one can be read.
+fn refuse_wrong_superblock(journal: &Journal) -> Result<(), JournalError> {
+    let events = journal.damage.map(JournalEvent::from);
+    events.map_or(Ok(()), |event| Err(JournalError::Damaged(vec![event])))
+}
+
 /// Recovers a file system from its journals by the rules of Linux and e2fsck, fast commits included, if it needs that; those of
 /// cubes by `docs/journal.md`. Orphans are left to whoever opens it.
 ///
@@ -81,6 +87,7 @@ pub fn recover<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> {
     let (superblock, geometry) = read_superblock(device).map_err(JournalError::FileSystem)?;
     let geometry = &geometry;
     let mut journal = find(device, &superblock, geometry)?;
+    refuse_wrong_superblock(&journal)?;
     let mut recovered = Recovered::default();
     if is_locked(&superblock) {
         let fs = FileSystem::of(device, superblock, geometry.clone());
@@ -134,7 +141,15 @@ fn recover_cubes<D: WriteBlocks>(
     if let Some(lost) = found.unusable.iter().find(|lost| lost.cube == 0) {
         return Err(JournalError::Cube { cube: 0, why: lost.why.to_owned() });
     }
+    let wrong = |own: &&CubeJournal| own.journal.damage.is_some();
+    let is_used = |own: &&CubeJournal| own.cube == 0 || own.journal.needs_replay;
+    if let Some(own) = found.usable.iter().filter(wrong).find(is_used) {
+        let why = in_words(own.journal.damage.map(JournalEvent::from).as_slice());
+        return Err(JournalError::Cube { cube: own.cube, why });
+    }
+    // An empty one is left to the repair.
     let mut found = found.usable;
+    found.retain(|own| own.journal.damage.is_none());
     let mut numbers = Vec::new();
     for own in &found {
         numbers.push(newest(device, geometry, &own.journal)?);
@@ -156,8 +171,8 @@ fn recover_cubes<D: WriteBlocks>(
     let cuts = cuts.map_err(JournalError::io("reading the journals of cubes"))?;
     judge_root(device, geometry, root, &found)?;
     for cut in &cuts {
-        let zeroes = vec![0; geometry.block_size as usize];
-        let erased = device.write_at(cut.offset_bytes, &zeroes);
+        let mark = journal::dropped(cut.sequence, geometry.block_size);
+        let erased = device.write_at(cut.offset_bytes, &mark);
         erased.map_err(JournalError::io("erasing a transaction that does not count"))?;
     }
     if !cuts.is_empty() {

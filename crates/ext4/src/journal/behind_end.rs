@@ -12,6 +12,19 @@ use super::pieces::each_block;
 
 const NANOSECONDS: u32 = 1_000_000_000;
 
+/// A device may tear the write of a block between sectors.
+const SECTOR_BYTES: usize = 512;
+
+/// The block that a recovery writes over the first one of a transaction that it drops, because others lack a part of it: no damage
+/// looks like that.
+pub fn dropped(sequence: u32, block_size: u32) -> Vec<u8> {
+    let mut block = vec![0; block_size as usize];
+    let text = b"floe: dropped";
+    block[..text.len()].copy_from_slice(text);
+    block[16..20].copy_from_slice(&sequence.to_be_bytes());
+    block
+}
+
 /// Where a scan ended.
 pub(super) struct End<'a> {
     pub(super) log: Log<'a>,
@@ -51,10 +64,10 @@ impl End<'_> {
         }
         let log = Log { phase: None, ..self.log };
         let mut block = vec![0; journal.block_size as usize];
-        // A recovery has dropped a transaction that begins with zeroes, because others lacked a part of it.
-        let is_dropped = last == Some(self.sequence)
-            && log.read(self.start, &mut block).is_ok_and(|()| block.iter().all(|byte| *byte == 0));
-        last.filter(|_| !is_dropped)
+        let is_erased = last == Some(self.sequence)
+            && log.read(self.start, &mut block).is_ok()
+            && block[..SECTOR_BYTES] == dropped(self.sequence, journal.block_size)[..SECTOR_BYTES];
+        last.filter(|_| !is_erased)
     }
 
     /// The number of a commit block of the present turn of the ring.

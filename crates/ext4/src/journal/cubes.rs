@@ -24,6 +24,7 @@ use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 use super::event::JournalPlace;
 use super::locate::{Journal, since_seconds};
 use super::log::is_after;
+use super::mended::mend;
 use super::recover::{Pass, replay_into};
 use super::stable::committed;
 use crate::inode_table::{desc_place, read_inode};
@@ -294,6 +295,8 @@ fn judge(
     let mut bytes = [0; 1024];
     let read = device.read_at(geo.offset_bytes(file.first), &mut bytes);
     read.map_err(|_| ("its superblock cannot be read", Some(file)))?;
+    let at = |block| Some(geo.offset_bytes(map.block(u64::from(block))?));
+    let damage = mend(&mut bytes, device, geo.block_size, &at);
     let superblock = judge_superblock(&bytes, geo, file.blocks);
     let superblock = superblock.map_err(|why| (why, Some(file)))?;
     let journal = Journal {
@@ -305,6 +308,7 @@ fn judge(
         block_size: geo.block_size,
         cut: None,
         is_native: true,
+        damage,
         since_seconds: since_seconds(sb),
         map: Some(map),
     };

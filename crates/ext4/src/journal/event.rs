@@ -2,6 +2,8 @@
 
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
+use super::mended::SuperblockDamage;
+
 /// The place of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalPlace {
@@ -159,6 +161,14 @@ pub struct LogBounds {
     pub maxlen: u32,
 }
 
+impl From<SuperblockDamage> for JournalEvent {
+    fn from(damage: SuperblockDamage) -> Self {
+        match damage {
+            SuperblockDamage::Bit(bit) => Self::SuperblockBit { bit },
+        }
+    }
+}
+
 /// An event of reading a journal and its surroundings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalEvent {
@@ -199,6 +209,11 @@ pub enum JournalEvent {
     SuperblockCorrupt {
         /// Why.
         fault: SuperblockFault,
+    },
+    /// One bit of the journal superblock is wrong, as its checksum tells. The log was read with the right one.
+    SuperblockBit {
+        /// Counted from the first byte, least significant first.
+        bit: u32,
     },
     /// `s_first` or `s_maxlen` of the journal superblock, as stored, leaves the log no room, so that Linux does
     /// not mount the file system; the log was looked at with the expected value.

@@ -2,7 +2,6 @@
 
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_format::Geometry;
-use floe_format::ext::jbd2::{Checksums, JournalSuperblock};
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_ERROR, STATE_VALID, Superblock};
 use floe_format::features::RoCompat;
 use floe_format::geometry::Strictness;
@@ -146,7 +145,8 @@ pub(crate) fn emptied(
     stands_for_one: bool,
 ) -> Option<EmptiedBlock> {
     let superblock = &journal.superblock;
-    if superblock.start == 0 && superblock.errno == 0 && !stands_for_one {
+    let is_as_stored = superblock.errno == 0 && journal.damage.is_none();
+    if superblock.start == 0 && is_as_stored && !stands_for_one {
         return None;
     }
     let first = if journal.map.is_some() { 0 } else { external_superblock(geo) };
@@ -165,10 +165,6 @@ pub(crate) fn emptied(
         let last = seen(device, geo, journal, superblock.sequence).ok()?.sequence;
         emptied.sequence = last.wrapping_add(1);
     }
-    emptied.encode_into(bytes);
-    if matches!(emptied.format().checksums, Checksums::V2 | Checksums::V3) {
-        emptied.checksum = JournalSuperblock::compute_checksum(bytes);
-        emptied.encode_into(bytes);
-    }
+    emptied.encode_sealed(bytes);
     Some((offset, block))
 }

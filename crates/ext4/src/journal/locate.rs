@@ -13,6 +13,7 @@ use floe_format::{Geometry, InodeNr};
 
 use super::event::{InodeFault, JournalEvent, JournalPlace, LogBounds, SuperblockFault};
 use super::log::Ring;
+use super::mended::{SuperblockDamage, mend};
 use crate::inode_table::read_inode;
 use crate::map::runs::BlockMap;
 
@@ -37,6 +38,8 @@ pub struct Journal {
     /// Whether it belongs to a native file system: a commit block is written only when all of its transaction is durable, so one
     /// whose transaction cannot be followed is a sign of damage, not of a crash.
     pub is_native: bool,
+    /// Damage of its superblock that was overcome: recovery writes it anew.
+    pub damage: Option<SuperblockDamage>,
     /// When the present use of the file system began at the earliest, in seconds since 1970: older commits are remnants.
     pub since_seconds: u64,
     /// The map of its inode; `None` for an external journal, whose block numbers are those of its
@@ -95,6 +98,7 @@ struct Candidate {
     map: Option<BlockMap>,
     blocks: u32,
     superblock: Box<[u8; 1024]>,
+    damage: Option<SuperblockDamage>,
 }
 
 struct Finder<'a> {
@@ -133,6 +137,7 @@ impl Finder<'_> {
             self.on_device()?
         };
         let superblock = self.judge(&candidate)?;
+        self.events.extend(candidate.damage.map(JournalEvent::from));
         let fast_commit_blocks = superblock.fast_commit_blocks();
         if !self.has_journal() {
             self.events.push(JournalEvent::PresentWithoutFeature);
@@ -159,6 +164,7 @@ impl Finder<'_> {
             block_size: self.geo.block_size,
             cut: None,
             is_native: Identity::of(sb).is_some(),
+            damage: candidate.damage,
             since_seconds: since_seconds(sb),
             map: candidate.map,
         })
@@ -194,10 +200,12 @@ impl Finder<'_> {
         let first = map.block(0).ok_or(InodeFault::Map)?;
         let mut superblock = Box::new([0; 1024]);
         let read = self.device.read_at(self.geo.offset_bytes(first), superblock.as_mut_slice());
+        let at = |block| Some(self.geo.offset_bytes(map.block(u64::from(block))?));
+        let damage = mend(&mut superblock, self.device, self.geo.block_size, &at);
         if read.is_err() || jbd2::header(superblock.as_slice()).is_none() {
             return Err(InodeFault::NoMagic);
         }
-        Ok(Candidate { place, map: Some(map), blocks, superblock })
+        Ok(Candidate { place, map: Some(map), blocks, superblock, damage })
     }
 
     fn map_of_inode(&self, inode: InodeNr) -> Result<(BlockMap, u32), InodeFault> {
@@ -277,12 +285,14 @@ impl Finder<'_> {
         let mut superblock = Box::new([0; 1024]);
         let offset = u64::from(external_superblock(self.geo)) * u64::from(self.geo.block_size);
         let read = device.read_at(offset, superblock.as_mut_slice());
+        let at = |block| u64::from(block).checked_mul(u64::from(self.geo.block_size));
+        let damage = mend(&mut superblock, device, self.geo.block_size, &at);
         if read.is_err() || jbd2::header(superblock.as_slice()).is_none() {
             self.events.push(JournalEvent::ExternalNotAJournal);
             return None;
         }
         let blocks = u32::try_from(outer.blocks_count()).unwrap_or(u32::MAX);
-        Some(Candidate { place: JournalPlace::External, map: None, blocks, superblock })
+        Some(Candidate { place: JournalPlace::External, map: None, blocks, superblock, damage })
     }
 
     /// Validates the journal superblock; the returned one has no stale fields.
@@ -324,6 +334,9 @@ impl Finder<'_> {
             bytes[0x24..].fill(0);
         }
         let superblock = JournalSuperblock::decode(&bytes);
+        if is_checksum_wrong(&superblock, &bytes) {
+            return self.corrupt(SuperblockFault::Checksum);
+        }
         let unknown = superblock.incompat().bits() & !JournalIncompat::all().bits();
         if unknown != 0 {
             self.events.push(JournalEvent::UnknownIncompat { bits: unknown });
@@ -433,6 +446,13 @@ impl Finder<'_> {
             self.events.push(JournalEvent::InodeBackupStale { inode });
         }
     }
+}
+
+/// Whether a checksum proves that the superblock is damaged: its features are no newer ones then.
+fn is_checksum_wrong(superblock: &JournalSuperblock, bytes: &[u8; 1024]) -> bool {
+    superblock.format().has_block_tails()
+        && superblock.checksum_type == CHECKSUM_CRC32C
+        && !JournalSuperblock::checksum_ok(bytes)
 }
 
 /// The block of an external journal's superblock: the one behind the file system superblock, which

@@ -18,6 +18,7 @@ mod fast_commit;
 mod finish;
 mod locate;
 mod log;
+mod mended;
 mod mixed;
 mod orphans;
 mod pieces;
@@ -27,6 +28,7 @@ mod several;
 mod stable;
 mod words;
 
+pub use behind_end::dropped;
 pub use cubes::{
     CubeFile, CubeJournal, CubeJournals, Unusable, find_cube, find_cubes, follow_chain, orphans_in,
 };
@@ -36,6 +38,7 @@ pub use event::{
 pub use finish::EmptiedBlock;
 pub use locate::{Journal, external_superblock, find};
 pub use log::{Ring, is_after};
+pub use mended::SuperblockDamage;
 pub use mixed::{first_damaged, has_block_checksums, with_sound_ones, without_log};
 pub use orphans::{find_orphans, next_orphan};
 pub use recover::{Pass, Replay, replay, replay_into, replay_onto};

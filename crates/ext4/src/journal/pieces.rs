@@ -70,6 +70,7 @@ mod tests {
             block_size: 1024,
             cut: None,
             is_native: false,
+            damage: None,
             since_seconds: 0,
             map: None,
         }

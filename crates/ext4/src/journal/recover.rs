@@ -136,6 +136,8 @@ pub fn replay_into<D: ReadBlocks>(
     phase: Option<&Phase>,
 ) -> Pass {
     if journal.superblock.start == 0 {
+        // Only where its superblock is wrong.
+        empty(overlay, geo, journal, journal.superblock.sequence);
         return Pass::default();
     }
     let log = Log { device: overlay.base(), journal, phase };
@@ -146,18 +148,19 @@ pub fn replay_into<D: ReadBlocks>(
     let report = recovery.report;
     let failed = report.stop.failed || report.stop.corrupt;
     if !failed {
-        let device: &dyn ReadBlocks = overlay.base();
         // Transactions that were dropped stay in the log.
-        let newest = journal.cut.and_then(|_| seen(device, geo, journal, report.end).ok());
-        let next = newest.map_or(report.end, |newest| newest.sequence);
-        let emptied = finish::emptied(device, geo, journal, next, false, false);
-        if let Some((offset, block)) = emptied {
-            // Cannot fail: the journal lies inside the device.
-            drop(overlay.write_at(offset, &block));
-        }
+        let newest = journal.cut.and_then(|_| seen(overlay.base(), geo, journal, report.end).ok());
+        empty(overlay, geo, journal, newest.map_or(report.end, |newest| newest.sequence));
     }
     let (events, transactions, blocks) = (report.events, report.transactions, report.blocks);
     Pass { events, transactions, blocks, failed }
+}
+
+/// Empties a journal; `next` is the transaction that its log expected at its end.
+fn empty<D: ReadBlocks>(overlay: &Overlay<D>, geo: &Geometry, journal: &Journal, next: u32) {
+    let emptied = finish::emptied(overlay.base(), geo, journal, next, false, false);
+    // Cannot fail: the journal lies inside the device.
+    drop(emptied.map(|(offset, block)| overlay.write_at(offset, &block)));
 }
 
 /// How a recovery ended.

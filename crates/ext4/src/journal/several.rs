@@ -163,7 +163,7 @@ pub fn cut_off(
         let offset_bytes = offset_bytes.ok_or(io::ErrorKind::UnexpectedEof)?;
         // Where a transaction begins behind damage is not known, and a damaged log is left alone.
         if !choices.contains_key(&log.inode) {
-            cuts.push(Cut { index, offset_bytes });
+            cuts.push(Cut { index, sequence: dropped.sequence, offset_bytes });
         }
     }
     Ok(cuts)

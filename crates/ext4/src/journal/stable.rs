@@ -97,8 +97,9 @@ pub(super) fn stable(logs: &[Stored]) -> Vec<usize> {
 pub struct Cut {
     /// Which of the journals.
     pub index: usize,
-    /// Byte of the device at which the first transaction that is dropped begins. Once this block is overwritten, nobody
-    /// replays it.
+    /// The first transaction that is dropped.
+    pub sequence: u32,
+    /// Byte of the device at which it begins. Once this block is overwritten (by [`dropped`](super::dropped)), nobody replays it.
     pub offset_bytes: u64,
 }
 

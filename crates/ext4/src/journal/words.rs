@@ -115,6 +115,12 @@ impl fmt::Display for JournalEvent {
             Self::SuperblockCorrupt { fault } => {
                 write!(into, "the journal's superblock is damaged: {}", fault.reason())
             }
+            Self::SuperblockBit { bit } => write!(
+                into,
+                "bit {} of byte {:#x} of the journal's superblock is wrong, as its checksum tells; floe repair corrects it",
+                bit % 8,
+                bit / 8
+            ),
             Self::BoundsWrong { .. } => into.write_str("the bounds of the log leave no room"),
             Self::PresentWithoutFeature => into.write_str("has_journal is not set"),
             Self::NeedsRecoveryWithoutJournal => {

@@ -27,6 +27,7 @@ mod policies;
 mod several;
 mod states;
 mod struck;
+mod superblocks;
 mod waiting;
 mod weighed;
 

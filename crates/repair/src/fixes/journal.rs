@@ -6,10 +6,10 @@ use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_ext4::journal::{self, JournalPlace};
 use floe_format::ext::extent;
 use floe_format::ext::inode::InodeFlags;
-use floe_format::ext::jbd2::{self, Checksums, JournalSuperblock, fast_commit_area};
+use floe_format::ext::jbd2::{self, JournalSuperblock, fast_commit_area};
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat};
-use floe_format::{InodeNr, LogicalBlock};
+use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use crate::edit::JournalEdit;
 use crate::failure::Failure;
@@ -74,10 +74,14 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &JournalEdit) -> Result<(), Fai
             superblock.errno = 0;
             superblock.encode_into(bytes);
         }),
+        JournalEdit::FlipBack(inode) => {
+            let place = superblock_of(stage, Some(*inode).filter(|inode| inode.0 != 0))?;
+            edit_at(stage, place, flip_back)
+        }
         JournalEdit::BackUpMap => back_up(stage),
         JournalEdit::Hide(_) => hide(stage),
         JournalEdit::Create => create(stage),
-        JournalEdit::ExternalChecksum => edit_device(stage, OFFSET_BYTES, |bytes| {
+        JournalEdit::ExternalChecksum => edit_at(stage, Place::Device(OFFSET_BYTES), |bytes| {
             Superblock::write_checksum(bytes);
         }),
     }
@@ -161,18 +165,55 @@ fn is_external(stage: &Stage<'_>) -> bool {
     stage.superblock().journal_uuid != [0; 16]
 }
 
-/// Changes a superblock on the device of an external journal.
-fn edit_device(
+/// Where a journal superblock begins.
+#[derive(Clone, Copy)]
+enum Place {
+    /// Byte of the device of an external journal.
+    Device(u64),
+    /// Block of the file system.
+    Block(BlockNr),
+}
+
+/// The place of the superblock of the journal in an inode; `None`: on the other device.
+fn superblock_of(stage: &Stage<'_>, inode: Option<InodeNr>) -> Result<Place, Failure> {
+    let Some(inode) = inode else {
+        let block = u64::from(journal::external_superblock(&stage.geometry));
+        return Ok(Place::Device(block * u64::from(stage.geometry.block_size)));
+    };
+    let image = stage.read_inode(inode)?;
+    let first = FileMap::load(stage, &image).find(LogicalBlock(0));
+    first.map(Place::Block).ok_or(Failure::NotNow("the journal has no first block"))
+}
+
+/// Changes a superblock.
+fn edit_at(
     stage: &Stage<'_>,
-    offset: u64,
+    place: Place,
     edit: impl FnOnce(&mut [u8; 1024]),
 ) -> Result<(), Failure> {
-    let device = stage.journal_device.ok_or(NO_DEVICE)?;
-    let mut bytes = [0; 1024];
-    device.read_at(offset, &mut bytes)?;
-    edit(&mut bytes);
-    device.write_at(offset, &bytes)?;
-    Ok(())
+    match place {
+        Place::Device(offset) => {
+            let device = stage.journal_device.ok_or(NO_DEVICE)?;
+            let mut bytes = [0; 1024];
+            device.read_at(offset, &mut bytes)?;
+            edit(&mut bytes);
+            device.write_at(offset, &bytes)?;
+            Ok(())
+        }
+        Place::Block(block) => {
+            let mut whole = stage.read_block(block)?;
+            let Some(bytes) = whole.first_chunk_mut::<1024>() else { return Ok(()) };
+            edit(bytes);
+            stage.write_block(block, &whole)
+        }
+    }
+}
+
+/// Flips back the bit that the checksum tells. A replay has done so already.
+fn flip_back(bytes: &mut [u8; 1024]) {
+    if let Some(bit) = JournalSuperblock::wrong_bit(bytes) {
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
 }
 
 /// Changes the journal superblock and recomputes its checksum.
@@ -180,26 +221,16 @@ fn edit_superblock(
     stage: &mut Stage<'_>,
     edit: impl FnOnce(&mut [u8; 1024]),
 ) -> Result<(), Failure> {
-    let edit = |bytes: &mut [u8; 1024]| {
+    let inode = (!is_external(stage)).then(|| journal_inode(stage));
+    let place = superblock_of(stage, inode)?;
+    edit_at(stage, place, |bytes| {
         edit(bytes);
         let mut superblock = JournalSuperblock::decode(bytes);
-        if matches!(superblock.format().checksums, Checksums::V2 | Checksums::V3) {
-            superblock.checksum = JournalSuperblock::compute_checksum(bytes);
-            superblock.encode_into(bytes);
+        // Those of version 1 have no such field.
+        if superblock.is_v2() {
+            superblock.encode_sealed(bytes);
         }
-    };
-    if is_external(stage) {
-        let block = journal::external_superblock(&stage.geometry);
-        let offset = u64::from(block) * u64::from(stage.geometry.block_size);
-        return edit_device(stage, offset, edit);
-    }
-    let image = stage.read_inode(journal_inode(stage))?;
-    let first = FileMap::load(stage, &image).find(LogicalBlock(0));
-    let block = first.ok_or(Failure::NotNow("the journal has no first block"))?;
-    let mut whole = stage.read_block(block)?;
-    let Some(bytes) = whole.first_chunk_mut::<1024>() else { return Ok(()) };
-    edit(bytes);
-    stage.write_block(block, &whole)
+    })
 }
 
 /// Writes a fresh, empty journal superblock; transactions not yet replayed are lost.
@@ -282,7 +313,7 @@ fn create(stage: &mut Stage<'_>) -> Result<(), Failure> {
     let zeroes = vec![0; stage.block_size()];
     for extent in &map.runs {
         for block in extent.run.start.0..extent.run.end().0 {
-            stage.write_block(floe_format::BlockNr(block), &zeroes)?;
+            stage.write_block(BlockNr(block), &zeroes)?;
         }
     }
     let mut first = vec![0; stage.block_size()];

@@ -119,9 +119,8 @@ impl Session<'_> {
     /// Whether transactions are damaged in the log that the policy does not give up. Without a replay nothing may be changed.
     pub(super) fn keeps_damaged_log(&self, of_recovery: &Findings) -> bool {
         let Decisions { decided, halted, quit, .. } = &self.decisions;
-        let is_kept = |problem: &Problem| {
-            is_lost_transaction(problem) && decided.get(problem) == Some(&false)
-        };
+        let is_kept =
+            |problem: &Problem| is_of_damaged_log(problem) && decided.get(problem) == Some(&false);
         halted.is_none() && !quit && of_recovery.0.iter().any(is_kept)
     }
 
@@ -129,7 +128,7 @@ impl Session<'_> {
     pub(super) fn untouched(self, before: Report) -> Outcome {
         let waits = waits_for_log(&before);
         let reason = |problem: &Problem| match problem {
-            one if is_lost_transaction(one) => Reason::Refused,
+            one if is_of_damaged_log(one) => Reason::Refused,
             one if waits && one.row().object == Object::Journal => self.reason(one),
             _ => Reason::Impossible("first, it must be settled what becomes of the damaged log"),
         };
@@ -163,7 +162,7 @@ impl Session<'_> {
             })
             .collect();
         // Nobody is asked here which transactions may be given up.
-        let is_damaged = found.iter().any(is_lost_transaction);
+        let is_damaged = found.iter().any(is_of_damaged_log);
         let state = if is_damaged { JournalState::Ignored } else { self.journal.state };
         let (lost, journal) = (self.journal.lost_primary, state);
         let report = Report {
@@ -213,10 +212,12 @@ const fn is_weighing(problem: &Problem) -> bool {
     matches!(problem, Problem::DamagedLogWeighed { .. } | Problem::DamagedLogOtherwise { .. })
 }
 
-pub(super) const fn is_lost_transaction(problem: &Problem) -> bool {
+/// Whether it says that a log in use, or its superblock, is damaged: beside it nothing is written without consent.
+pub(super) const fn is_of_damaged_log(problem: &Problem) -> bool {
     matches!(
         problem,
         Problem::JournalTransactionCorrupt { .. }
+            | Problem::JournalSuperblockBit { .. }
             | Problem::JournalEndsEarly { .. }
             | Problem::CubeJournalDamaged { .. }
     )

@@ -159,6 +159,25 @@ fn one_wrong_bit_in_a_log_costs_nothing_whatever_is_at_home() {
     }
 }
 
+/// Linux and e2fsck take it for the end of the log.
+#[test]
+fn a_commit_block_without_its_descriptor_is_damage_at_the_end_as_well() {
+    if tool::missing() {
+        return;
+    }
+    let grown = grown();
+    for (home, least) in [(0, TRANSACTIONS - 1), (TRANSACTIONS, TRANSACTIONS)] {
+        let mut bytes = grown.with_home(|_| home);
+        let mut descriptors = bytes.chunks(BLOCK).map(jbd2::header).enumerate();
+        let is_it = |header: &jbd2::BlockHeader| header.blocktype == DESCRIPTOR_BLOCK;
+        let last = descriptors.rfind(|(_, header)| header.as_ref().is_some_and(is_it));
+        let (last, _) = last.unwrap();
+        bytes[last * BLOCK..][..BLOCK].fill(0);
+        let inodes = mended(bytes, &format!("home {home}"));
+        assert!(inodes >= grown.inodes[least], "home {home}: {inodes}");
+    }
+}
+
 /// Copies before the damage are not written over newer blocks (e2fsck drops the log then), and are where home is older (e2fsck
 /// drops them all the same).
 #[test]

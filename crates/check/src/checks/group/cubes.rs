@@ -1,6 +1,6 @@
 //! Check: the sub-superblocks of cubes (`docs/cubes.md`) are whole, and agree with the records of lots and with the tree.
 //! Reads: the inodes of cubes' directories, and the directories that their paths lead through.  Keeps: nothing.
-//! Emits: `CubeJournalDamaged`, `CubeCopyDamaged`, `CubeFailureRecorded`, `CubeSuperblockLost`, `UnreadableBlock`, `CubeTopWrong`, `CubeWithoutLot`, `CubeHintOld`.
+//! Emits: `CubeJournalDamaged`, `EmptyJournalSuperblockBit`, `CubeCopyDamaged`, `CubeFailureRecorded`, `CubeSuperblockLost`, `UnreadableBlock`, `CubeTopWrong`, `CubeWithoutLot`, `CubeHintOld`.
 //! Does not verify: references out of a cube (`checks/mapping/mapper.rs`, `checks/directory/dirents.rs`).
 
 use std::collections::BTreeSet;
@@ -9,8 +9,10 @@ use floe_ext4::cubes::{Copies, Copy};
 use floe_ext4::files::{Files, FilesError, Follow};
 use floe_ext4::journal::{find_cubes, next_orphan, orphans_in};
 use floe_format::native::cube::{State, SubSuperblock};
+use floe_format::native::is_locked;
 use floe_format::{GroupNr, InodeNr};
 
+use crate::checks::system_files::journal::superblock_damage;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
 use crate::volume::cubes::CubeMap;
@@ -61,6 +63,7 @@ fn journals(volume: &Volume<'_>, only: Option<u32>, found: &mut Findings) {
     let mut next = |orphan| next_orphan(orphan, volume.device, &volume.geometry, &volume.groups);
     for own in all.usable.iter().filter(|own| is_wanted(own.cube)) {
         let (cube, inode, block) = (own.cube, own.inode, own.orphan_block);
+        found.0.extend(superblock_damage(own, is_locked(&volume.superblock)));
         if volume.read_block(block, &mut bytes).is_err() {
             found.push(Problem::UnreadableBlock { inode, block });
         } else if orphans_in(own, &volume.geometry, &bytes, &mut next).is_none() {

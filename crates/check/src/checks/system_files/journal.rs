@@ -4,7 +4,7 @@
 //! `FastCommitAreaTooLarge`, `ExternalJournalWithoutUser`.
 //! Does not verify: anything that prevents recovery (`floe_ext4::journal::find`).
 
-use floe_ext4::journal::{Journal, JournalPlace};
+use floe_ext4::journal::{CubeJournal, Journal, JournalPlace, SuperblockDamage};
 use floe_format::InodeNr;
 use floe_format::ext::jbd2::{JournalIncompat, fast_commit_area, leaves_room};
 use floe_format::features::{Compat, Features, Incompat};
@@ -46,4 +46,40 @@ pub(crate) fn check_mountable(journal: &Journal, features: Features, found: &mut
             expected: fast_commit_area(superblock.maxlen).unwrap_or(0),
         });
     }
+}
+
+/// Words for the journal that the superblock names, to follow its kind.
+pub(crate) const fn root_words(inode: InodeNr) -> &'static str {
+    match inode.0 {
+        0 => "on the other device",
+        _ => "of the file system",
+    }
+}
+
+/// Words for a further journal, to follow its kind.
+pub(crate) const fn words_of(own: &CubeJournal) -> &'static str {
+    match own.cube {
+        0 => "of a further journal",
+        _ => "of a cube",
+    }
+}
+
+/// Damage of a journal superblock that was overcome; `is_used`: the log may hold transactions.
+pub(crate) const fn overcome(
+    damage: SuperblockDamage,
+    (log, inode): (&'static str, InodeNr),
+    is_used: bool,
+) -> Problem {
+    let SuperblockDamage::Bit(bit) = damage;
+    let (byte, bit) = (bit / 8, bit % 8);
+    match is_used {
+        true => Problem::JournalSuperblockBit { log, inode, byte, bit },
+        false => Problem::EmptyJournalSuperblockBit { log, inode, byte, bit },
+    }
+}
+
+/// The same of a further journal. Without the mark of a file system in use its log is old.
+pub(crate) fn superblock_damage(own: &CubeJournal, is_locked: bool) -> Option<Problem> {
+    let is_used = is_locked && own.journal.needs_replay;
+    own.journal.damage.map(|damage| overcome(damage, (words_of(own), own.inode), is_used))
 }

@@ -19,13 +19,13 @@ use super::journals::{damage, journals, repaired};
 use super::struck::{BLOCK, Tenants, find, laid_out, make, read, used, write};
 use crate::memory::with_journals;
 
-const ROUNDS: usize = 6;
+pub(super) const ROUNDS: usize = 6;
 const SIZE: usize = BLOCK as usize;
 
 /// A file system in which each directory got a synced file in each round; nobody unmounts it.
-struct Grown {
-    tops: &'static [&'static str],
-    crashed: Vec<u8>,
+pub(super) struct Grown {
+    pub(super) tops: &'static [&'static str],
+    pub(super) crashed: Vec<u8>,
     /// After recovery of what each round left: everything is at home.
     states: Vec<Vec<u8>>,
     /// Blocks that the logs have.
@@ -41,7 +41,7 @@ fn content(round: usize) -> Vec<u8> {
 }
 
 /// The logs with something in them, each with the number of its cube and its inode.
-fn logs(device: &dyn ReadBlocks) -> Vec<(u32, InodeNr, Journal)> {
+pub(super) fn logs(device: &dyn ReadBlocks) -> Vec<(u32, InodeNr, Journal)> {
     let layout = Layout::open(&device).unwrap();
     let (superblock, geometry) = (&layout.superblock, layout.geometry());
     let groups = layout.space.groups().descs();
@@ -50,7 +50,7 @@ fn logs(device: &dyn ReadBlocks) -> Vec<(u32, InodeNr, Journal)> {
     [(0, InodeNr(8), root.unwrap())].into_iter().chain(further).collect()
 }
 
-fn grown(base: Vec<u8>, tops: &'static [&'static str]) -> Grown {
+pub(super) fn grown(base: Vec<u8>, tops: &'static [&'static str]) -> Grown {
     let device = MemDevice::new(base);
     let mut snapshots = Vec::new();
     {
@@ -94,7 +94,7 @@ fn grown(base: Vec<u8>, tops: &'static [&'static str]) -> Grown {
 
 impl Grown {
     /// Home blocks as the crash left them, or (some) as they are behind a round.
-    fn with_home(&self, age: impl Fn(usize) -> Option<usize>) -> MemDevice {
+    pub(super) fn with_home(&self, age: impl Fn(usize) -> Option<usize>) -> MemDevice {
         let mut bytes = self.crashed.clone();
         for (nr, at) in self.logged.iter().enumerate() {
             let range = at * SIZE..(at + 1) * SIZE;
@@ -106,7 +106,7 @@ impl Grown {
     }
 
     /// Bytes of the device at which blocks of a kind lie in a log, in the order of their transactions.
-    fn control(&self, log: &Journal, kind: u32) -> Vec<u64> {
+    pub(super) fn control(&self, log: &Journal, kind: u32) -> Vec<u64> {
         let mut all = Vec::new();
         for at in log.superblock.first..log.blocks {
             let offset = log.offset_bytes(at).unwrap();
@@ -121,7 +121,7 @@ impl Grown {
     }
 
     /// The files of a directory that are right.
-    fn right<D: WriteBlocks>(&self, device: D) -> Vec<usize> {
+    pub(super) fn right<D: WriteBlocks>(&self, device: D) -> Vec<usize> {
         let (right, closed) = used(device, |fs| {
             let of = |top: &&str| {
                 let Ok(top) = find(fs, InodeNr::ROOT, top) else { return 0 };
@@ -262,4 +262,28 @@ fn damage_of_one_of_several_logs_of_the_root_cube_costs_little() {
             assert!(right.iter().sum::<usize>() > 0, "{context}: {right:?}, {told:?}");
         }
     });
+}
+
+/// No crash leaves a commit block without its descriptor, not even the last one: no recovery has erased it.
+#[test]
+fn the_last_transaction_without_its_descriptor_is_damage() {
+    const TOPS: [&str; 2] = ["a", "b"];
+    let shared = grown(laid_out(Tenants::Shared, Policies::default()), &TOPS);
+    let apart = grown(laid_out(Tenants::Apart, Policies::default()), &TOPS);
+    let mut logs_tried = 0;
+    for grown in [shared, apart] {
+        for (cube, inode, log) in logs(&MemDevice::new(grown.crashed.clone())) {
+            let Some(last) = grown.control(&log, DESCRIPTOR_BLOCK).pop() else { continue };
+            logs_tried += 1;
+            for (home, age) in HOMES {
+                let device = grown.with_home(age);
+                device.write_at(last, &[0; SIZE]).unwrap();
+                let context = format!("cube {cube}, {inode}, home {home}");
+                let (right, told) = grown.mended(&device, &context);
+                let lost = ROUNDS * TOPS.len() - right.iter().sum::<usize>();
+                assert!(lost <= usize::from(home != "new"), "{context}: {right:?}, {told:?}");
+            }
+        }
+    }
+    assert_eq!(logs_tried, 3);
 }

@@ -1,0 +1,170 @@
+//! Journals whose superblock is damaged: of cubes, of inode 8, further ones of the root cube, and of stock file systems. All that fsync
+//! acknowledged stays, whichever bit is wrong, and nobody writes anything who was not asked to.
+
+use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
+use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
+use floe_ext4::journal::SuperblockDamage;
+use floe_format::InodeNr;
+use floe_format::native::cube::Policies;
+use floe_fs::{Disk, NewInode};
+use floe_repair::commit::{CommitOptions, Seen};
+use floe_repair::policy::Preen;
+use floe_repair::{RepairOptions, repair};
+use floe_testkit::{Image, oracle, tool};
+
+use super::journals::{damage, ids, repaired};
+use super::struck::{MIB, NOW, Tenants, laid_out, make, used};
+use super::weighed::{Grown, ROUNDS, grown, logs};
+use crate::memory::with_journals;
+
+/// A file system with these directories in its root.
+fn with_tops(base: Vec<u8>, tops: &[&str]) -> Vec<u8> {
+    let device = MemDevice::new(base);
+    let ((), closed) = used(&device, |fs| {
+        for top in tops {
+            make(fs, InodeNr::ROOT, top, NewInode::directory(0o755)).unwrap();
+        }
+    });
+    closed.unwrap();
+    device.to_vec()
+}
+
+fn stock() -> Vec<u8> {
+    let mut options = Options::of_type(FsType::Ext4);
+    for (letter, value) in [('J', "size=4"), ('N', "1000")] {
+        options.set(letter, value).unwrap();
+    }
+    let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: NOW };
+    let params = options.params(24 * MIB, None, &fresh).unwrap();
+    let device = MemDevice::new(vec![0; (24 * MIB) as usize]);
+    mkfs::write(&Plan::new(&params).unwrap(), &device).unwrap();
+    device.to_vec()
+}
+
+/// Kinds of file systems before anything is synced, each with its directories.
+fn bases() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
+    const SIX: &[&str] = &["1", "2", "3", "4", "5", "6"];
+    vec![
+        ("stock", with_tops(stock(), &["a", "b"]), &["a", "b"]),
+        ("native", laid_out(Tenants::Shared, Policies::default()), &["a", "b"]),
+        ("cubes", laid_out(Tenants::Apart, Policies::default()), &["a", "b"]),
+        ("several", with_tops(with_journals(2).to_vec(), SIX), SIX),
+    ]
+}
+
+fn flip(device: &MemDevice, at: u64, bit: u32) {
+    let at = at + u64::from(bit / 8);
+    let mut byte = [0];
+    device.read_at(at, &mut byte).unwrap();
+    device.write_at(at, &[byte[0] ^ 1 << (bit % 8)]).unwrap();
+}
+
+/// The journals of a device: inode and place of the superblock.
+fn places(device: &dyn ReadBlocks) -> Vec<(InodeNr, u64)> {
+    let of = |(_, inode, journal): (u32, InodeNr, floe_ext4::journal::Journal)| {
+        (inode, journal.offset_bytes(0).unwrap())
+    };
+    logs(device).into_iter().map(of).collect()
+}
+
+/// Neither a mount nor an unattended repair writes anything.
+fn is_left_alone(device: &MemDevice, context: &str) {
+    let before = device.to_vec();
+    let mounted = MemDevice::new(before.clone());
+    assert!(Disk::open(&mounted).is_err(), "{context}: it is mounted");
+    assert!(mounted.to_vec() == before, "{context}: the mount wrote something");
+    let preened = repair(device, &RepairOptions::default(), &mut Preen).unwrap();
+    assert!(!preened.changes() && !preened.is_clean(), "{context}: {:?}", preened.deeds);
+}
+
+/// A repair with consent, after which all that was synced is there.
+fn is_mended(grown: &Grown, device: &MemDevice, kind: &str, context: &str) {
+    repaired(device);
+    assert!(damage(device).is_empty(), "{context}");
+    assert_eq!(grown.right(device), vec![ROUNDS; grown.tops.len()], "{context}");
+    if kind == "stock" && !tool::missing() {
+        let image = Image::empty(device.size_bytes()).unwrap();
+        image.write(0, &device.to_vec()).unwrap();
+        let verdict = oracle::e2fsck(&image).unwrap();
+        assert!(verdict.clean(), "{context}: {}", verdict.text);
+    }
+}
+
+/// The bits of all fields, and some behind them.
+fn bits() -> impl Iterator<Item = u32> {
+    (0..0x5c * 8)
+        .chain(0xfc * 8..0x100 * 8)
+        .chain((0x5c * 8..0xfc * 8).step_by(97))
+        .chain((2048..8192).step_by(613))
+}
+
+#[test]
+fn a_log_is_read_whichever_bit_of_its_superblock_is_wrong() {
+    for (kind, base, tops) in bases() {
+        let grown = grown(base, tops);
+        let device = MemDevice::new(grown.crashed.clone());
+        let sound = logs(&device);
+        for (nr, (inode, at)) in places(&device).into_iter().enumerate() {
+            for bit in bits() {
+                flip(&device, at, bit);
+                let found = logs(&device);
+                let context = format!("{kind}, {inode}, bit {bit:#x}");
+                assert_eq!(found.len(), sound.len(), "{context}");
+                assert!(found[nr].2.superblock == sound[nr].2.superblock, "{context}");
+                assert_eq!(found[nr].2.damage, Some(SuperblockDamage::Bit(bit)), "{context}");
+                flip(&device, at, bit);
+            }
+        }
+    }
+}
+
+/// A bit of each field: magic, kind, block size, length, first block, sequence, start, error, features, UUID, users, kind of checksum,
+/// fast commits, head, checksum, and the rest.
+const EACH_FIELD: [u32; 21] = [
+    0x03, 0x07, 0x0e, 0x12, 0x17, 0x1b, 0x1f, 0x23, 0x27, 0x29, 0x2b, 0x2d, 0x3a, 0x43, 0x46, 0x50,
+    0x51, 0x56, 0x5b, 0xfe, 0x180,
+];
+
+#[test]
+fn one_wrong_bit_in_the_superblock_of_a_journal_costs_nothing() {
+    for (kind, base, tops) in bases() {
+        let grown = grown(base, tops);
+        let device = MemDevice::new(grown.crashed.clone());
+        for (inode, at) in places(&device) {
+            for (nr, byte) in EACH_FIELD.into_iter().enumerate() {
+                let bit = byte * 8 + nr as u32 * 5 % 8;
+                let device = MemDevice::new(grown.crashed.clone());
+                flip(&device, at, bit);
+                let context = format!("{kind}, {inode}, bit {bit:#x}");
+                is_left_alone(&device, &context);
+                let told = damage(&device);
+                assert!(ids(&told).contains(&"journal-superblock-bit"), "{context}: {told:?}");
+                is_mended(&grown, &device, kind, &context);
+            }
+        }
+    }
+}
+
+/// Nothing is lost with an empty log, so that anybody may correct it but a mount.
+#[test]
+fn a_wrong_bit_beside_an_empty_log_is_corrected_unattended() {
+    for (kind, base, _) in bases() {
+        for (nr, (inode, at)) in places(&MemDevice::new(base.clone())).into_iter().enumerate() {
+            for byte in [0x03, 0x1b, 0x1f, 0x2b, 0x2d, 0xfe] {
+                let device = MemDevice::new(base.clone());
+                let sound = logs(&device);
+                flip(&device, at, byte * 8 + 5);
+                let context = format!("{kind}, {inode}, byte {byte:#x}");
+                let told = damage(&device);
+                assert_eq!(ids(&told), ["empty-journal-superblock-bit"], "{context}");
+                let seen = Seen::of(&device);
+                let preened = repair(&device, &RepairOptions::default(), &mut Preen).unwrap();
+                assert!(preened.is_clean(), "{context}: {:?}", preened.left);
+                preened.commit(&device, &CommitOptions::of(&seen)).unwrap();
+                drop(preened);
+                assert!(damage(&device).is_empty(), "{context}");
+                assert_eq!(logs(&device)[nr].2.superblock, sound[nr].2.superblock, "{context}");
+            }
+        }
+    }
+}
