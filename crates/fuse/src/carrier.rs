@@ -33,6 +33,9 @@ pub trait Carrier: Send + Sync {
     /// The kernel refuses it.
     fn notify(&self, message: &[u8]) -> io::Result<()>;
 
+    /// Lets the kernel keep at most so many bytes that programs write, if the server may say so; `None`: as many as without it.
+    fn limit_kept(&self, _bytes: Option<u64>) {}
+
     /// How messages are carried, in a few words.
     fn transport(&self) -> String;
 }

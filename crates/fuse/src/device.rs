@@ -1,11 +1,13 @@
 //! The kernel as a carrier: descriptors of `/dev/fuse`, and io_uring where both sides have it.
 
-use std::fs::File;
+use std::fs::{self, File, OpenOptions};
 use std::io;
 #[cfg(feature = "io-uring")]
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
+use floe_sync::OnceLock;
 use floe_sync::atomic::{AtomicUsize, Ordering};
 #[cfg(feature = "io-uring")]
 use floe_sync::{Mutex, PoisonError};
@@ -34,6 +36,7 @@ pub struct DevFuse {
     #[cfg_attr(not(feature = "io-uring"), expect(dead_code, reason = "there is but one way"))]
     transport: Transport,
     descriptors: AtomicUsize,
+    write_back: OnceLock<WriteBackLimit>,
     #[cfg(feature = "io-uring")]
     rings: Mutex<crate::ring::Rings>,
     #[cfg(feature = "io-uring")]
@@ -47,6 +50,7 @@ impl DevFuse {
             device: File::from(descriptor),
             transport,
             descriptors: AtomicUsize::new(1),
+            write_back: OnceLock::new(),
             #[cfg(feature = "io-uring")]
             rings: Mutex::default(),
             #[cfg(feature = "io-uring")]
@@ -60,6 +64,14 @@ impl DevFuse {
     /// The process may have no more descriptors.
     pub fn duplicate(&self) -> io::Result<File> {
         self.device.try_clone()
+    }
+
+    /// The mount's device, by which root limits what the kernel keeps of what programs write ([`Carrier::limit_kept`], from Linux
+    /// 6.2 on).
+    pub fn know_device(&self, major: u32, minor: u32) {
+        if let Some(limit) = WriteBackLimit::of(major, minor) {
+            let _ = self.write_back.set(limit);
+        }
     }
 
     /// Prepares for requests by io_uring.
@@ -128,12 +140,44 @@ impl Carrier for DevFuse {
         Ok(())
     }
 
+    fn limit_kept(&self, bytes: Option<u64>) {
+        if let Some(limit) = self.write_back.get() {
+            limit.set(bytes);
+        }
+    }
+
     fn transport(&self) -> String {
         #[cfg(feature = "io-uring")]
         if let Some(rings) = self.served.rings() {
             return format!("io_uring ({rings} rings)");
         }
         format!("/dev/fuse ({} descriptors)", self.descriptors.load(Ordering::Relaxed))
+    }
+}
+
+/// The kernel's limit of what it keeps for one mount: a part of what it keeps for all, if nobody says otherwise.
+#[derive(Debug)]
+struct WriteBackLimit {
+    folder: PathBuf,
+    /// The part.
+    own: String,
+}
+
+impl WriteBackLimit {
+    /// `None` if this process may not change it, or the kernel takes no bytes.
+    fn of(major: u32, minor: u32) -> Option<Self> {
+        let folder = PathBuf::from(format!("/sys/class/bdi/{major}:{minor}"));
+        OpenOptions::new().write(true).open(folder.join("max_bytes")).ok()?;
+        let own = fs::read_to_string(folder.join("max_ratio_fine")).ok()?;
+        Some(Self { folder, own })
+    }
+
+    /// Without it the kernel keeps more, no more than that.
+    fn set(&self, bytes: Option<u64>) {
+        let _ = match bytes {
+            Some(bytes) => fs::write(self.folder.join("max_bytes"), bytes.to_string()),
+            None => fs::write(self.folder.join("max_ratio_fine"), &self.own),
+        };
     }
 }
 

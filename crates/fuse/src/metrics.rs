@@ -66,6 +66,11 @@ impl Metrics {
         self.written_bytes.fetch_add(len_bytes as u64, Ordering::Relaxed);
     }
 
+    /// Bytes that the kernel wrote.
+    pub(crate) fn written(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn add_sync(&self, time: Duration) {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.sync_nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);

@@ -5,7 +5,11 @@
 //! look at neither: `echo > file` on a full disk would succeed and leave an empty file. A write that passes the cache by is refused
 //! itself. The kernel does not notice such writes, and shows the time of the last one that it kept until it forgets the file; so files
 //! that are also read, and perhaps mapped into memory, are opened as ever.
+//!
+//! For those the kernel keeps no more than a quarter of what is left ([`KeptLimit`]), so that a program that fills the disk is told
+//! soon: its own limit for a mount is a hundredth of the memory or so, which may be more than a small disk has.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use floe_fs::Space;
@@ -57,9 +61,57 @@ impl Scarce {
     }
 }
 
+/// The kernel may keep this part of what is left on the disk, and so many bytes at least and at most; above, its own limit counts.
+const KEPT_PART: u64 = 4;
+const KEPT_AT_LEAST: u64 = 1 << 20;
+const KEPT_AT_MOST: u64 = 64 << 20;
+
+/// How much the kernel may keep of what programs write, as it was told last.
+#[derive(Debug, Default)]
+pub(crate) struct KeptLimit {
+    bytes: Cell<Option<u64>>,
+    /// Bytes that had been written at the last look.
+    written: Cell<Option<u64>>,
+}
+
+impl KeptLimit {
+    /// A new limit, if there is one: after something was written, by which it may have changed, and in steps of two, because each costs
+    /// a look at all slots and a call.
+    pub(crate) fn look(
+        &self,
+        written_bytes: u64,
+        space: impl FnOnce() -> Space,
+    ) -> Option<Option<u64>> {
+        if self.written.replace(Some(written_bytes)) == Some(written_bytes) {
+            return None;
+        }
+        let space = space();
+        let left = space.available_blocks.saturating_mul(space.block_bytes.into());
+        let part = (left / KEPT_PART).max(KEPT_AT_LEAST);
+        let bytes = (part < KEPT_AT_MOST).then(|| 1 << part.ilog2());
+        (self.bytes.replace(bytes) != bytes).then_some(bytes)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernel_may_keep_a_part_of_little_space() {
+        let limit = KeptLimit::default();
+        let mebibytes = |count: u64| count << 8;
+        let look = |written, left| limit.look(written, || space(1 << 30, mebibytes(left)));
+        // As much as it likes.
+        assert_eq!(look(0, 1000), None);
+        // Nothing was written since.
+        assert_eq!(limit.look(0, || unreachable!()), None);
+        assert_eq!(look(1, 255), Some(Some(32 << 20)));
+        assert_eq!(look(2, 128), None);
+        assert_eq!(look(3, 100), Some(Some(16 << 20)));
+        assert_eq!(look(4, 0), Some(Some(1 << 20)));
+        assert_eq!(look(5, 300), Some(None));
+    }
 
     fn space(blocks: u64, available_blocks: u64) -> Space {
         let free_blocks = available_blocks;

@@ -16,6 +16,7 @@ use crate::adapter::{Adapter, Answer};
 use crate::carrier::{Carrier, Channel, MOST_DATA_BYTES};
 use crate::metrics::Metrics;
 use crate::options::ServeOptions;
+use crate::scarce::KeptLimit;
 use crate::times::Times;
 use crate::writers::{Outdated, Writers, WritingBack};
 
@@ -110,9 +111,12 @@ pub fn serve<C: Carrier, S: Store>(
             });
         }
         if !fs.is_read_only() {
-            let tell = || tell_kernel(carrier, fs, writers);
             let over = &over;
-            scope.spawn(move || commit_now_and_then(fs, options.commit_every, over, log, tell));
+            scope.spawn(move || {
+                let kept = writeback.then(|| (KeptLimit::default(), metrics));
+                let tell = || tell_kernel(carrier, fs, writers, kept.as_ref());
+                commit_now_and_then(fs, options.commit_every, over, log, tell);
+            });
         }
         let mut result = own.map_or(Ok(()), |mut channel| server.run(&mut *channel));
         for other in others {
@@ -125,8 +129,18 @@ pub fn serve<C: Carrier, S: Store>(
     served
 }
 
-/// Tells the kernel what it has to ask anew or to forget.
-fn tell_kernel<C: Carrier, S: Store>(carrier: &C, fs: &FileSystem<S>, writers: &Writers) {
+/// Tells the kernel what it has to ask anew or to forget, and how much it may keep.
+fn tell_kernel<C: Carrier, S: Store>(
+    carrier: &C,
+    fs: &FileSystem<S>,
+    writers: &Writers,
+    kept: Option<&(KeptLimit, &Metrics)>,
+) {
+    if let Some((kept, metrics)) = kept
+        && let Some(most) = kept.look(metrics.written(), || fs.space())
+    {
+        carrier.limit_kept(most);
+    }
     for inode in writers.take_untold() {
         // One that the kernel does not know has nobody who writes.
         let _ = carrier.notify(&ask_again(inode));

@@ -1,11 +1,12 @@
 //! `floe umount`: unmounts, and returns when the server has exited.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -127,6 +128,12 @@ impl Args {
         // Before the unmount, because afterwards the process id may be reused.
         let server = process.and_then(|process| pidfd_open(process, PidfdFlags::empty()).ok());
         let written = write_all(directory);
+        if let Some(image) = process.filter(|_| takes_writes(directory)).and_then(deleted_image) {
+            let (name, image) = (directory.display(), image.display());
+            message!(
+                "floe: {name}: its image was deleted while it was mounted: {image}. All that was written is gone"
+            );
+        }
         self.unmount(directory)?;
         if let Some((server, process)) = server.zip(process) {
             self.wait_for(&server, process, device, until)?;
@@ -365,6 +372,21 @@ fn device_of(directory: &Path) -> Option<DeviceNumber> {
         Use::Mounted { device, .. } => Some(device),
         _ => None,
     }
+}
+
+/// The image of a server, as far as the system lets us look, if no name leads to it any more: a file that the server may write.
+fn deleted_image(process: Pid) -> Option<PathBuf> {
+    let process = process.as_raw_nonzero();
+    let opened = fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
+    // The first three are the server's standard streams.
+    let number = |one: &fs::DirEntry| one.file_name().to_str().and_then(|name| name.parse().ok());
+    let others = opened.filter(|one| number(one).is_some_and(|number: u32| number > 2));
+    let mut deleted = others.filter(|one| {
+        let is_written = one.path().symlink_metadata().is_ok_and(|link| link.mode() & 0o200 != 0);
+        let file = fs::metadata(one.path());
+        is_written && file.is_ok_and(|file| file.is_file() && file.nlink() == 0)
+    });
+    fs::read_link(deleted.next()?.path()).ok()
 }
 
 /// Whether the system has a mount there that is not read-only.

@@ -89,6 +89,46 @@ fn a_full_disk_is_told_to_writers_of_the_kernels_cache() {
     assert!(oracle::e2fsck(&image).unwrap().clean());
 }
 
+/// The kernel keeps a hundredth of the memory for a mount, if nobody says otherwise: more than a small disk has, perhaps.
+#[test]
+fn a_small_disk_is_told_to_be_full_soon_after_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let limits = |one: fs::DirEntry| one.path().join("max_bytes").exists();
+    if !fs::read_dir("/sys/class/bdi").is_ok_and(|all| all.flatten().any(limits)) {
+        eprintln!("skipped: Linux takes a limit in bytes from 6.2 on");
+        return;
+    }
+    let image = made(64 << 20, &["-m", "0"]);
+    let ours = Ours::new(image.path(), &[]);
+    // Two looks of the server.
+    std::thread::sleep(Duration::from_millis(300));
+    let free = rustix::fs::statvfs(ours.path()).unwrap();
+    let free = free.f_bavail * free.f_frsize;
+    let path = ours.path().join("all");
+    let accepted = fill(&path);
+    assert!(accepted < free + (16 << 20), "{accepted} bytes of {free}");
+    fs::remove_file(path).unwrap();
+    ours.unmount();
+    assert!(oracle::e2fsck(&image).unwrap().clean());
+}
+
+/// Whoever unmounts an image that nobody can reach any more learns that.
+#[test]
+fn an_image_that_is_deleted_while_mounted_is_told() {
+    if !can_mount() {
+        return;
+    }
+    let image = made(24 << 20, &[]);
+    let ours = Ours::new(image.path(), &[]);
+    fs::write(ours.path().join("file"), "lost").unwrap();
+    fs::remove_file(image.path()).unwrap();
+    let ran = floe(&["umount", ours.path().to_str().unwrap()]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.err.contains("its image was deleted while it was mounted"), "{}", ran.err);
+}
+
 /// A shell looks at nothing but write: what does not fit is refused there, and what it was told is what is there.
 #[test]
 fn a_full_disk_refuses_what_shells_write() {

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use floe_blockdev::image::{Format, format_of};
-use floe_blockdev::{FileDevice, OpenError as DeviceError, ReadBlocks, WriteBlocks};
+use floe_blockdev::{
+    FileDevice, OpenError as DeviceError, ReadBlocks, Use, WriteBlocks, mounted_at,
+};
 use floe_check::open::{WhichSuperblock, good_backups};
 use floe_check::{CheckOptions, JournalUse, view};
 use floe_disk::journal::JournalError;
@@ -278,6 +280,9 @@ impl Args {
         }
         // The server of a read-only mount asks nothing of the kernel.
         let _watch = (!fs.is_read_only()).then(|| Watch::begin(mount_point, carrier, log));
+        if let Some(Use::Mounted { device, .. }) = mount_point.and_then(mounted_at) {
+            carrier.know_device(device.major, device.minor);
+        }
         unmount_on_signals(place, log)?;
         log_status_on_signal(place, log)?;
         let ready = || {
