@@ -116,7 +116,8 @@ impl<'d> Logs<'_, 'd> {
                     Taken::Before => BEFORE,
                     Taken::Nothing => NOTHING,
                 };
-                State::new(name, replayed.root, self.options)
+                let (transactions, _) = replayed.totals();
+                State::new(name, replayed.root, transactions, self.options)
             });
             let mut states: Vec<State<'d>> = states.collect();
             let (best, told) = choose(&mut states, self.opened, (self.words(inode), inode));

@@ -5,6 +5,8 @@
 //! and blocks behind the damage may not be at home yet. So each state is checked, and the times of inodes say how much would be set
 //! back.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use floe_blockdev::{Overlay, ReadBlocks};
@@ -17,7 +19,7 @@ use super::pipeline::examine;
 use crate::checks::system_files::journal::root_words;
 use crate::error::CheckError;
 use crate::options::{CheckOptions, Checkpoints, Observer};
-use crate::problem::{Findings, Problem, Severity, Weight};
+use crate::problem::{Evidence, Findings, Object, Problem, Severity, Weight};
 use crate::volume::open::{Opened, open};
 
 type Replayed<'d> = Replay<&'d dyn ReadBlocks>;
@@ -25,8 +27,11 @@ type Replayed<'d> = Replay<&'d dyn ReadBlocks>;
 /// The case against a state, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {
-    /// Inodes that are newer in another state, and findings that can lose something.
+    /// Inodes that are newer in another state or that a finding concerns by which something can be lost, and such findings that
+    /// name no inode.
     lost: u64,
+    /// With fewer transactions more may be lost that nobody compares, such as content of directories.
+    transactions: Reverse<u32>,
     /// All damage.
     damage: u64,
 }
@@ -37,6 +42,8 @@ pub(super) struct State<'d> {
     cost: Cost,
     inodes: u64,
     older: u64,
+    /// Inodes that are older, or that findings concern: most findings about one and the same come from what is lost in each state.
+    harmed: BTreeSet<u32>,
     groups: Vec<GroupDesc>,
 }
 
@@ -61,7 +68,10 @@ pub(super) fn weigh<'d>(
     };
     let (geometry, external) = (&opened.geometry, options.external_journal);
     let events = before.events.clone();
-    let state = |name, replay| State::new(name, replay, options);
+    let state = |name, replay: Replayed<'d>| {
+        let transactions = replay.transactions;
+        State::new(name, replay, transactions, options)
+    };
     // In the order of preference among equals.
     let mut states = Vec::new();
     if journal::has_block_checksums(journal) {
@@ -99,13 +109,17 @@ pub(super) fn choose(
 }
 
 impl<'d> State<'d> {
+    /// `transactions`: those that count, of all logs.
     pub(super) fn new(
         name: &'static str,
         replay: Replayed<'d>,
+        transactions: u32,
         options: &CheckOptions<'_>,
     ) -> Self {
-        let cost = Cost { lost: u64::from(u32::MAX), damage: u64::MAX };
-        let mut state = Self { name, replay, cost, inodes: 0, older: 0, groups: Vec::new() };
+        let transactions = Reverse(transactions);
+        let cost = Cost { lost: u64::from(u32::MAX), transactions, damage: u64::MAX };
+        let (harmed, groups) = (BTreeSet::new(), Vec::new());
+        let mut state = Self { name, replay, cost, inodes: 0, older: 0, harmed, groups };
         // A state that cannot be checked is not preferred to one that can.
         drop(state.judge(options));
         state
@@ -120,11 +134,33 @@ impl<'d> State<'d> {
         self.groups.clone_from(&opened.groups);
         let report = examine(overlay, opened, Findings::default(), &options)?.report;
         let damage = report.found.iter().filter(|one| one.row().weight > Weight::Remark);
-        let lost = damage.clone().filter(|one| one.row().severity >= Severity::DataRisk).count();
-        self.cost = Cost { lost: lost as u64, damage: damage.count() as u64 };
+        // Whoever repairs at once loses nothing by findings that an unattended repair may deal with.
+        let risks = |one: &&Problem| one.row().severity >= Severity::DataRisk && !one.row().preen;
+        let mut nameless = 0;
+        for problem in damage.clone().filter(risks) {
+            let harmed = harmed(problem);
+            nameless += u64::from(harmed.is_empty());
+            self.harmed.extend(harmed);
+        }
+        self.cost.lost = nameless;
+        self.cost.damage = damage.count() as u64;
         self.inodes = report.totals.inodes_used;
         Ok(())
     }
+}
+
+/// The inodes that something is lost of by a finding: an entry that is damaged concerns the inode that it names.
+fn harmed(problem: &Problem) -> BTreeSet<u32> {
+    let inodes = problem.evidence().into_iter().filter_map(|(name, value)| match value {
+        Evidence::Inode(inode) if inode.0 != 0 => Some((name, inode.0)),
+        _ => None,
+    });
+    let all: Vec<(&str, u32)> = inodes.collect();
+    let is_entry = problem.row().object == Object::Dirent && all.len() > 1;
+    let counts = |(name, _): &&(&str, u32)| {
+        !(matches!(*name, "parent" | "stored" | "expected") || is_entry && *name == "dir")
+    };
+    all.iter().filter(counts).map(|(_, inode)| *inode).collect()
 }
 
 /// Counts for each state the inodes that are newer in another one, in groups of which the log holds a part.
@@ -150,7 +186,7 @@ fn compare(states: &mut [State<'_>], opened: &Opened) {
         }
     }
     for state in states {
-        state.cost.lost = state.cost.lost.saturating_add(state.older);
+        state.cost.lost = state.cost.lost.saturating_add(state.harmed.len() as u64);
     }
 }
 
@@ -225,7 +261,10 @@ fn compare_block(
         let of = |state: usize| ages.get(state).and_then(|of| of.get(index)).copied().flatten();
         let newest = (0..states.len()).filter_map(of).max();
         for (nr, state) in states.iter_mut().enumerate() {
-            state.older += u64::from(of(nr) < newest);
+            if of(nr) < newest {
+                state.older += 1;
+                state.harmed.extend(u32::try_from(number + first + index as u64));
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use floe_blockdev::{Noting, Overlay, ReadBlocks, WriteBlocks};
 use floe_ext4::fs::{FileSystem, read_superblock};
 use floe_ext4::inode_table::{desc_place, read_groups_to};
-use floe_ext4::journal::{self, CubeJournal, Journal, JournalEvent, Seen, in_words};
+use floe_ext4::journal::{self, CubeJournal, Cuts, Journal, JournalEvent, Seen, in_words};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::{Compat, Incompat};
 use floe_format::native::is_locked;
@@ -168,7 +168,15 @@ fn recover_cubes<D: WriteBlocks>(
     logs.extend(found.iter_mut().map(|own| &mut own.journal));
     let cuts = journal::cut_off(&noting, &mut logs, &damaged);
     noting.judge().map_err(JournalError::io("reading the journals of cubes"))?;
-    let cuts = cuts.map_err(JournalError::io("reading the journals of cubes"))?;
+    let Cuts { cuts, early } = cuts.map_err(JournalError::io("reading the journals of cubes"))?;
+    if let Some((inode, first)) = early.into_iter().next() {
+        let events = vec![journal::ends_early(first)];
+        let Some(own) = found.iter().find(|own| own.inode.0 == inode) else {
+            return Err(JournalError::Damaged(events));
+        };
+        let why = format!("{}; nothing was changed, floe repair may help", in_words(&events));
+        return Err(JournalError::Cube { cube: own.cube, why });
+    }
     judge_root(device, geometry, root, &found)?;
     for cut in &cuts {
         let mark = journal::dropped(cut.sequence, geometry.block_size);

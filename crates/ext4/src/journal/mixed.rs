@@ -367,7 +367,8 @@ impl<'a> Walk<'a> {
         });
         let mut damaged = HashSet::new();
         for at in &self.unknown {
-            if self.log.read(*at, &mut data).is_ok() {
+            // Home blocks that nobody has written yet have zeroes, too.
+            if self.log.read(*at, &mut data).is_ok() && data.iter().any(|byte| *byte != 0) {
                 damaged.insert(hash(&data));
             }
         }

@@ -10,7 +10,7 @@ use floe_exec::Phase;
 use floe_format::{Geometry, InodeNr};
 
 use super::cubes::{CubeJournal, replay_sound};
-use super::event::JournalPlace;
+use super::event::{JournalEvent, JournalPlace, RecoveryFault};
 use super::finish;
 use super::locate::Journal;
 use super::mixed::{
@@ -18,14 +18,14 @@ use super::mixed::{
     without_log,
 };
 use super::recover::{Pass, Replay, replay_into, replay_onto};
-use super::stable::{Cut, Stored, stable, stored};
+use super::stable::{self, Cut, Stored, stable, stored};
 
 /// The transactions of a damaged log that are replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// All sound ones; the first damaged transaction.
     Sound(u32),
-    /// Those before the damage, without all in other logs that depend on the rest.
+    /// Those before the damage. Transactions of other logs miss nothing.
     Before,
     /// None. Transactions of other logs miss nothing.
     Nothing,
@@ -79,18 +79,23 @@ pub fn replay_several<D: ReadBlocks>(
     journals.extend(further.iter().map(|own| own.journal.clone()));
     let mut logs: Vec<&mut Journal> = journals.iter_mut().collect();
     // A log that cannot be read is reported where it is replayed.
-    drop(cut_off(overlay.base(), &mut logs, choices));
+    let early = cut_off(overlay.base(), &mut logs, choices).map(|cuts| cuts.early);
+    let early = early.unwrap_or_default();
+    let fault = |journal: &Journal| early.get(&inode_of(journal)).map(|first| ends_early(*first));
     let (mut damaged, mut whole, mut passes) = (BTreeMap::new(), Vec::new(), Vec::new());
     for journal in journals.iter_mut().skip(1) {
         let taken = choices.get(&inode_of(journal)).copied();
-        let (pass, is_whole) = replay_one(&overlay, geo, journal, taken);
+        let fault = fault(journal);
+        let (mut pass, is_whole) = replay_one(&overlay, geo, journal, taken);
+        pass.failed |= fault.is_some();
+        pass.events.extend(fault);
         damaged.extend(first_damaged(&pass.events).map(|first| (inode_of(journal), first)));
         whole.extend(is_whole.then_some(inode_of(journal)));
         passes.push(pass);
     }
     // Last, because it computes the totals of the file system.
     let root = &journals[0];
-    let root = match choices.get(&inode_of(root)) {
+    let mut root = match choices.get(&inode_of(root)) {
         Some(Taken::Sound(first)) => {
             let (replay, is_whole) = with_sound_ones(overlay, geo, root, None, *first);
             whole.extend(is_whole.then_some(inode_of(root)));
@@ -99,6 +104,7 @@ pub fn replay_several<D: ReadBlocks>(
         Some(Taken::Nothing) => without_log(overlay, geo, root, None),
         Some(Taken::Before) | None => replay_onto(overlay, geo, root, None, phase),
     };
+    root.events.extend(fault(&journals[0]));
     damaged.extend(first_damaged(&root.events).map(|first| (inode_of(&journals[0]), first)));
     Several { root, further: passes, damaged, whole }
 }
@@ -127,9 +133,24 @@ fn replay_one<D: ReadBlocks>(
     (Pass { events: Vec::new(), transactions, blocks, failed: true }, is_whole)
 }
 
+/// The parts of the logs of one file system that do not count.
+#[derive(Debug, Default)]
+pub struct Cuts {
+    /// Where each log is cut off of which not all counts.
+    pub cuts: Vec<Cut>,
+    /// The logs that end too early, by the inode of the journal: damage that only other logs show. The first transaction that is
+    /// missing.
+    pub early: BTreeMap<u32, u32>,
+}
+
+/// The event for a log that ends too early.
+pub const fn ends_early(sequence: u32) -> JournalEvent {
+    JournalEvent::RecoveryFailed(RecoveryFault::EndsEarly { sequence })
+}
+
 /// Finds what counts in the logs of one file system: sets [`Journal::cut`] where transactions are dropped because others are
 /// missing. A journal that is not among them misses nothing: it is gone, or damaged as a whole. Behind damage, sound
-/// transactions were durable, and so was all that they depend on.
+/// transactions were durable, and so was all that they depend on; damage of one log drops nothing of another one.
 ///
 /// # Errors
 /// The device's error.
@@ -137,12 +158,12 @@ pub fn cut_off(
     device: &dyn ReadBlocks,
     journals: &mut [&mut Journal],
     choices: &Choices,
-) -> io::Result<Vec<Cut>> {
+) -> io::Result<Cuts> {
     let (mut logs, mut places) = (Vec::new(), Vec::new());
     for (index, journal) in journals.iter().enumerate() {
         let inode = inode_of(journal);
         let log = match choices.get(&inode) {
-            Some(Taken::Nothing) => continue,
+            Some(Taken::Nothing | Taken::Before) => continue,
             Some(Taken::Sound(first)) if has_block_checksums(journal) => {
                 let (tail, committed) =
                     (journal.superblock.sequence, committed_despite(device, journal, *first));
@@ -154,6 +175,8 @@ pub fn cut_off(
         places.push(index);
     }
     let kept = stable(&logs);
+    let mut early = stable::ends_early(&logs);
+    early.retain(|inode, _| !choices.contains_key(inode));
     let mut cuts = Vec::new();
     for ((index, log), kept) in places.into_iter().zip(&logs).zip(kept) {
         let Some(dropped) = log.committed.get(kept) else { continue };
@@ -166,7 +189,7 @@ pub fn cut_off(
             cuts.push(Cut { index, sequence: dropped.sequence, offset_bytes });
         }
     }
-    Ok(cuts)
+    Ok(Cuts { cuts, early })
 }
 
 /// The logs that cannot be replayed to their end, of which all sound transactions are taken.

@@ -92,6 +92,33 @@ pub(super) fn stable(logs: &[Stored]) -> Vec<usize> {
     }
 }
 
+/// The logs that end too early, each with the number of the transaction that is missing first. A commit block is written when the
+/// transaction before it is durable in all of its logs, so of those that others list only the last one of a log may be missing.
+pub(super) fn ends_early(logs: &[Stored]) -> BTreeMap<u32, u32> {
+    let by_inode = logs.iter().enumerate().map(|(index, log)| (log.inode, index));
+    let indexes: BTreeMap<u32, usize> = by_inode.collect();
+    let followed = logs.iter().filter_map(|log| log.committed.split_last());
+    let mut durable: Vec<Dependency> = followed
+        .flat_map(|(_, followed)| followed.iter().flat_map(|one| one.dependencies.clone()))
+        .collect();
+    let (mut early, mut known) = (BTreeMap::new(), vec![false; logs.len()]);
+    while let Some(dependency) = durable.pop() {
+        let Some(&index) = indexes.get(&dependency.journal_inode) else { continue };
+        let Stored { inode, tail, committed } = &logs[index];
+        let end = tail.wrapping_add(committed.len() as u32);
+        if !is_after(end, dependency.sequence) {
+            early.insert(*inode, end);
+            continue;
+        }
+        let last = committed.last().filter(|last| last.sequence == dependency.sequence);
+        if let Some(last) = last.filter(|_| !known[index]) {
+            known[index] = true;
+            durable.extend(&last.dependencies);
+        }
+    }
+    early
+}
+
 /// Where a log is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
@@ -159,6 +186,23 @@ mod tests {
         let round =
             [log(8, u32::MAX, &[&[], &[(12, 1)]]), log(12, u32::MAX, &[&[], &[(8, 0)], &[]])];
         assert_eq!(stable(&round), [2, 3]);
+    }
+
+    #[test]
+    fn a_log_ends_too_early_where_another_one_went_on() {
+        // Nobody wrote behind the transaction that lacks its part.
+        let last = [log(8, 1, &[&[(12, 7)]]), log(12, 6, &[&[]])];
+        assert_eq!(ends_early(&last), BTreeMap::new());
+        let followed = [log(8, 1, &[&[(12, 7)], &[]]), log(12, 6, &[&[]])];
+        assert_eq!(ends_early(&followed), BTreeMap::from([(12, 7)]));
+        // The transactions on which it depends were durable, too.
+        let chain =
+            [log(8, 1, &[&[(12, 1)], &[]]), log(12, 1, &[&[(13, 1), (8, 1)]]), log(13, 1, &[])];
+        assert_eq!(ends_early(&chain), BTreeMap::from([(13, 1)]));
+        let home = [log(8, 1, &[&[(12, 5)], &[]]), log(12, 6, &[])];
+        assert_eq!(ends_early(&home), BTreeMap::new());
+        let round = [log(8, u32::MAX, &[&[(12, 0)], &[]]), log(12, u32::MAX, &[&[]])];
+        assert_eq!(ends_early(&round), BTreeMap::from([(12, 0)]));
     }
 
     proptest! {

@@ -30,6 +30,7 @@ mod struck;
 mod superblocks;
 mod waiting;
 mod weighed;
+mod weighed_random;
 
 use faults::structures;
 use struck::{BLOCK, MIB, Tenants, find, image, laid_out, load, make, op, read, used, write};

@@ -76,20 +76,24 @@ pub(super) fn grown(base: Vec<u8>, tops: &'static [&'static str]) -> Grown {
     });
     let states: Vec<Vec<u8>> = states.collect();
     let crashed = snapshots.pop().unwrap();
-    let device = MemDevice::new(crashed.clone());
+    let logged = logged(&crashed, states.last().unwrap());
+    Grown { tops, crashed, states, logged }
+}
+
+/// The home blocks that the logs have: by what a crash left, and recovery made of it.
+pub(super) fn logged(crashed: &[u8], home: &[u8]) -> Vec<usize> {
+    let device = MemDevice::new(crashed.to_vec());
     let of_logs = logs(&device).into_iter().flat_map(|(_, _, log)| {
         let blocks = (0..log.blocks).map(move |at| log.offset_bytes(at).unwrap() / BLOCK);
         blocks.collect::<Vec<u64>>()
     });
     // The superblock says that the logs are in use.
     let own: BTreeSet<usize> = of_logs.map(|block| block as usize).chain([0]).collect();
-    let home = states.last().unwrap();
     let differs = |at: &usize| {
         let range = at * SIZE..(at + 1) * SIZE;
         !own.contains(at) && crashed[range.clone()] != home[range]
     };
-    let logged = (0..crashed.len() / SIZE).filter(differs).collect();
-    Grown { tops, crashed, states, logged }
+    (0..crashed.len() / SIZE).filter(differs).collect()
 }
 
 impl Grown {
