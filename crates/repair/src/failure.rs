@@ -6,8 +6,27 @@ use floe_blockdev::UnreadablePage;
 use floe_disk::ops::OpError;
 use floe_format::{BlockNr, GroupNr};
 
-/// The reason of a move that is not made because of other names.
-pub(crate) const IN_SEVERAL_CUBES: &str = "it has names in several cubes";
+/// The cause that keeps a file in the cube into which another system has put it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hindrance {
+    /// Its names lie in several cubes.
+    SeveralCubes,
+    /// The cube of its names has no room for it.
+    NoRoom,
+}
+
+/// The failure of an edit as the session keeps it.
+#[derive(Clone)]
+pub(crate) struct Failed {
+    pub(crate) text: String,
+    pub(crate) hindrance: Option<Hindrance>,
+}
+
+impl Failed {
+    pub(crate) fn of(failure: &Failure) -> Self {
+        Self { text: failure.to_string(), hindrance: failure.hindrance() }
+    }
+}
 
 /// Why an edit could not be made. Its finding stays, and the rest of the repair continues.
 #[derive(Debug, thiserror::Error)]
@@ -32,9 +51,17 @@ pub enum Failure {
     /// The state of the file system does not allow the edit; another finding says more.
     #[error("{0}")]
     NotNow(&'static str),
+    /// A file is not moved because its names lie in several cubes.
+    #[error("it has names in several cubes")]
+    SeveralCubes,
     /// Another edit of the same object failed, and this one with it.
-    #[error("{0}")]
-    Together(String),
+    #[error("{text}")]
+    Together {
+        /// Why the other one failed.
+        text: String,
+        /// The cause that keeps the file where it is, if it is known.
+        hindrance: Option<Hindrance>,
+    },
     /// Under a low memory limit the examination used fingerprints and did not keep the evidence
     /// that the edit needs. The repair ends with [`crate::RepairError::OverBudget`].
     #[error("the memory limit was too low to keep the evidence that this repair needs")]
@@ -52,6 +79,28 @@ pub enum Failure {
     /// The device or the staging area failed.
     #[error(transparent)]
     Io(io::Error),
+}
+
+impl Failure {
+    /// For all edits that fail with one.
+    pub(crate) fn together(error: &dyn std::error::Error) -> Self {
+        Self::Together { text: error.to_string(), hindrance: None }
+    }
+
+    /// The same for another edit that fails with this one.
+    pub(crate) fn again(&self) -> Self {
+        Self::Together { text: self.to_string(), hindrance: self.hindrance() }
+    }
+
+    /// The cause that keeps a file in the cube of others, if this is one.
+    pub const fn hindrance(&self) -> Option<Hindrance> {
+        match self {
+            Self::SeveralCubes => Some(Hindrance::SeveralCubes),
+            Self::Operation(OpError::NoSpace) => Some(Hindrance::NoRoom),
+            Self::Together { hindrance, .. } => *hindrance,
+            _ => None,
+        }
+    }
 }
 
 impl From<io::Error> for Failure {

@@ -271,7 +271,7 @@ impl FileMap {
 }
 
 fn impossible(error: BuildError) -> Failure {
-    Failure::Together(error.to_string())
+    Failure::together(&error)
 }
 
 /// Follows a map as the examination does: it ignores the depth that nodes below the root state, and

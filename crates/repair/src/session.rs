@@ -18,7 +18,7 @@ use crate::better_edits::{with_better_edits, without_metadata_as_maps};
 use crate::deed::{Deed, Reason};
 use crate::edit::{Edit, GroupEdit, JournalEdit, Phase, SuperblockEdit};
 use crate::extras::Step;
-use crate::failure::Failure;
+use crate::failure::{Failed, Failure};
 use crate::fixes;
 use crate::moves::MoveLog;
 use crate::multi_mount::drop_own_mark;
@@ -194,7 +194,7 @@ struct Attempts {
     deeds: Vec<Deed>,
     /// Attempts to repair each finding, successful or not.
     tries: BTreeMap<Problem, u32>,
-    failures: BTreeMap<Problem, String>,
+    failures: BTreeMap<Problem, Failed>,
     /// Findings whose repair ran out of space.
     without_space: BTreeSet<Problem>,
     /// Requested work that could not be done.

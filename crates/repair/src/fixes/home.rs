@@ -13,7 +13,7 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, Timestamp};
 
 use super::Made;
-use crate::failure::{Failure, IN_SEVERAL_CUBES};
+use crate::failure::Failure;
 use crate::moves::Recording;
 use crate::stage::Stage;
 
@@ -45,7 +45,7 @@ pub(super) fn move_all(stage: &Stage<'_>, inodes: &[InodeNr]) -> Vec<Made> {
 /// Gives each inode another number, in the cube of its names, if those are in one cube. As [`move_all`].
 pub(super) fn move_inodes(stage: &Stage<'_>, inodes: &[InodeNr]) -> Vec<Made> {
     let names = names_of(stage, inodes);
-    let stays = || (Err(Failure::NotNow(IN_SEVERAL_CUBES)), Vec::new());
+    let stays = || (Err(Failure::SeveralCubes), Vec::new());
     if names.iter().all(Option::is_none) {
         return names.iter().map(|_| stays()).collect();
     }
@@ -131,10 +131,8 @@ fn moved_by(
         Ok((made, has_moved))
     });
     moved.unwrap_or_else(|failure| {
-        let text = failure.to_string();
-        moves.refuse(text.clone());
-        let failed = |_: &InodeNr| (Err(Failure::Together(text.clone())), Vec::new());
-        inodes.iter().map(failed).collect()
+        moves.refuse(failure.to_string());
+        inodes.iter().map(|_| (Err(failure.again()), Vec::new())).collect()
     })
 }
 
@@ -148,19 +146,14 @@ struct Mover<'a> {
     has_moved: bool,
 }
 
-/// Nothing can be moved.
-fn fails(error: &dyn std::error::Error) -> Failure {
-    Failure::Together(error.to_string())
-}
-
 impl<'a> Mover<'a> {
     fn open(device: &'a Recording<'a>, now_seconds: i64) -> Result<Self, Failure> {
-        let recovered = recover(&device).map_err(|error| fails(&error))?;
+        let recovered = recover(&device).map_err(|error| Failure::together(&error))?;
         // Judged before the journal marks the file system as in need of recovery.
-        let volume = Volume::open(&device).map_err(|error| fails(&error))?;
+        let volume = Volume::open(&device).map_err(|error| Failure::together(&error))?;
         let seconds = u64::try_from(now_seconds).unwrap_or(0);
         let journal = Journal::open_dated(device, &recovered, seconds);
-        let journal = journal.map_err(|error| fails(&error))?;
+        let journal = journal.map_err(|error| Failure::together(&error))?;
         let now = Timestamp { seconds: now_seconds, nanoseconds: 0 };
         let caller = Caller::system(now);
         let mut mover = Self { volume, journal, caller, blocks: 0, has_moved: false };
@@ -176,10 +169,10 @@ impl<'a> Mover<'a> {
     ) -> Result<Result<T, OpError>, Failure> {
         let mut again = true;
         loop {
-            let mut tx = self.journal.begin(CREDITS).map_err(|error| fails(&error))?;
+            let mut tx = self.journal.begin(CREDITS).map_err(|error| Failure::together(&error))?;
             match run(&mut self.volume, &mut tx, &self.journal) {
                 Ok(value) => {
-                    tx.finish().map_err(|error| fails(&error))?;
+                    tx.finish().map_err(|error| Failure::together(&error))?;
                     return Ok(Ok(value));
                 }
                 Err(OpError::NoSpace) if again && self.volume.holds_back() => {
@@ -204,7 +197,7 @@ impl<'a> Mover<'a> {
     /// Commits: what was freed may be used again.
     fn make_durable(&mut self) -> Result<(), Failure> {
         let epoch = self.volume.end_epoch();
-        self.journal.sync().map_err(|error| fails(&error))?;
+        self.journal.sync().map_err(|error| Failure::together(&error))?;
         self.volume.durable(epoch);
         Ok(())
     }
@@ -237,7 +230,7 @@ impl<'a> Mover<'a> {
         self.make_durable()?;
         self.volume.back_up_descriptors(&self.journal, &lots)?;
         self.must(|volume, tx, _| volume.end_writing(tx, now))?;
-        self.journal.close().map_err(|error| fails(&error))?;
+        self.journal.close().map_err(|error| Failure::together(&error))?;
         Ok(())
     }
 

@@ -43,8 +43,7 @@ fn enter_some(
     let mut lost_found = match LostFound::open(stage, home) {
         Ok(open) => open,
         Err(failure) => {
-            let text = failure.to_string();
-            made.resize_with(inodes.len(), || (Err(Failure::Together(text.clone())), Vec::new()));
+            made.resize_with(inodes.len(), || (Err(failure.again()), Vec::new()));
             return made;
         }
     };
@@ -55,8 +54,7 @@ fn enter_some(
     }
     if let Err(failure) = lost_found.names.close(stage) {
         // Without the directory none of them can be linked.
-        let text = failure.to_string();
-        made.iter_mut().for_each(|one| *one = (Err(Failure::Together(text.clone())), Vec::new()));
+        made.iter_mut().for_each(|one| *one = (Err(failure.again()), Vec::new()));
     }
     made
 }

@@ -104,9 +104,8 @@ fn map(stage: &mut Stage<'_>, inode: InodeNr, edits: &[Edit]) -> Vec<Made> {
     };
     let of_map: Vec<MapEdit> = edits.iter().filter_map(of_map).collect();
     let result = maps::apply_all(stage, inode, &of_map);
-    let text = result.as_ref().err().map(Failure::to_string);
-    let same = || text.clone().map_or(Ok(()), |text| Err(Failure::Together(text)));
-    let others: Vec<Made> = edits.iter().skip(1).map(|_| (same(), Vec::new())).collect();
+    let same = |_| (result.as_ref().map_err(Failure::again).copied(), Vec::new());
+    let others: Vec<Made> = edits.iter().skip(1).map(same).collect();
     let mut made = vec![(result, stage.take_notes())];
     made.extend(others);
     made

@@ -240,7 +240,7 @@ impl Session<'_> {
         }
         match (self.decisions.decided.get(problem), self.attempts.failures.get(problem)) {
             (Some(false), _) | (None, None) => Reason::Refused,
-            (_, Some(text)) => Reason::Failed(text.clone()),
+            (_, Some(failed)) => Reason::Failed(failed.text.clone()),
             (Some(true), None) if self.decisions.decided.values().any(|granted| !granted) => {
                 Reason::Waits { made }
             }

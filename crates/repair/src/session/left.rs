@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use floe_check::{Problem, Report};
-use floe_disk::ops::OpError;
 use floe_format::InodeNr;
 use floe_format::native::identity::Identity;
 
 use super::untangle::entangles;
 use super::{Repair, Session};
 use crate::deed::Reason;
-use crate::failure::IN_SEVERAL_CUBES;
+use crate::failure::Hindrance;
 use crate::moves::{Left, Stays};
 
 /// A file that stays.
@@ -33,10 +32,10 @@ pub enum Place {
     Directory,
 }
 
-fn stays(problem: &Problem, reason: &Reason) -> Stays {
+fn stays(problem: &Problem, reason: &Reason, hindrance: Option<Hindrance>) -> Stays {
     match (reason, problem) {
-        (Reason::Failed(why), _) if why == IN_SEVERAL_CUBES => Stays::SeveralCubes,
-        (Reason::Failed(why), _) if *why == OpError::NoSpace.to_string() => Stays::NoRoom,
+        (Reason::Failed(_), _) if hindrance == Some(Hindrance::SeveralCubes) => Stays::SeveralCubes,
+        (Reason::Failed(_), _) if hindrance == Some(Hindrance::NoRoom) => Stays::NoRoom,
         (Reason::Refused, Problem::CubeEntangledBlocks { .. }) => Stays::NextMount,
         (Reason::Refused, _) => Stays::Refused,
         (reason, _) => Stays::Because(reason.describe()),
@@ -49,7 +48,9 @@ impl Session<'_> {
         let entangled = after.found.iter().filter(|problem| entangles(problem));
         let left = |problem: &Problem| {
             let reason = self.reason(problem);
-            let (why, is_tried) = (stays(problem, &reason), matches!(reason, Reason::Failed(_)));
+            let failed = self.attempts.failures.get(problem);
+            let why = stays(problem, &reason, failed.and_then(|failed| failed.hindrance));
+            let is_tried = matches!(reason, Reason::Failed(_));
             Left { problem: problem.clone(), why, is_tried }
         };
         let left: Vec<Left> = entangled.map(left).collect();

@@ -10,7 +10,7 @@ use super::{RepairError, Session};
 use crate::better_edits::loses_blocks;
 use crate::deed::Deed;
 use crate::edit::{Edit, InodeEdit, JournalEdit, Phase, SuperblockEdit, TreeEdit};
-use crate::failure::Failure;
+use crate::failure::{Failed, Failure};
 use crate::fixes;
 use crate::plan::{Plan, Wanted, plan};
 use crate::stage::Stage;
@@ -63,14 +63,14 @@ impl Session<'_> {
             let no_space = matches!(result, Err(Failure::NoSpace(_)));
             self.attempts.root_is_lost_found |=
                 no_space && edit == Edit::Tree(TreeEdit::CreateLostFound);
-            let failed = result.err().map(|failure| failure.to_string());
+            let failed = result.err().as_ref().map(Failed::of);
             if let (true, Some(problem)) = (no_space, &problem) {
                 self.attempts.without_space.insert(problem.clone());
             }
             if let Some(problem) = &problem {
                 *self.attempts.tries.entry(problem.clone()).or_default() += 1;
-                if let Some(text) = &failed {
-                    self.attempts.failures.insert(problem.clone(), text.clone());
+                if let Some(failed) = &failed {
+                    self.attempts.failures.insert(problem.clone(), failed.clone());
                 }
             }
             if failed.is_some() {
