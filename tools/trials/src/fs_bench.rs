@@ -1,6 +1,8 @@
 //! `cargo xtask fs-bench`: the same loads on mounts by Linux's ext4, fuse2fs and Floe, and on the ceiling, a file system
 //! in tables over Floe's transport: in one run, alternating, with ratios.
 
+mod costs;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -19,7 +21,7 @@ use floe_testkit::tool::built_floe;
 const PROGRAM: &str = include_str!("fs_bench/fsbench.c");
 
 /// The command line.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub(crate) struct Args {
     /// The program to measure; by default target/release/floe or target/debug/floe
     #[arg(long)]
@@ -50,6 +52,13 @@ pub(crate) struct Args {
     /// Size of big files in MiB
     #[arg(long, default_value_t = 64)]
     big_mib: u32,
+    /// The loads that wait for fsync: smallfile, mail-s, varmail and mix (dbench's proportions with its --sync-dir), by Linux's
+    /// ext4 and Floe, two threads
+    #[arg(long, conflicts_with_all = ["systems", "loads", "threads"])]
+    durable: bool,
+    /// Tell the processor time of each operation, too, and what Floe's server does for it
+    #[arg(long)]
+    costs: bool,
 }
 
 const LOADS: [&str; 20] = [
@@ -222,8 +231,21 @@ fn wait_for_mount(folder: &Path) -> Result<()> {
 /// Rates by load, channel and threads, then by system, one for each run.
 type Rates = BTreeMap<(usize, String, u32), Vec<Vec<f64>>>;
 
+/// Systems and loads that wait for fsync.
+const DURABLE: ([&str; 2], [&str; 4]) =
+    (["ext4", "floe"], ["smallfile", "mail-s", "varmail", "mix"]);
+
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.durable {
+        let (systems, loads) = DURABLE;
+        let mut args = args.clone();
+        args.durable = false;
+        args.systems = systems.map(str::to_owned).into();
+        args.loads = loads.map(str::to_owned).into();
+        args.threads = vec![2];
+        return run(&args);
+    }
     let scratch = tool::scratch("floe-bench-")?;
     let program = scratch.path().join("fsbench");
     let source = scratch.path().join("fsbench.c");
@@ -255,6 +277,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     print_table(args, &names, &rates);
+    if args.costs {
+        costs::print(args, &program, &names, &systems)?;
+    }
     systems.into_iter().try_for_each(System::end)
 }
 
