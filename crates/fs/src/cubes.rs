@@ -21,6 +21,7 @@ pub(crate) mod by_cube;
 mod call;
 mod desk;
 pub(crate) mod pins;
+mod shut;
 
 pub use call::{CubeCall, Settings, Which};
 
@@ -102,6 +103,8 @@ struct About {
     policies: Policies,
     /// The failure, in words.
     why: Option<String>,
+    /// Its log waits for a repair: what lies in its lots is not as the log has it.
+    waits: bool,
     /// The result of the last check or repair.
     report: Option<String>,
 }
@@ -313,7 +316,7 @@ impl Gates {
         if about.why.is_some() {
             return None;
         }
-        let mode = mode_after_failure(&about.policies);
+        let mode = mode_after_failure(&about);
         self.tell(format!("cube {cube}: {}: {why}", mode.name()));
         about.why = Some(why);
         // While it is taken away its mode stays; it comes back as a failed one.
@@ -416,7 +419,7 @@ impl Gates {
             about.why = None;
         }
         let failed = about.why.is_some();
-        let mode = if failed { mode_after_failure(&about.policies) } else { Mode::Serving };
+        let mode = if failed { mode_after_failure(&about) } else { Mode::Serving };
         gate.mode.store(mode as u8, Ordering::SeqCst);
     }
 
@@ -481,10 +484,10 @@ impl Drop for Waiting<'_> {
     }
 }
 
-const fn mode_after_failure(policies: &Policies) -> Mode {
-    match policies.on_error {
-        OnError::ReadOnly => Mode::ReadOnly,
-        OnError::Crash => Mode::Failed,
+const fn mode_after_failure(about: &About) -> Mode {
+    match about.policies.on_error {
+        OnError::ReadOnly if !about.waits => Mode::ReadOnly,
+        _ => Mode::Failed,
     }
 }
 

@@ -85,7 +85,9 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         });
         let live = Self { disk, image, work, space, faults, gates, regions: OnceLock::new() };
         live.learn_cubes();
-        live.run(InodeNr::ROOT, |volume, tx| volume.begin_writing(tx, now))?;
+        let waits = matches!(disk, Disk::Journaled(journal) if !journal.waiting_cubes().is_empty());
+        live.run(InodeNr::ROOT, |volume, tx| volume.begin_writing_beside(tx, now, waits))?;
+        live.note_waiting();
         live.meet_stray_orphans();
         live.finish_all_orphans(now)?;
         live.make_durable()?;

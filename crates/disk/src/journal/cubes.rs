@@ -66,6 +66,13 @@ impl<D: WriteBlocks> Journal<D> {
         ended.chain(shared.lots.lost_cubes()).collect()
     }
 
+    /// The cubes whose logs wait for a repair that weighs them, and why: what lies in their lots is not as their logs have it.
+    pub fn waiting_cubes(&self) -> Vec<(u32, String)> {
+        let shared = self.lock();
+        let why = |cube: &u32| Some((*cube, shared.lots.lost_cube(*cube)?.to_owned()));
+        shared.lots.waiting.iter().filter_map(why).collect()
+    }
+
     /// Whether the journal of inode 8 goes on, and with it all that have not ended.
     pub fn is_sound(&self) -> bool {
         let shared = self.lock();

@@ -178,6 +178,11 @@ fn open_cubes<D: WriteBlocks>(
         if let Some(why) = failed.clone().filter(|_| own.cube == 0) {
             return Err(JournalError::Cube { cube: 0, why });
         }
+        if recovered.cubes.iter().any(|cube| cube.inode == own.inode && cube.waits) {
+            lots.lose(own.cube, &own.lots, &failed.unwrap_or_default());
+            lots.waiting.insert(own.cube);
+            continue;
+        }
         if own.journal.needs_replay && failed.is_none() {
             // Without the bit that keeps others out, others wrote since: what is left in the log must never come back.
             let from = own.journal.superblock.sequence;

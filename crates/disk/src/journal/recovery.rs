@@ -7,14 +7,18 @@ use std::ops::Range;
 use floe_blockdev::{Noting, Overlay, ReadBlocks, WriteBlocks};
 use floe_ext4::fs::{FileSystem, read_superblock};
 use floe_ext4::inode_table::{desc_place, read_groups_to};
-use floe_ext4::journal::{self, CubeJournal, Cuts, Journal, JournalEvent, Seen, in_words};
+use floe_ext4::journal::{self, Choices, CubeJournal, Cuts, Journal, JournalEvent, Seen, in_words};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::{Compat, Incompat};
+use floe_format::native::identity::Identity;
 use floe_format::native::is_locked;
 use floe_format::native::lot::lot_groups;
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
 use super::JournalError;
+
+const WAITS: &str = "its log is damaged in the middle, and waits for `floe repair`, which weighs what it holds; until then nothing \
+                     of the cube is read or written";
 
 /// The result of a recovery.
 #[derive(Debug, Default)]
@@ -44,6 +48,8 @@ pub struct RecoveredCube {
     pub seen: Option<Seen>,
     /// Why it was not recovered: its log is as it was, and the other journals are recovered.
     pub failed: Option<String>,
+    /// A repair is to weigh the log: until then nothing of the cube is written, nor in its lots.
+    pub waits: bool,
 }
 
 /// Finds the journal of a file system. It needs the descriptors up to the journal's inode.
@@ -81,8 +87,8 @@ fn refuse_wrong_superblock(journal: &Journal) -> Result<(), JournalError> {
 ///
 /// # Errors
 /// [`JournalError::Absent`] and [`JournalError::Unsupported`]; [`JournalError::Damaged`] if any part of inode 8's log cannot be
-/// replayed, [`JournalError::Cube`] if a further journal of the root cube cannot be used, or the log of any cube is damaged in its
-/// middle (nothing is written then, to no journal); [`JournalError::Io`], after which recovery can be begun again.
+/// replayed, [`JournalError::Cube`] if a further journal of the root cube cannot be used, or the log of a cube is damaged in its
+/// middle and bound to others (nothing is written then, to no journal); [`JournalError::Io`], after which recovery can be begun again.
 pub fn recover<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> {
     let (superblock, geometry) = read_superblock(device).map_err(JournalError::FileSystem)?;
     let geometry = &geometry;
@@ -150,19 +156,15 @@ fn recover_cubes<D: WriteBlocks>(
     // An empty one is left to the repair.
     let mut found = found.usable;
     found.retain(|own| own.journal.damage.is_none());
-    let mut numbers = Vec::new();
-    for own in &found {
-        numbers.push(newest(device, geometry, &own.journal)?);
-    }
     let noting = Noting::new(device);
     let all = found.iter().map(|own| &own.journal).chain([&*root]);
     let damaged = journal::damaged_logs(&noting, geometry, all);
     noting.judge().map_err(JournalError::io("reading the journals of cubes"))?;
-    // Only a repair knows what of such a log still counts, and only as long as nothing was written since.
-    let of_cube = |inode: &u32| found.iter().find(|own| own.inode.0 == *inode && own.cube != 0);
-    if let Some(own) = damaged.keys().find_map(of_cube) {
-        let why = "its log is damaged in the middle; nothing was changed, floe repair may help";
-        return Err(JournalError::Cube { cube: own.cube, why: why.to_owned() });
+    recovered.cubes = leave_damaged(device, fs, root, &found, &damaged)?;
+    found.retain(|own| recovered.cubes.iter().all(|left| left.inode != own.inode));
+    let mut numbers = Vec::new();
+    for own in &found {
+        numbers.push(newest(device, geometry, &own.journal)?);
     }
     let mut logs: Vec<&mut Journal> = vec![root];
     logs.extend(found.iter_mut().map(|own| &mut own.journal));
@@ -199,10 +201,40 @@ fn recover_cubes<D: WriteBlocks>(
             write_cube(device, &staged, geometry, &fs.superblock, &own.journal)
                 .map_err(JournalError::io("writing what the journal of a cube held"))?;
         }
-        let cube = RecoveredCube { cube: own.cube, inode: own.inode, seen: Some(seen), failed };
-        recovered.cubes.push(cube);
+        let (cube, inode, seen) = (own.cube, own.inode, Some(seen));
+        recovered.cubes.push(RecoveredCube { cube, inode, seen, failed, waits: false });
     }
     Ok(())
+}
+
+/// The damaged logs of cubes. Only a repair knows what of such a log still counts, and only as long as nothing was written since: they
+/// stay as they are, and so do their cubes. `Err` where others have parts of their changes.
+fn leave_damaged(
+    device: &dyn ReadBlocks,
+    fs: &FileSystem,
+    root: &Journal,
+    found: &[CubeJournal],
+    damaged: &Choices,
+) -> Result<Vec<RecoveredCube>, JournalError> {
+    let mut left = Vec::new();
+    let doing = "reading the journals of cubes";
+    for own in found.iter().filter(|own| own.cube != 0 && damaged.contains_key(&own.inode.0)) {
+        let others = found.iter().filter(|other| other.inode != own.inode);
+        let others = others.map(|other| &other.journal).chain([root]);
+        let bound = journal::bound(device, fs.geometry(), own, others, damaged);
+        let bound = bound.map_err(JournalError::io(doing))?;
+        let coupled = Identity::is_coupled(&fs.superblock)
+            .then_some("another system has written since, so its files may lie in other cubes");
+        if let Some(reason) = bound.or(coupled) {
+            let why = format!(
+                "its log is damaged in the middle, and {reason}; nothing was changed, floe repair may help"
+            );
+            return Err(JournalError::Cube { cube: own.cube, why });
+        }
+        let (cube, inode, waits) = (own.cube, own.inode, true);
+        left.push(RecoveredCube { cube, inode, seen: None, failed: Some(WAITS.to_owned()), waits });
+    }
+    Ok(left)
 }
 
 pub(super) fn is_damage(event: &JournalEvent) -> bool {

@@ -122,6 +122,8 @@ pub(super) struct Lots {
     pub(super) unread_at: Option<u64>,
     /// Lots whose journal cannot be used, with their cube and the reason: nothing in them is changed.
     lost: BTreeMap<u32, (u32, String)>,
+    /// Cubes among them whose log a repair is to weigh.
+    pub(super) waiting: BTreeSet<u32>,
 }
 
 impl Lots {

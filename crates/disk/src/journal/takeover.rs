@@ -91,12 +91,13 @@ fn replay_all<D: WriteBlocks>(device: &D, choices: &Choices) -> Result<Recovered
     for ((own, pass), seen) in found.into_iter().zip(&logs.further).zip(numbers) {
         let failed = if pass.failed { why(&pass.events) } else { None };
         let (cube, inode, seen) = (own.cube, own.inode, Some(seen));
-        recovered.cubes.push(RecoveredCube { cube, inode, seen, failed });
+        recovered.cubes.push(RecoveredCube { cube, inode, seen, failed, waits: false });
     }
     let inode = inode_of(&root);
     if choices.contains_key(&inode) || logs.root.events.iter().any(is_damage) {
         let (inode, failed) = (InodeNr(inode), why(&logs.root.events));
-        recovered.cubes.push(RecoveredCube { cube: 0, inode, seen: None, failed });
+        let (cube, seen, waits) = (0, None, false);
+        recovered.cubes.push(RecoveredCube { cube, inode, seen, failed, waits });
     }
     Ok(recovered)
 }

@@ -328,6 +328,20 @@ impl Volume {
     /// # Errors
     /// The orphans cannot be read, or the superblock cannot be changed.
     pub fn begin_writing(&mut self, tx: &mut dyn Tx, now: Timestamp) -> Result<(), OpError> {
+        self.begin_writing_beside(tx, now, false)
+    }
+
+    /// The same; `a_log_waits`: the log of a cube waits for a repair. By the time of the last mount, its commits would pass for remnants
+    /// of an earlier use, so that time stays.
+    ///
+    /// # Errors
+    /// As [`Volume::begin_writing`].
+    pub fn begin_writing_beside(
+        &mut self,
+        tx: &mut dyn Tx,
+        now: Timestamp,
+        a_log_waits: bool,
+    ) -> Result<(), OpError> {
         self.op(tx, &Caller::system(now), |op| {
             op.read_orphans()?;
             let features = op.volume.geometry().features;
@@ -342,7 +356,9 @@ impl Volume {
                     sb.feature_ro_compat |= RoCompat::ORPHAN_PRESENT.bits();
                 }
                 sb.mnt_count = sb.mnt_count.saturating_add(1);
-                (sb.mtime, sb.mtime_hi) = seconds_of(now);
+                if !a_log_waits {
+                    (sb.mtime, sb.mtime_hi) = seconds_of(now);
+                }
                 (sb.wtime, sb.wtime_hi) = seconds_of(now);
                 native::unseal(sb, own_files, is_coupled, is_known);
             })

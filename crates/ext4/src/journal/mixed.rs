@@ -118,6 +118,24 @@ pub(super) fn stage_sound<D: ReadBlocks>(
     }
 }
 
+/// The places to which a damaged log leads, as far as they are known.
+pub(super) struct Leads {
+    /// The transactions of other logs on which its own depend.
+    pub(super) dependencies: Vec<Dependency>,
+    /// Home blocks that it names.
+    pub(super) homes: Vec<BlockNr>,
+}
+
+/// The same for a log whose first damaged transaction is `damaged`. `None`: it cannot be followed.
+pub(super) fn leads(device: &dyn ReadBlocks, journal: &Journal, damaged: u32) -> Option<Leads> {
+    let mut walk = Walk::new(Log { device, journal, phase: None }, damaged)?;
+    walk.run();
+    let dependencies = walk.dependencies.into_values().flatten().collect();
+    let revoked = walk.revoked.into_keys();
+    let homes = walk.copies.iter().map(|copy| copy.tag.block).chain(revoked).map(BlockNr);
+    Some(Leads { dependencies, homes: homes.collect() })
+}
+
 /// All transactions of a damaged log, those whose commit blocks are damaged without dependencies: what follows them was written
 /// when they were durable.
 pub(super) fn committed_despite(

@@ -44,7 +44,8 @@ pub use orphans::{find_orphans, next_orphan};
 pub use recover::{Pass, Replay, replay, replay_into, replay_onto};
 pub use seen::{Seen, seen};
 pub use several::{
-    Choices, Cuts, Several, Taken, cut_off, damaged_logs, ends_early, inode_of, replay_several,
+    Choices, Cuts, Several, Taken, bound, cut_off, damaged_logs, ends_early, inode_of,
+    replay_several,
 };
 pub use stable::Cut;
 pub use words::in_words;

@@ -7,14 +7,16 @@ use std::io;
 
 use floe_blockdev::{Overlay, ReadBlocks};
 use floe_exec::Phase;
-use floe_format::{Geometry, InodeNr};
+use floe_format::native::commit::Dependency;
+use floe_format::{BlockNr, Geometry, InodeNr};
 
 use super::cubes::{CubeJournal, replay_sound};
 use super::event::{JournalEvent, JournalPlace, RecoveryFault};
 use super::finish;
 use super::locate::Journal;
+use super::log::is_after;
 use super::mixed::{
-    committed_despite, first_damaged, has_block_checksums, stage_sound, with_sound_ones,
+    self, committed_despite, first_damaged, has_block_checksums, stage_sound, with_sound_ones,
     without_log,
 };
 use super::recover::{Pass, Replay, replay_into, replay_onto};
@@ -33,6 +35,8 @@ pub enum Taken {
 
 /// The part that counts of each damaged log, by the inode of the journal. The others count as a whole.
 pub type Choices = BTreeMap<u32, Taken>;
+
+const SHARED: &str = "other logs have parts of its changes";
 
 /// All logs of a file system, replayed.
 #[derive(Debug)]
@@ -190,6 +194,56 @@ pub fn cut_off(
         }
     }
     Ok(Cuts { cuts, early })
+}
+
+/// Why the damaged log of a cube cannot be left as it is while the other logs are recovered and go on. `None`: no transaction of it
+/// depends on one in another log that is not home, nor the other way round, and it names no block outside of the lots of its cube.
+/// `damaged` are all damaged logs, this one among them.
+///
+/// # Errors
+/// The device's error.
+pub fn bound<'a>(
+    device: &dyn ReadBlocks,
+    geo: &Geometry,
+    own: &CubeJournal,
+    others: impl IntoIterator<Item = &'a Journal>,
+    damaged: &Choices,
+) -> io::Result<Option<&'static str>> {
+    let first = match damaged.get(&own.inode.0) {
+        Some(Taken::Sound(first)) => *first,
+        _ => own.journal.superblock.sequence,
+    };
+    let Some(leads) = mixed::leads(device, &own.journal, first) else {
+        return Ok(Some("it cannot be followed"));
+    };
+    let lies_in = |block: &BlockNr| {
+        let lot = geo.group_of(*block).and_then(|group| group.0.checked_div(own.lot_groups));
+        lot.is_some_and(|lot| own.lots.contains(&lot))
+    };
+    if !leads.homes.iter().all(lies_in) {
+        return Ok(Some("it names blocks outside of its cube"));
+    }
+    let (mut tails, tail) = (BTreeMap::new(), own.journal.superblock.sequence);
+    for other in others {
+        let inode = inode_of(other);
+        let committed = match damaged.get(&inode) {
+            Some(Taken::Sound(first)) if has_block_checksums(other) => {
+                committed_despite(device, other, *first)
+            }
+            _ => stored(device, other, inode)?.committed,
+        };
+        let needs =
+            |one: &Dependency| one.journal_inode == own.inode.0 && !is_after(tail, one.sequence);
+        if committed.iter().flat_map(|one| &one.dependencies).any(needs) {
+            return Ok(Some(SHARED));
+        }
+        tails.insert(inode, other.superblock.sequence);
+    }
+    let is_home = |one: &Dependency| {
+        let tail = tails.get(&one.journal_inode);
+        tail.is_some_and(|tail| is_after(*tail, one.sequence))
+    };
+    Ok((!leads.dependencies.iter().all(is_home)).then_some(SHARED))
 }
 
 /// The logs that cannot be replayed to their end, of which all sound transactions are taken.

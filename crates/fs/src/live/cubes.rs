@@ -123,6 +123,11 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     pub(super) fn learn_cubes(&self) {
         self.tell_owners(&self.work());
         let subs = self.subs(None);
+        if let Disk::Journaled(journal) = self.disk {
+            for (cube, why) in journal.waiting_cubes() {
+                self.gates.shut(cube, why);
+            }
+        }
         for sub in &subs {
             self.gates.know(sub.cube, sub.policies, sub.state == State::Failed);
             self.queue_recovery(sub.cube);
@@ -244,8 +249,20 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         }
     }
 
+    /// Records that cubes have failed whose logs wait for a repair, for whoever asks while nobody uses them.
+    pub(super) fn note_waiting(&self) {
+        let Disk::Journaled(journal) = self.disk else { return };
+        for (cube, _) in journal.waiting_cubes() {
+            if self.sub(cube).is_ok_and(|sub| sub.state != State::Failed) {
+                // The log says so, too.
+                let _ = self.note_state(cube, State::Failed);
+            }
+        }
+    }
+
     fn queue_recovery(&self, cube: u32) {
-        if self.gates.has_failed(cube) && self.gates.recovery(cube) == Recovery::Online {
+        let may = self.gates.has_failed(cube) && !self.gates.waits(cube);
+        if may && self.gates.recovery(cube) == Recovery::Online {
             self.gates.add_job(Job { cube, repairs: true, undo: None });
         }
     }

@@ -145,7 +145,9 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
     /// Lets cubes fail whose journals have ended, unless all have. Returns their numbers.
     fn fail_ended_cubes(&self) -> BTreeSet<u32> {
         let Disk::Journaled(journal) = self.disk else { return BTreeSet::new() };
-        let ended = journal.ended_cubes();
+        let mut ended = journal.ended_cubes();
+        // Such a cube lost nothing since the mount.
+        ended.retain(|(cube, _)| !self.gates.waits(*cube));
         if ended.is_empty() || journal.cube_state(0).failed.is_some() {
             return BTreeSet::new();
         }

@@ -69,6 +69,10 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         has_changed: &mut bool,
     ) -> Result<String, String> {
         let text = |error: &dyn std::error::Error| error.to_string();
+        if self.gates.waits(job.cube) {
+            let why = "its log waits to be weighed, which `floe repair` does with the file system unmounted";
+            return Err(why.to_owned());
+        }
         let others = self.gates.coupled_with(job.cube);
         if !others.is_empty() {
             let others: Vec<String> = others.iter().map(u32::to_string).collect();

@@ -6,11 +6,14 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use floe_blockdev::{Counted, Overlay, ReadBlocks};
 use floe_check::cube::{CubeName, CubeScope, Cubes, couples};
+use floe_check::open::Opened;
 use floe_check::problem::Weight;
 use floe_check::{CheckOptions, JournalUse, Problem};
+use floe_ext4::journal::find_cubes;
 use floe_format::ext::superblock::Superblock;
 use floe_format::features::Incompat;
 use floe_format::native::identity::Identity;
+use floe_format::native::is_locked;
 use floe_repair::RepairOptions;
 use floe_repair::commit::{Seen, commit};
 use floe_repair::cube::{changes, repair_cube};
@@ -55,20 +58,7 @@ impl RepairRun<'_> {
         }
         let cubes = Cubes::of(&counted, &options.check).with_context(named)?;
         let scope = cubes.find(name).with_context(named)?;
-        if self.shares_files(&counted, &opened.superblock, &scope, &options)? {
-            bail!(
-                "{}: another system has written to it, and the cube shares files with others: `floe mount` moves them \
-                 back, `floe repair` repairs the whole file system. Nothing was changed",
-                named()
-            );
-        }
-        if scope.map().has_fence() {
-            bail!(
-                "{}: free blocks of cubes are fenced (`floe cube fence`), which the next mount by Floe takes back. Nothing was \
-                 changed",
-                named()
-            );
-        }
+        self.refuse_early(&counted, &opened, &scope, &options)?;
         let of_lots = cubes.check_lots(&scope);
         let shown = Counted::new(cubes.device(&scope));
         let staged = self.watch.during(&|| counted.counts().bytes, || {
@@ -108,6 +98,39 @@ impl RepairRun<'_> {
 }
 
 impl RepairRun<'_> {
+    /// `Err` where a repair of the whole file system, or a mount, must come first.
+    fn refuse_early(
+        &self,
+        device: &dyn ReadBlocks,
+        opened: &Opened,
+        scope: &CubeScope,
+        options: &RepairOptions<'_>,
+    ) -> anyhow::Result<()> {
+        let named = || self.source.name();
+        if has_log_in_use(device, opened, scope.sub.cube) {
+            bail!(
+                "{}: the log of the cube is in use or waits to be weighed, because it is damaged: `floe repair` repairs the whole \
+                 file system. Nothing was changed",
+                named()
+            );
+        }
+        if self.shares_files(device, &opened.superblock, scope, options)? {
+            bail!(
+                "{}: another system has written to it, and the cube shares files with others: `floe mount` moves them \
+                 back, `floe repair` repairs the whole file system. Nothing was changed",
+                named()
+            );
+        }
+        if scope.map().has_fence() {
+            bail!(
+                "{}: free blocks of cubes are fenced (`floe cube fence`), which the next mount by Floe takes back. Nothing was \
+                 changed",
+                named()
+            );
+        }
+        Ok(())
+    }
+
     /// Whether a cube shares files with others. Where only a look at all files tells that, they are looked at.
     fn shares_files(
         &self,
@@ -126,6 +149,16 @@ impl RepairRun<'_> {
         let report = floe_check::check(device, &look).with_context(|| self.source.name())?;
         Ok(couples(&report.found).contains_key(&scope.sub.cube))
     }
+}
+
+/// Whether a mount has left something in the log of a cube: without that, blocks are older than what was acknowledged.
+fn has_log_in_use(device: &dyn ReadBlocks, opened: &Opened, cube: u32) -> bool {
+    let Opened { superblock, geometry, groups, .. } = opened;
+    is_locked(superblock)
+        && find_cubes(device, superblock, geometry, groups)
+            .usable
+            .iter()
+            .any(|own| own.cube == cube && own.journal.needs_replay)
 }
 
 /// Whether the repair of a cube repairs a finding about its lots: copies of the sub-superblock are written again.

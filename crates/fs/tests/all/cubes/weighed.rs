@@ -3,20 +3,23 @@
 
 use std::collections::BTreeSet;
 
-use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
+use floe_blockdev::{Crash, MemDevice, ReadBlocks, Recorder, WriteBlocks};
 use floe_check::Problem;
 use floe_ext4::alloc::Space as _;
 use floe_ext4::fs::FileSystem as Layout;
-use floe_ext4::journal::{self, Journal};
-use floe_format::InodeNr;
+use floe_ext4::journal::{self, CubeJournal, Journal};
 use floe_format::ext::jbd2::{self, COMMIT_BLOCK, DESCRIPTOR_BLOCK};
+use floe_format::native::commit::{self, Dependency};
 use floe_format::native::cube::Policies;
-use floe_fs::{Disk, FileSystem, Live, MemFs, NewInode, now};
+use floe_format::{GroupNr, InodeNr};
+use floe_fs::{Disk, FileSystem, Live, MemFs, Mode, NewInode, Store as _, now};
 use floe_repair::policy::{Preen, Yes};
 use floe_repair::{RepairOptions, repair};
+use floe_testkit::crash::{Effort, crashes};
 
-use super::journals::{damage, journals, repaired};
+use super::journals::{damage, journals};
 use super::struck::{BLOCK, Tenants, find, laid_out, make, read, used, write};
+use crate::memory::crash::cannot_be;
 use crate::memory::with_journals;
 
 pub(super) const ROUNDS: usize = 6;
@@ -143,13 +146,67 @@ impl Grown {
         right
     }
 
-    /// Right files behind a repair that a person asked for, and what it told of the damaged log. Unattended nothing is written, and by a
-    /// mount neither: a repair can tell what counts as long as nothing goes on.
-    fn mended(&self, device: &MemDevice, context: &str) -> (Vec<usize>, Vec<String>) {
-        let before = device.to_vec();
-        let mounted = MemDevice::new(before.clone());
-        assert!(Disk::open(&mounted).is_err(), "{context}: it is mounted");
-        assert!(mounted.to_vec() == before, "{context}: the mount wrote something");
+    /// Right files behind a repair that a person asked for, and what it told of the damaged log. Unattended nothing is written. A mount
+    /// writes nothing either where the log is one of the root cube; beside that of another cube it serves all but this one, after which
+    /// a repair tells the same.
+    fn mended(&self, device: &MemDevice, cube: u32, context: &str) -> (Vec<usize>, Vec<String>) {
+        let mounted = MemDevice::new(device.to_vec());
+        if cube == 0 {
+            assert!(Disk::open(&mounted).is_err(), "{context}: it is mounted");
+            assert!(mounted.to_vec() == device.to_vec(), "{context}: the mount wrote something");
+            return self.repaired(device, context);
+        }
+        // A part of the damages is enough.
+        if !context.contains("mixed") {
+            return self.repaired(device, context);
+        }
+        self.serve_others(&mounted, cube, context);
+        let (right, told) = self.repaired(device, context);
+        let (after, told_after) = self.repaired(&mounted, context);
+        assert_eq!(after, right, "{context}: {told_after:?} instead of {told:?}");
+        let states =
+            |told: &[String]| told.iter().map(|one| one.contains("would")).collect::<Vec<_>>();
+        assert_eq!(states(&told_after), states(&told), "{context}: {told_after:?}, {told:?}");
+        (right, told)
+    }
+
+    /// Mounts, writes to the other cube and the root, and unmounts, and again, with a crash in between. Nothing in lots of the cube whose
+    /// log waits is written, and nothing of it is answered.
+    fn serve_others(&self, device: &MemDevice, cube: u32, context: &str) {
+        let own = journals(device).usable.into_iter().find(|own| own.cube == cube).unwrap();
+        let before = lots_of(device, &own);
+        let (top, other) = (self.tops[cube as usize - 1], self.tops[2 - cube as usize]);
+        for turn in 0..3 {
+            let crashed = MemDevice::new(device.to_vec());
+            let ((), closed) = used(&crashed, |fs| {
+                let gates = fs.store().gates().unwrap();
+                assert_eq!(gates.state(cube).0, Mode::Failed, "{context}");
+                let top = find(fs, InodeNr::ROOT, top).unwrap();
+                assert!(find(fs, top, &name(0)).is_err(), "{context}: it is answered");
+                assert!(make(fs, top, "new", NewInode::regular(0o644)).is_err(), "{context}");
+                for place in [find(fs, InodeNr::ROOT, other).unwrap(), InodeNr::ROOT] {
+                    let name = format!("beside{turn}");
+                    let file = make(fs, place, &name, NewInode::regular(0o644)).unwrap();
+                    write(fs, file, 0, &[7; 9000]).unwrap();
+                    fs.sync_inode(file, None).unwrap();
+                    fs.sync_inode(place, None).unwrap();
+                }
+                fs.sync().unwrap();
+                if turn == 1 {
+                    device.write_at(0, &crashed.to_vec()).unwrap();
+                }
+            });
+            closed.unwrap();
+            if turn != 1 {
+                device.write_at(0, &crashed.to_vec()).unwrap();
+            }
+            assert!(lots_of(device, &own) == before, "{context}: the cube was written");
+            let is_recorded = |one: &Problem| matches!(one, Problem::CubeFailureRecorded { .. });
+            assert!(damage(device).iter().any(is_recorded), "{context}");
+        }
+    }
+
+    fn repaired(&self, device: &MemDevice, context: &str) -> (Vec<usize>, Vec<String>) {
         // Whoever copies files, salvage too, says that they may lack changes.
         let lacks = floe_check::view(device, &Default::default(), |files, found| {
             found.iter().any(|one| floe_check::lacks_changes(one, files.superblock()))
@@ -170,10 +227,25 @@ impl Grown {
         let notes = planned.deeds.iter().flat_map(|deed| &deed.notes);
         assert!(notes.clone().any(|note| told.contains(note)), "{context}");
         drop(planned);
-        repaired(device);
+        super::journals::repaired(device);
         assert!(damage(device).is_empty(), "{context}");
         (self.right(device), told)
     }
+}
+
+/// The bytes of the lots that a journal logs.
+fn lots_of(device: &dyn ReadBlocks, own: &CubeJournal) -> Vec<u8> {
+    let layout = Layout::open(device).unwrap();
+    let mut all = Vec::new();
+    for lot in &own.lots {
+        for group in lot * own.lot_groups..(lot + 1) * own.lot_groups {
+            let blocks = layout.geometry().blocks_of(GroupNr(group));
+            let mut bytes = vec![0; (blocks.len_blocks * BLOCK) as usize];
+            device.read_at(blocks.start.0 * BLOCK, &mut bytes).unwrap();
+            all.extend(bytes);
+        }
+    }
+    all
 }
 
 type Ages = (&'static str, fn(usize) -> Option<usize>);
@@ -228,7 +300,7 @@ fn each_damage(grown: &Grown, judge: impl Fn(&MemDevice, (u32, InodeNr), &str, &
 fn damage_of_the_log_of_a_cube_costs_others_nothing_and_itself_little() {
     let grown = grown(laid_out(Tenants::Apart, Policies::default()), &["a", "b"]);
     each_damage(&grown, |device, (cube, _), home, context| {
-        let (right, told) = grown.mended(device, context);
+        let (right, told) = grown.mended(device, cube, context);
         let whole = vec![ROUNDS; 2];
         if context.contains("byte") || home == "new" || cube == 0 {
             assert_eq!(right, whole, "{context}: {told:?}");
@@ -254,8 +326,8 @@ fn damage_of_one_of_several_logs_of_the_root_cube_costs_little() {
     });
     closed.unwrap();
     let grown = grown(device.to_vec(), &TOPS);
-    each_damage(&grown, |device, _, home, context| {
-        let (right, told) = grown.mended(device, context);
+    each_damage(&grown, |device, (cube, _), home, context| {
+        let (right, told) = grown.mended(device, cube, context);
         let whole = vec![ROUNDS; TOPS.len()];
         if context.contains("byte") || home == "new" {
             assert_eq!(right, whole, "{context}: {told:?}");
@@ -283,11 +355,82 @@ fn the_last_transaction_without_its_descriptor_is_damage() {
                 let device = grown.with_home(age);
                 device.write_at(last, &[0; SIZE]).unwrap();
                 let context = format!("cube {cube}, {inode}, home {home}");
-                let (right, told) = grown.mended(&device, &context);
+                let (right, told) = grown.mended(&device, cube, &context);
                 let lost = ROUNDS * TOPS.len() - right.iter().sum::<usize>();
                 assert!(lost <= usize::from(home != "new"), "{context}: {right:?}, {told:?}");
             }
         }
     }
     assert_eq!(logs_tried, 3);
+}
+
+/// Power fails while the others are served beside a log that waits: a repair finds it as it was, and what fsync has acknowledged.
+#[test]
+fn a_log_that_waits_survives_crashes_of_a_mount() {
+    let grown = grown(laid_out(Tenants::Apart, Policies::default()), &["a", "b"]);
+    let base = grown.with_home(HOMES[2].1);
+    let own = journals(&base).usable.into_iter().find(|own| own.cube == 1).unwrap();
+    let hit = grown.control(&own.journal, DESCRIPTOR_BLOCK)[1];
+    let mut byte = [0];
+    base.read_at(hit + 40, &mut byte).unwrap();
+    base.write_at(hit + 40, &[byte[0] ^ 0x10]).unwrap();
+    let before = lots_of(&base, &own);
+    let recorder = Recorder::new(MemDevice::new(base.to_vec()));
+    let (acknowledged, closed) = used(&recorder, |fs| {
+        let b = find(fs, InodeNr::ROOT, "b").unwrap();
+        let file = make(fs, b, "beside", NewInode::regular(0o644)).unwrap();
+        write(fs, file, 0, &[7; 9000]).unwrap();
+        fs.sync_inode(file, None).unwrap();
+        fs.sync_inode(b, None).unwrap();
+        recorder.trace().events.len()
+    });
+    closed.unwrap();
+    let trace = recorder.trace();
+    let all = crashes(&trace, Effort::default()).into_iter();
+    let all: Vec<Crash> = all.filter(|crash| !cannot_be(&trace, crash)).step_by(23).collect();
+    assert!(all.len() > 10, "{}", all.len());
+    for crash in &all {
+        let device = MemDevice::new(base.to_vec());
+        trace.replay(crash, &device).unwrap();
+        assert!(lots_of(&device, &own) == before, "{crash:?}: the cube was written");
+        super::journals::repaired(&device);
+        assert_eq!(grown.right(&device), [ROUNDS; 2], "{crash:?}");
+        let (is_there, closed) = used(&device, |fs| {
+            let b = find(fs, InodeNr::ROOT, "b").unwrap();
+            find(fs, b, "beside").is_ok()
+        });
+        closed.unwrap();
+        assert!(is_there || crash.issued < acknowledged, "{crash:?}");
+    }
+}
+
+/// Half a change must not go home: where a transaction of the damaged log and one of another log depend on each other, the mount is refused.
+#[test]
+fn a_damaged_log_that_others_depend_on_has_the_mount_refused() {
+    let grown = grown(laid_out(Tenants::Apart, Policies::default()), &["a", "b"]);
+    let device = MemDevice::new(grown.crashed.clone());
+    let logs = logs(&device);
+    let of = |cube| logs.iter().find(|(own, ..)| *own == cube).unwrap();
+    let (root, a, b) = (of(0), of(1), of(2));
+    let damaged = || {
+        let device = grown.with_home(HOMES[0].1);
+        device.write_at(grown.control(&a.2, DESCRIPTOR_BLOCK)[1], &[0xa5; SIZE]).unwrap();
+        device
+    };
+    // In which log the list stands, and which transaction it names: the first one that is not home, or the one before.
+    let cases = [(a, root, 0), (a, b, 0), (b, a, 0), (a, root, 1), (b, a, 1)];
+    for (from, to, back) in cases {
+        let device = damaged();
+        let at = *grown.control(&from.2, COMMIT_BLOCK).last().unwrap();
+        let mut block = [0; SIZE];
+        device.read_at(at, &mut block).unwrap();
+        let sequence = to.2.superblock.sequence - back;
+        commit::put(&mut block, &[Dependency { journal_inode: to.1.0, sequence }]);
+        from.2.superblock.format().seal_commit(&mut block);
+        device.write_at(at, &block).unwrap();
+        let before = device.to_vec();
+        let opened = Disk::open(&device).map(drop);
+        assert_eq!(opened.is_ok(), back == 1, "{} on {}: {opened:?}", from.0, to.0);
+        assert!(back == 1 || device.to_vec() == before, "something was written");
+    }
 }

@@ -8,7 +8,7 @@ use floe_format::InodeNr;
 use floe_format::ext::jbd2::{self, COMMIT_BLOCK, DESCRIPTOR_BLOCK, REVOKE_BLOCK};
 use floe_format::native::commit;
 use floe_format::native::cube::Policies;
-use floe_fs::{Disk, FileSystem, Live, MemFs, NewInode, Store, now};
+use floe_fs::{Disk, FileSystem, Live, MemFs, Mode, NewInode, Store, now};
 use floe_testkit::rng::Rng;
 
 use super::journals::repaired;
@@ -239,11 +239,19 @@ impl History {
         device.write_at(hit.offset, &block).unwrap();
         let lost = self.lost(hit.of);
         let mounted = MemDevice::new(device.to_vec());
-        // A mount that goes on loses nothing either.
-        let mut wrong = match Disk::open(&mounted).map(drop) {
-            Ok(()) => self.wrong(&mounted, &lost),
-            Err(_) => Vec::new(),
-        };
+        // A mount that goes on loses nothing either, nor one beside a log that waits.
+        let mut wrong = Vec::new();
+        if Disk::open(&MemDevice::new(device.to_vec())).is_ok() {
+            let (waits, closed) = used(&mounted, |fs| {
+                let gates = fs.store().gates().unwrap();
+                [1, 2].iter().any(|cube| gates.state(*cube).0 == Mode::Failed)
+            });
+            closed.unwrap();
+            if waits {
+                repaired(&mounted);
+            }
+            wrong = self.wrong(&mounted, &lost);
+        }
         repaired(&device);
         wrong.extend(self.wrong(&device, &lost));
         let Control { of, kind, offset } = hit;
