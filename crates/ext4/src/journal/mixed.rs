@@ -111,7 +111,7 @@ pub(super) fn stage_sound<D: ReadBlocks>(
     let is_external = journal.place == JournalPlace::External;
     let (blocks, lost) = walk.stage(overlay, geo, is_external);
     Sound {
-        transactions: walk.sequence.wrapping_sub(journal.superblock.sequence),
+        transactions: walk.last.wrapping_add(1).wrapping_sub(journal.superblock.sequence),
         blocks,
         last: walk.last,
         is_whole: walk.unknown.is_empty() && walk.is_at_end() && lost == 0,
@@ -242,6 +242,7 @@ impl<'a> Walk<'a> {
     fn run(&mut self) {
         let mut block = vec![0; self.log.journal.block_size as usize];
         let mut budget = self.ring.len_blocks();
+        let mut between = 0;
         while budget > 0 && !self.is_at_end() {
             // One that cannot be read is known as little as one that is overwritten.
             if self.log.read(self.at, &mut block).is_err() {
@@ -249,6 +250,7 @@ impl<'a> Walk<'a> {
             }
             let next = header_of(&block, self.sequence.wrapping_add(1));
             let mut len_blocks = 1;
+            let unknown = self.unknown.len();
             if self.is_sound(&mut block, self.sequence) {
                 match jbd2::header(&block).map(|header| header.blocktype) {
                     Some(jbd2::DESCRIPTOR_BLOCK) => len_blocks += self.descriptor(&block),
@@ -256,6 +258,7 @@ impl<'a> Walk<'a> {
                     _ if !self.commit(&block) => break,
                     _ => {}
                 }
+                between = unknown;
             } else if let Some((sequence, kind)) = self.later(&block) {
                 // All control blocks between are damaged.
                 let last_lost = sequence.wrapping_sub(u32::from(kind != jbd2::COMMIT_BLOCK));
@@ -272,6 +275,10 @@ impl<'a> Walk<'a> {
             }
             self.at = self.ring.advance(self.at, len_blocks);
             budget = budget.saturating_sub(len_blocks);
+        }
+        if !self.is_at_end() {
+            // The last commit block is lost. Behind it lie remnants of earlier turns of the ring, which are at home.
+            self.unknown.truncate(between);
         }
     }
 
