@@ -53,6 +53,7 @@ pub fn lacks_changes(problem: &Problem, superblock: &Superblock) -> bool {
     match problem {
         Problem::JournalTransactionCorrupt { .. }
         | Problem::JournalEndsEarly { .. }
+        | Problem::JournalSuperblockLost { .. }
         | Problem::CubeJournalDamaged { .. }
         | Problem::FastCommitCorrupt { .. } => true,
         // Such as an external journal that is not there.

@@ -176,9 +176,9 @@ pub fn plan(problem: &Problem) -> Plan {
         P::GroupUninitWithoutChecksumFeature { group: nr, .. } => group(nr, GroupEdit::ClearUninit),
         P::GroupItableUnusedTooLarge { group: nr, .. } => group(nr, GroupEdit::ItableUnusedZero),
         P::LastGroupBlockUninit { group: nr } => group(nr, GroupEdit::ClearBlockUninit),
-        P::JournalTransactionCorrupt { .. } | P::JournalEndsEarly { .. } => {
-            journal(JournalEdit::LoseTransactions)
-        }
+        P::JournalTransactionCorrupt { .. }
+        | P::JournalEndsEarly { .. }
+        | P::JournalSuperblockLost { .. } => journal(JournalEdit::LoseTransactions),
         P::FastCommitCorrupt { .. }
         | P::DamagedLogWeighed { .. }
         | P::DamagedLogOtherwise { .. } => Plan::Remark,

@@ -15,8 +15,7 @@ use crate::problem::{Findings, Problem, Sink};
 use crate::volume::journal::{JournalState, JournalUse};
 use crate::volume::open::Opened;
 use floe_ext4::journal::{
-    self, Journal, JournalEvent, JournalPlace, LogBounds, RecoveryFault, SuperblockDamage,
-    SuperblockFault,
+    self, Journal, JournalEvent, JournalPlace, LogBounds, RecoveryFault, SuperblockFault,
 };
 
 /// The replayed journal may use 1/8 of the memory budget.
@@ -159,10 +158,10 @@ pub(super) fn problem_of(
             }
         }
         JournalEvent::SuperblockCorrupt { fault } => unusable(journal_inode, fault),
-        JournalEvent::SuperblockBit { bit } => {
-            let is_used = journal.is_some_and(|journal| journal.needs_replay);
-            let damage = SuperblockDamage::Bit(bit);
-            overcome(damage, (root_words(journal_inode), journal_inode), is_used)
+        JournalEvent::SuperblockBit { .. } | JournalEvent::SuperblockRebuilt { .. } => {
+            let journal = journal?;
+            let place = (root_words(journal_inode), journal_inode);
+            overcome(journal.damage?, place, journal.needs_replay)
         }
         JournalEvent::BoundsWrong { stored, expected } => {
             wrong_bounds(journal_inode, stored, expected)

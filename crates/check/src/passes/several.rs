@@ -13,7 +13,7 @@ use floe_format::InodeNr;
 use floe_format::native::is_locked;
 
 use super::recovery::{empty, problem_of};
-use super::weighed::{BEFORE, NOTHING, SOUND, State, WHOLE, choose};
+use super::weighed::{BEFORE, FOUND, NOTHING, SOUND, State, WHOLE, choose, is_rebuilt};
 use crate::checks::system_files::journal::{overcome, root_words, superblock_damage, words_of};
 use crate::options::CheckOptions;
 use crate::problem::Problem;
@@ -51,7 +51,7 @@ pub(super) fn replay<'d>(
     let further = find_cubes(device, superblock, geometry, groups).usable;
     let logs = Logs { empty, opened, root, further, options };
     let first = logs.replay(&Choices::new(), phase);
-    let damaged = logs.damaged(&first);
+    let mut damaged = logs.damaged(&first);
     let failed = logs
         .further
         .iter()
@@ -59,6 +59,9 @@ pub(super) fn replay<'d>(
         .filter(|(own, pass)| pass.failed || damaged.contains_key(&own.inode.0));
     let mut found: Vec<Problem> = failed.map(|(own, _)| of_cube(own)).collect();
     found.extend(logs.further.iter().filter_map(|own| superblock_damage(own, true)));
+    for journal in logs.all().filter(|journal| is_rebuilt(journal)) {
+        damaged.entry(journal::inode_of(journal)).or_insert(Taken::Before);
+    }
     if damaged.is_empty() {
         return Replayed { logs: first, choices: damaged, found };
     }
@@ -88,10 +91,17 @@ impl<'d> Logs<'_, 'd> {
         all
     }
 
+    fn all(&self) -> impl Iterator<Item = &Journal> {
+        [self.root].into_iter().chain(self.further.iter().map(|own| &own.journal))
+    }
+
+    fn journal(&self, inode: u32) -> &Journal {
+        self.all().find(|journal| journal::inode_of(journal) == inode).unwrap_or(self.root)
+    }
+
     /// The most that can be taken of a damaged log.
     fn most(&self, inode: u32, first: u32) -> Taken {
-        let of = self.further.iter().find(|own| own.inode.0 == inode);
-        let journal = of.map_or(self.root, |own| &own.journal);
+        let journal = self.journal(inode);
         match journal::has_block_checksums(journal) {
             true => Taken::Sound(first),
             false => Taken::Before,
@@ -113,6 +123,10 @@ impl<'d> Logs<'_, 'd> {
                 let name = match one {
                     Taken::Sound(_) if replayed.whole.contains(&inode) => WHOLE,
                     Taken::Sound(_) => SOUND,
+                    // The log itself is sound.
+                    Taken::Before if most == Taken::Before && is_rebuilt(self.journal(inode)) => {
+                        FOUND
+                    }
                     Taken::Before => BEFORE,
                     Taken::Nothing => NOTHING,
                 };
@@ -172,8 +186,13 @@ pub fn choose_logs(
 ) -> (Choices, Vec<Problem>) {
     let Opened { superblock, geometry, groups, .. } = opened;
     let (root, _) = journal::find(device, superblock, geometry, groups, None);
-    let Some(root) = root.filter(|_| is_locked(superblock)) else {
+    if !is_locked(superblock) {
         return (Choices::new(), Vec::new());
+    }
+    let Some(root) = root else {
+        let inode = InodeNr(superblock.journal_inum);
+        let (log, reason) = (root_words(inode), "its inode cannot be used");
+        return (Choices::new(), vec![Problem::JournalSuperblockLost { log, inode, reason }]);
     };
     let new = || empty(device, geometry.block_size, options);
     let Replayed { choices, mut found, .. } = replay(device, &new, opened, &root, options, None);

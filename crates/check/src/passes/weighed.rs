@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use floe_blockdev::{Overlay, ReadBlocks};
-use floe_ext4::journal::{self, Journal, Replay};
+use floe_ext4::journal::{self, Journal, Replay, SuperblockDamage};
 use floe_format::InodeNr;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::{Inode, decode_nanoseconds, decode_seconds};
@@ -52,6 +52,8 @@ pub(super) const WHOLE: &str =
     "all transactions count, because checksums tell which bits are wrong";
 pub(super) const SOUND: &str = "all sound transactions count";
 pub(super) const BEFORE: &str = "only the transactions before the damage count";
+/// For a log whose superblock was made from it.
+pub(super) const FOUND: &str = "the transactions that are found in it count";
 pub(super) const NOTHING: &str = "no transaction counts";
 
 /// Chooses among the state with the transactions before the damage (`before`), the one with all sound transactions, and the one
@@ -63,9 +65,10 @@ pub(super) fn weigh<'d>(
     journal: &Journal,
     options: &CheckOptions<'_>,
 ) -> (Replayed<'d>, Vec<Problem>) {
-    let Some(damaged) = journal::first_damaged(&before.events) else {
+    let damaged = journal::first_damaged(&before.events);
+    if damaged.is_none() && !is_rebuilt(journal) {
         return (before, Vec::new());
-    };
+    }
     let (geometry, external) = (&opened.geometry, options.external_journal);
     let events = before.events.clone();
     let state = |name, replay: Replayed<'d>| {
@@ -74,12 +77,12 @@ pub(super) fn weigh<'d>(
     };
     // In the order of preference among equals.
     let mut states = Vec::new();
-    if journal::has_block_checksums(journal) {
+    if let Some(damaged) = damaged.filter(|_| journal::has_block_checksums(journal)) {
         let (all, is_whole) =
             journal::with_sound_ones(empty(), geometry, journal, external, damaged);
         states.push(state(if is_whole { WHOLE } else { SOUND }, all));
     }
-    states.push(state(BEFORE, before));
+    states.push(state(damaged.map_or(FOUND, |_| BEFORE), before));
     states.push(state(NOTHING, journal::without_log(empty(), geometry, journal, external)));
     let inode = journal::inode_of(journal);
     let log = root_words(InodeNr(inode));
@@ -87,6 +90,11 @@ pub(super) fn weigh<'d>(
     let mut replay = states.swap_remove(best).replay;
     replay.events = events;
     (replay, told)
+}
+
+/// Whether the superblock of a log was made from it, and leads to transactions.
+pub(super) const fn is_rebuilt(journal: &Journal) -> bool {
+    matches!(journal.damage, Some(SuperblockDamage::Rebuilt(_))) && journal.superblock.start != 0
 }
 
 /// Compares states of a log, which comes with words and its inode. Returns the number of the best, and what is to be told.

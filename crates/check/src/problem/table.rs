@@ -2196,6 +2196,15 @@ problems! {
         "bit {bit} of byte {byte:#x} of the journal superblock {log} is wrong, as its checksum tells; the log is empty"
         means "Nothing is missing, but Linux does not mount the file system."
         repair "Flip the bit back.";
+    0x070128 "journal-superblock-lost" JournalSuperblockLost {
+        log: &'static str, inode: InodeNr, reason: &'static str,
+    }
+        DataRisk Damage ask Journal
+        "the journal superblock {log} is lost, and the log is in use: {reason}"
+        means "Linux does not mount the file system, and e2fsck drops the whole log, unattended, too: blocks that were not written to their \
+             places yet are lost then."
+        repair "Take the transactions that are found in the log by their numbers and checksums, or none, whichever leaves more \
+             (damaged-log-weighed), and write a new superblock. Never unattended.";
     0x070130 "blocks-past-agreed-size" BlocksPastAgreedSize {
         inode: InodeNr, size: u64, sectors: u64, first: LogicalBlock,
     }

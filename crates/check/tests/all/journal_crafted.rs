@@ -294,6 +294,7 @@ fn code_of(event: &JournalEvent) -> Option<u32> {
         },
         JournalEvent::InodeFromBackup { .. }
         | JournalEvent::SuperblockBit { .. }
+        | JournalEvent::SuperblockRebuilt { .. }
         | JournalEvent::BoundsWrong { .. }
         | JournalEvent::ErrorRecorded { .. }
         | JournalEvent::EndsEarly { .. }

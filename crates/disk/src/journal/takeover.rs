@@ -4,8 +4,8 @@
 use floe_blockdev::{Noting, Overlay, ReadBlocks, WriteBlocks};
 use floe_ext4::fs::FileSystem;
 use floe_ext4::journal::{
-    Choices, CubeJournal, CubeJournals, JournalEvent, Seen, find_cubes, in_words, inode_of,
-    orphans_in, replay_several,
+    Choices, CubeJournal, CubeJournals, Journal, JournalEvent, Seen, find_cubes, in_words,
+    inode_of, orphans_in, replay_several,
 };
 use floe_ext4::tx::DirectTx;
 use floe_format::ext::orphan_file::encode_clean;
@@ -41,7 +41,10 @@ pub fn take_over<D: WriteBlocks>(device: &D, choices: &Choices) -> Result<Recove
         let seen = recovered.cubes.iter().find(|cube| cube.inode == own.inode);
         go_past(device, own.journal.clone(), seen.and_then(|cube| cube.seen), &geometry)?;
     }
-    go_past(device, find(device, &fs.superblock, &geometry)?, recovered.seen, &geometry)?;
+    let root = find_root(device, &fs.superblock, &geometry)?;
+    if root.blocks > 0 {
+        go_past(device, root, recovered.seen, &geometry)?;
+    }
     let doing = "writing the superblock";
     fs.superblock.feature_incompat &= !LOCK;
     mark_backups(device, &geometry, &fs.superblock, false)?;
@@ -51,6 +54,18 @@ pub fn take_over<D: WriteBlocks>(device: &D, choices: &Choices) -> Result<Recove
     device.write_at(OFFSET_BYTES, &bytes).map_err(JournalError::io(doing))?;
     device.flush().map_err(JournalError::io(doing))?;
     Ok(recovered)
+}
+
+/// The journal in inode 8; one that holds nothing where it is lost, so that the others are recovered, and a repair makes a new one.
+fn find_root(
+    device: &dyn ReadBlocks,
+    superblock: &Superblock,
+    geometry: &Geometry,
+) -> Result<Journal, JournalError> {
+    match find(device, superblock, geometry) {
+        Err(JournalError::Damaged(_)) => Ok(Journal::gone(superblock, geometry)),
+        found => found,
+    }
 }
 
 /// The journals of cubes, all of which can be read.
@@ -68,7 +83,7 @@ fn find_journals(device: &dyn ReadBlocks, fs: &FileSystem) -> Result<CubeJournal
 fn replay_all<D: WriteBlocks>(device: &D, choices: &Choices) -> Result<Recovered, JournalError> {
     let fs = FileSystem::open(device).map_err(JournalError::FileSystem)?;
     let geometry = fs.geometry();
-    let root = find(device, &fs.superblock, geometry)?;
+    let root = find_root(device, &fs.superblock, geometry)?;
     let found = find_journals(device, &fs)?.usable;
     let mut recovered = Recovered::default();
     if root.needs_replay {
@@ -94,7 +109,8 @@ fn replay_all<D: WriteBlocks>(device: &D, choices: &Choices) -> Result<Recovered
         recovered.cubes.push(RecoveredCube { cube, inode, seen, failed, waits: false });
     }
     let inode = inode_of(&root);
-    if choices.contains_key(&inode) || logs.root.events.iter().any(is_damage) {
+    let is_chosen = choices.contains_key(&inode) && root.damage.is_none();
+    if is_chosen || logs.root.events.iter().any(is_damage) {
         let (inode, failed) = (InodeNr(inode), why(&logs.root.events));
         let (cube, seen, waits) = (0, None, false);
         recovered.cubes.push(RecoveredCube { cube, inode, seen, failed, waits });
@@ -106,7 +122,7 @@ fn replay_all<D: WriteBlocks>(device: &D, choices: &Choices) -> Result<Recovered
 /// their first block alone.
 fn go_past<D: WriteBlocks>(
     device: &D,
-    journal: floe_ext4::journal::Journal,
+    journal: Journal,
     seen: Option<Seen>,
     geometry: &Geometry,
 ) -> Result<(), JournalError> {

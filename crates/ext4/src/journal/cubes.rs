@@ -18,13 +18,15 @@ use floe_format::ext::orphan_file::{MAGIC, OrphanBlock};
 use floe_format::ext::superblock::Superblock;
 use floe_format::native::cube::FEWEST_JOURNAL_BLOCKS;
 use floe_format::native::identity::Identity;
+use floe_format::native::is_locked;
 use floe_format::native::lot::{LotRecord, lot_groups};
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
 use super::event::JournalPlace;
-use super::locate::{Journal, since_seconds};
+use super::locate::Journal;
 use super::log::is_after;
-use super::mended::mend;
+use super::mended::{SuperblockDamage, mend};
+use super::rebuilt::Headless;
 use super::recover::{Pass, replay_into};
 use super::stable::committed;
 use crate::inode_table::{desc_place, read_inode};
@@ -297,22 +299,20 @@ fn judge(
     read.map_err(|_| ("its superblock cannot be read", Some(file)))?;
     let at = |block| Some(geo.offset_bytes(map.block(u64::from(block))?));
     let damage = mend(&mut bytes, device, geo.block_size, &at);
-    let superblock = judge_superblock(&bytes, geo, file.blocks);
-    let superblock = superblock.map_err(|why| (why, Some(file)))?;
-    let journal = Journal {
-        place: JournalPlace::Inode(number),
-        needs_replay: superblock.start != 0,
-        superblock,
-        blocks: file.blocks,
-        fast_commit_blocks: 0,
-        block_size: geo.block_size,
-        cut: None,
-        is_native: true,
-        damage,
-        since_seconds: since_seconds(sb),
-        map: Some(map),
+    let place = JournalPlace::Inode(number);
+    let journal = Journal::headless(place, sb, geo, Some(map), file.blocks);
+    let (superblock, damage) = match judge_superblock(&bytes, geo, file.blocks) {
+        Ok(superblock) => (superblock, damage),
+        Err(why) if is_locked(sb) => {
+            let (uuid, bytes, journal) = (sb.uuid, &bytes, journal.clone());
+            let headless = Headless { device, geo, uuid, bytes, journal };
+            let superblock = headless.superblock().ok_or((why, Some(file)))?;
+            (superblock, Some(SuperblockDamage::Rebuilt(why)))
+        }
+        Err(why) => return Err((why, Some(file))),
     };
-    Ok((journal, file))
+    let needs_replay = superblock.start != 0;
+    Ok((Journal { superblock, damage, needs_replay, ..journal }, file))
 }
 
 /// Follows the file of a journal.

@@ -165,6 +165,7 @@ impl From<SuperblockDamage> for JournalEvent {
     fn from(damage: SuperblockDamage) -> Self {
         match damage {
             SuperblockDamage::Bit(bit) => Self::SuperblockBit { bit },
+            SuperblockDamage::Rebuilt(reason) => Self::SuperblockRebuilt { reason },
         }
     }
 }
@@ -214,6 +215,11 @@ pub enum JournalEvent {
     SuperblockBit {
         /// Counted from the first byte, least significant first.
         bit: u32,
+    },
+    /// The journal superblock is lost while the log is in use. The log was read with one that was made from it.
+    SuperblockRebuilt {
+        /// The fault, to follow a colon.
+        reason: &'static str,
     },
     /// `s_first` or `s_maxlen` of the journal superblock, as stored, leaves the log no room, so that Linux does
     /// not mount the file system; the log was looked at with the expected value.

@@ -1,5 +1,7 @@
 //! Locates the journal and validates its superblock.
 
+mod lost;
+
 use floe_blockdev::ReadBlocks;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::{FileType, Inode, InodeFlags};
@@ -125,7 +127,7 @@ impl Finder<'_> {
         if !self.has_journal() && !self.needs_recovery() && !named {
             return None;
         }
-        let candidate = if sb.journal_uuid == [0; 16] {
+        let mut candidate = if sb.journal_uuid == [0; 16] {
             match self.internal() {
                 Ok(candidate) => candidate,
                 Err(fault) => {
@@ -136,7 +138,21 @@ impl Finder<'_> {
         } else {
             self.on_device()?
         };
-        let superblock = self.judge(&candidate)?;
+        let before = self.events.len();
+        let judged = self.judge(&candidate);
+        let superblock = match judged {
+            Some(superblock) if !self.is_doubtful(&candidate, &superblock) => superblock,
+            Some(superblock) => {
+                let reason = SuperblockFault::Checksum.reason();
+                self.rebuild(&mut candidate, reason).unwrap_or(superblock)
+            }
+            None => {
+                let rebuilt =
+                    self.reason(before).and_then(|reason| self.rebuild(&mut candidate, reason))?;
+                self.events.truncate(before);
+                rebuilt
+            }
+        };
         self.events.extend(candidate.damage.map(JournalEvent::from));
         let fast_commit_blocks = superblock.fast_commit_blocks();
         if !self.has_journal() {
@@ -202,7 +218,7 @@ impl Finder<'_> {
         let read = self.device.read_at(self.geo.offset_bytes(first), superblock.as_mut_slice());
         let at = |block| Some(self.geo.offset_bytes(map.block(u64::from(block))?));
         let damage = mend(&mut superblock, self.device, self.geo.block_size, &at);
-        if read.is_err() || jbd2::header(superblock.as_slice()).is_none() {
+        if read.is_err() {
             return Err(InodeFault::NoMagic);
         }
         Ok(Candidate { place, map: Some(map), blocks, superblock, damage })
@@ -297,6 +313,10 @@ impl Finder<'_> {
 
     /// Validates the journal superblock; the returned one has no stale fields.
     fn judge(&mut self, candidate: &Candidate) -> Option<JournalSuperblock> {
+        if jbd2::header(candidate.superblock.as_slice()).is_none() {
+            self.inode_invalid(InodeFault::NoMagic);
+            return None;
+        }
         let superblock = JournalSuperblock::decode(&candidate.superblock);
         let internal = candidate.place != JournalPlace::External;
         let clean = match superblock.blocktype {

@@ -11,6 +11,8 @@ use floe_format::ext::jbd2::{
 pub enum SuperblockDamage {
     /// One bit is wrong, counted from the first byte, least significant first.
     Bit(u32),
+    /// It is lost, and made anew from the log, which is in use; the fault.
+    Rebuilt(&'static str),
 }
 
 /// Bytes of `s_sequence` and `s_start`.
@@ -35,24 +37,35 @@ pub(super) fn mend(
     }
     let format = superblock.format();
     let is_proved = format.has_block_tails() && superblock.checksum_type == CHECKSUM_CRC32C;
-    // Floe keeps the checksum right beside asynchronous commits, too, for which nobody else computes it.
-    let is_async = format.checksums == Checksums::V1
-        && superblock.incompat().contains(JournalIncompat::ASYNC_COMMIT);
-    let leads = |superblock: &JournalSuperblock| {
-        let mut header = [0; 12];
-        let at = place(superblock.start).filter(|_| superblock.start != 0);
-        at.is_some_and(|at| device.read_at(at, &mut header).is_ok())
-            && jbd2::header(&header).is_some_and(|header| header.sequence == superblock.sequence)
-    };
+    let leads = |superblock: &JournalSuperblock| leads(superblock, device, place);
     // Where somebody else has written since, the checksum is old, and what leads to a transaction is right: to its first block, where
     // both lead to one of it.
     let is_within =
         superblock.start < stored.start && stored.start - superblock.start < stored.maxlen / 4;
     let is_right = leads(&stored) && !(leads(&superblock) && is_within);
     let is_old = PLACE.contains(&(bit / 8)) && (is_right || !leads(&superblock));
-    if !is_proved && (!is_async || is_old) {
+    if !is_proved && (!is_async(&superblock) || is_old) {
         return None;
     }
     *bytes = mended;
     u32::try_from(bit).ok().map(SuperblockDamage::Bit)
+}
+
+/// Whether commits are asynchronous, with checksums of version 1: Floe keeps the checksum of the superblock right beside them, too, for
+/// which nobody else computes it.
+pub(super) fn is_async(superblock: &JournalSuperblock) -> bool {
+    superblock.format().checksums == Checksums::V1
+        && superblock.incompat().contains(JournalIncompat::ASYNC_COMMIT)
+}
+
+/// Whether a superblock leads to a transaction.
+pub(super) fn leads(
+    superblock: &JournalSuperblock,
+    device: &dyn ReadBlocks,
+    place: &dyn Fn(u32) -> Option<u64>,
+) -> bool {
+    let mut header = [0; 12];
+    let at = place(superblock.start).filter(|_| superblock.start != 0);
+    at.is_some_and(|at| device.read_at(at, &mut header).is_ok())
+        && jbd2::header(&header).is_some_and(|header| header.sequence == superblock.sequence)
 }

@@ -428,7 +428,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn hash(data: &[u8]) -> u64 {
+/// A hash of a block.
+pub(super) fn hash(data: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     data.hash(&mut hasher);
     hasher.finish()

@@ -22,6 +22,7 @@ mod mended;
 mod mixed;
 mod orphans;
 mod pieces;
+mod rebuilt;
 mod recover;
 mod seen;
 mod several;

@@ -121,6 +121,9 @@ impl fmt::Display for JournalEvent {
                 bit % 8,
                 bit / 8
             ),
+            Self::SuperblockRebuilt { reason } => {
+                write!(into, "the journal's superblock is lost: {reason}; floe repair may help")
+            }
             Self::BoundsWrong { .. } => into.write_str("the bounds of the log leave no room"),
             Self::PresentWithoutFeature => into.write_str("has_journal is not set"),
             Self::NeedsRecoveryWithoutJournal => {

@@ -10,6 +10,8 @@ use bitflags::bitflags;
 use crate::crc::crc32c;
 use crate::layout::{Field, be};
 
+pub use mend::uuid_of_seed;
+
 /// `h_magic`.
 pub const MAGIC: u32 = 0xc03b_3998;
 /// `h_blocktype`: a descriptor block: its tags give the home blocks of the data blocks that follow.

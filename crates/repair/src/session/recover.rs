@@ -218,6 +218,7 @@ pub(super) const fn is_of_damaged_log(problem: &Problem) -> bool {
         problem,
         Problem::JournalTransactionCorrupt { .. }
             | Problem::JournalSuperblockBit { .. }
+            | Problem::JournalSuperblockLost { .. }
             | Problem::JournalEndsEarly { .. }
             | Problem::CubeJournalDamaged { .. }
     )

@@ -70,7 +70,12 @@ pub(crate) const fn overcome(
     (log, inode): (&'static str, InodeNr),
     is_used: bool,
 ) -> Problem {
-    let SuperblockDamage::Bit(bit) = damage;
+    let bit = match damage {
+        SuperblockDamage::Bit(bit) => bit,
+        SuperblockDamage::Rebuilt(reason) => {
+            return Problem::JournalSuperblockLost { log, inode, reason };
+        }
+    };
     let (byte, bit) = (bit / 8, bit % 8);
     match is_used {
         true => Problem::JournalSuperblockBit { log, inode, byte, bit },

@@ -1,7 +1,8 @@
-//! The bit by which a control block or a superblock differs from one that fits its checksum.
+//! The bit by which a control block or a superblock differs from one that fits its checksum, and the seed of checksums, from a block
+//! that has one.
 
 use super::{BLOCK_TAIL_SIZE, JournalFormat, JournalSuperblock, be32_at};
-use crate::crc::crc32c_of_few;
+use crate::crc::{backwards_over_zeroes, crc32c, crc32c_of_few};
 
 /// Bytes of the checksum in a superblock.
 const SUM: std::ops::Range<usize> = 0xfc..0x100;
@@ -24,6 +25,25 @@ impl JournalSuperblock {
         // The checksum counts as zeroes.
         (!SUM.contains(&(bit / 8)) || differs.is_power_of_two()).then_some(bit)
     }
+}
+
+impl JournalFormat {
+    /// The seed with which the crc32c of a commit block fits (versions 2 and 3): each has one.
+    pub fn seed_of_commit(block: &[u8]) -> u32 {
+        let of_zero = Self { checksums: super::Checksums::V3, bit64: false, seed: 0 };
+        let stored = be32_at(block, 0x10).unwrap_or(0);
+        backwards_over_zeroes(stored ^ of_zero.compute_commit(block), block.len())
+    }
+}
+
+/// A UUID that has a seed: `near`, or one that begins as it does.
+pub fn uuid_of_seed(seed: u32, near: [u8; 16]) -> [u8; 16] {
+    let mut uuid = near;
+    if crc32c(u32::MAX, &near) != seed {
+        let end = backwards_over_zeroes(seed, 4) ^ crc32c(u32::MAX, &near[..12]);
+        uuid[12..].copy_from_slice(&end.to_le_bytes());
+    }
+    uuid
 }
 
 /// The bit of a checksum that ends at a byte.
@@ -83,6 +103,20 @@ mod tests {
                 bytes[bit / 8] ^= 1 << (bit % 8);
             }
             prop_assert_eq!(JournalSuperblock::wrong_bit(&bytes), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_commit_block_tells_the_seed(uuid: [u8; 16], near: [u8; 16], sequence: u32) {
+            let seed = crc32c(u32::MAX, &uuid);
+            let format = JournalFormat { checksums: Checksums::V3, bit64: true, seed };
+            let mut block = vec![0; 1024];
+            format.write_commit(&mut block, sequence, 7, 9);
+            prop_assert!(format.commit_ok(&block));
+            prop_assert_eq!(JournalFormat::seed_of_commit(&block), seed);
+            prop_assert_eq!(crc32c(u32::MAX, &uuid_of_seed(seed, near)), seed);
+            prop_assert_eq!(uuid_of_seed(seed, uuid), uuid);
         }
     }
 

@@ -248,9 +248,9 @@ fn lots_of(device: &dyn ReadBlocks, own: &CubeJournal) -> Vec<u8> {
     all
 }
 
-type Ages = (&'static str, fn(usize) -> Option<usize>);
+pub(super) type Ages = (&'static str, fn(usize) -> Option<usize>);
 
-const HOMES: [Ages; 3] = [
+pub(super) const HOMES: [Ages; 3] = [
     ("old", |_| None),
     ("new", |_| Some(ROUNDS - 1)),
     ("mixed", |nr| (nr % 3 > 0).then_some(nr * 7 % ROUNDS)),

@@ -1,0 +1,95 @@
+//! Journals in use whose superblock is lost: the log may lead to another one (`rebuilt.rs`).
+
+use floe_format::ext::jbd2::JournalSuperblock;
+use floe_format::ext::superblock::Superblock;
+use floe_format::features::Compat;
+use floe_format::native::identity::Identity;
+use floe_format::native::is_locked;
+use floe_format::{Geometry, InodeNr};
+
+use super::super::event::{InodeFault, JournalEvent, JournalPlace};
+use super::super::mended::{SuperblockDamage, is_async, leads};
+use super::super::rebuilt::Headless;
+use super::{Candidate, Finder, Journal, since_seconds};
+use crate::map::runs::BlockMap;
+
+impl Journal {
+    /// Stands for the journal of a file system that has lost its inode: it has no blocks, and holds nothing.
+    pub fn gone(sb: &Superblock, geo: &Geometry) -> Self {
+        Self::headless(JournalPlace::Inode(InodeNr(sb.journal_inum)), sb, geo, None, 0)
+    }
+
+    /// A journal whose superblock is not known yet.
+    pub(in super::super) fn headless(
+        place: JournalPlace,
+        sb: &Superblock,
+        geo: &Geometry,
+        map: Option<BlockMap>,
+        blocks: u32,
+    ) -> Self {
+        Self {
+            place,
+            superblock: JournalSuperblock::decode(&[0; 1024]),
+            blocks,
+            fast_commit_blocks: 0,
+            needs_replay: true,
+            block_size: geo.block_size,
+            cut: None,
+            is_native: Identity::of(sb).is_some(),
+            damage: None,
+            since_seconds: since_seconds(sb),
+            map,
+        }
+    }
+}
+
+impl Finder<'_> {
+    /// Why a superblock cannot be used, by the events behind the first ones; `None`: nothing that the log could settle.
+    pub(super) fn reason(&self, before: usize) -> Option<&'static str> {
+        match self.events.get(before..)? {
+            [JournalEvent::SuperblockCorrupt { fault }] => Some(fault.reason()),
+            [JournalEvent::UnknownVersion { .. }] => Some("it is of no known kind"),
+            [JournalEvent::InodeInvalid { fault: InodeFault::NoMagic, .. }] => {
+                Some(InodeFault::NoMagic.reason())
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a superblock leads to no transaction, and does not fit the checksum that Floe keeps beside asynchronous commits.
+    pub(super) fn is_doubtful(
+        &self,
+        candidate: &Candidate,
+        superblock: &JournalSuperblock,
+    ) -> bool {
+        let at = |block| {
+            let block = candidate.map.as_ref()?.block(u64::from(block))?;
+            Some(self.geo.offset_bytes(block))
+        };
+        is_async(superblock)
+            && !JournalSuperblock::checksum_ok(&candidate.superblock)
+            && superblock.start != 0
+            && !leads(superblock, self.device, &at)
+    }
+
+    /// Makes the superblock of a log in use anew, if the log proves it.
+    pub(super) fn rebuild(
+        &self,
+        candidate: &mut Candidate,
+        reason: &'static str,
+    ) -> Option<JournalSuperblock> {
+        let is_used = self.has_journal() && (self.needs_recovery() || is_locked(self.sb));
+        // Where the area for fast commits begins, only the superblock says.
+        let has_area = self.geo.features.compat.contains(Compat::FAST_COMMIT);
+        if !is_used || has_area || candidate.place == JournalPlace::External {
+            return None;
+        }
+        let Candidate { place, map, blocks, superblock: bytes, damage } = candidate;
+        let journal = Journal::headless(*place, self.sb, self.geo, map.clone(), *blocks);
+        let (device, geo, uuid) = (self.device, self.geo, self.sb.uuid);
+        let headless = Headless { device, geo, uuid, bytes, journal };
+        let superblock = headless.superblock()?;
+        *damage = Some(SuperblockDamage::Rebuilt(reason));
+        Some(superblock)
+    }
+}

@@ -1,0 +1,333 @@
+//! The superblock of a journal in use, made anew from the log: the superblock is lost, and the log may be sound.
+//!
+//! Reads: all blocks of the log, and home blocks of its transactions.  Keeps: a record per control block and copy.
+//! Commit blocks with checksums prove each other: each tells the seed that its checksum began with (the checksum of the journal's UUID),
+//! so nothing has to be known of the superblock. The log is followed backwards from its last transaction as far as it is whole.
+//! Transactions before the first one that is not at home are left out: the log has let go of them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use floe_blockdev::ReadBlocks;
+use floe_format::ext::group_desc::GroupDesc;
+use floe_format::ext::jbd2::{
+    self, CHECKSUM_CRC32, CHECKSUM_CRC32C, COMMIT_BLOCK, Checksums, CommitBlock, DESCRIPTOR_BLOCK,
+    JournalCompat, JournalFormat, JournalIncompat, JournalSuperblock, REVOKE_BLOCK, SUPERBLOCK_V2,
+    TagFlags, uuid_of_seed,
+};
+use floe_format::features::Incompat;
+use floe_format::{BlockNr, Geometry};
+
+use super::locate::Journal;
+use super::log::{Log, Ring, is_after};
+use super::mended::is_async;
+use super::mixed::hash;
+use super::pieces::each_block;
+use crate::inode_table::read_groups;
+
+/// A log without a superblock.
+pub(super) struct Headless<'a> {
+    /// The device that holds it.
+    pub(super) device: &'a dyn ReadBlocks,
+    pub(super) geo: &'a Geometry,
+    /// UUID of the file system.
+    pub(super) uuid: [u8; 16],
+    /// The bytes in the place of the superblock.
+    pub(super) bytes: &'a [u8; 1024],
+    /// With any superblock; its blocks are found by it.
+    pub(super) journal: Journal,
+}
+
+/// A commit block.
+struct Commit {
+    at: u32,
+    /// The seed of its checksum of version 2 or 3.
+    seed: u32,
+    /// It has a checksum of version 1.
+    is_v1: bool,
+}
+
+/// A transaction that is whole.
+struct Whole {
+    sequence: u32,
+    /// Its first block.
+    start: u32,
+}
+
+impl Headless<'_> {
+    /// A superblock by which the log is read; one of an empty log where no transaction has to be replayed. `None`: the log has no
+    /// checksums, so that nothing in it is proved.
+    pub(super) fn superblock(mut self) -> Option<JournalSuperblock> {
+        let ring = Ring::new(1, self.journal.blocks)?;
+        let commits = self.commits();
+        let mut found = None;
+        for superblock in self.kinds(&commits) {
+            self.journal.superblock = superblock;
+            let format = self.journal.superblock.format();
+            let proved = commits.iter().filter(|(_, commit)| match format.checksums {
+                Checksums::V1 => commit.is_v1,
+                _ => commit.seed == format.seed,
+            });
+            let proved: BTreeMap<u32, u32> =
+                proved.map(|(sequence, commit)| (*sequence, commit.at)).collect();
+            let chain = self.chain(ring, &proved);
+            if !chain.is_empty() {
+                found = Some(chain);
+                break;
+            }
+        }
+        let Some(chain) = found else { return self.empty() };
+        let (first, last) = (self.first_to_replay(ring, &chain), chain.last()?.sequence);
+        let stored = JournalSuperblock::decode(self.bytes);
+        if is_async(&stored) && stored.sequence == last.wrapping_add(1) {
+            // The next transaction, of which nothing arrived.
+            return None;
+        }
+        let superblock = &mut self.journal.superblock;
+        (superblock.sequence, superblock.start) =
+            first.map_or((last.wrapping_add(1), 0), |first| (first.sequence, first.start));
+        Some(self.journal.superblock)
+    }
+
+    /// That of an empty log, behind all numbers in it: nothing was found. Where Floe alone makes journals, that settles what they hold.
+    fn empty(mut self) -> Option<JournalSuperblock> {
+        if !self.journal.is_native {
+            return None;
+        }
+        let mut last = None;
+        each_block(self.device, &self.journal, 1..self.journal.blocks, |_, block| {
+            let number = block.ok().and_then(jbd2::header).map(|header| header.sequence);
+            last = last.max(number);
+        });
+        self.journal.superblock = self.plain(self.uuid, JournalIncompat::CSUM_V3);
+        self.journal.superblock.sequence = last.unwrap_or(0).wrapping_add(1);
+        Some(self.journal.superblock)
+    }
+
+    /// All that look like commit blocks of the present use, by number.
+    fn commits(&self) -> BTreeMap<u32, Commit> {
+        let mut all: BTreeMap<u32, Commit> = BTreeMap::new();
+        each_block(self.device, &self.journal, 1..self.journal.blocks, |at, block| {
+            let Ok(block) = block else { return };
+            let header = jbd2::header(block).filter(|header| header.blocktype == COMMIT_BLOCK);
+            let Some((header, bytes)) = header.zip(block.first_chunk()) else { return };
+            let commit = CommitBlock::decode(bytes);
+            if commit.commit_sec >= self.journal.since_seconds {
+                let is_v1 = commit.chksum_type == CHECKSUM_CRC32;
+                let seed = JournalFormat::seed_of_commit(block);
+                all.insert(header.sequence, Commit { at, seed, is_v1 });
+            }
+        });
+        all
+    }
+
+    /// Superblocks that the log may have had, but for its beginning; the likeliest first.
+    fn kinds(&self, commits: &BTreeMap<u32, Commit>) -> Vec<JournalSuperblock> {
+        let stored = JournalSuperblock::decode(self.bytes);
+        let seed_of = |uuid| JournalSuperblock { uuid, ..stored }.format().seed;
+        let mut votes: HashMap<u32, usize> = HashMap::new();
+        for commit in commits.values() {
+            *votes.entry(commit.seed).or_default() += 1;
+        }
+        let known = [stored.uuid, self.uuid];
+        let votes = votes.into_iter().max_by_key(|(seed, count)| (*count, *seed));
+        let elected = votes.filter(|(_, count)| *count > 1).map(|(seed, _)| seed);
+        let is_known = |uuid: &&[u8; 16]| commits.values().any(|one| one.seed == seed_of(**uuid));
+        let uuid = known.iter().find(is_known).copied();
+        let uuid = uuid.filter(|uuid| elected.is_none_or(|seed| seed_of(*uuid) == seed));
+        let uuid = uuid.or_else(|| elected.map(|seed| uuid_of_seed(seed, self.uuid)));
+        let is_wide = self.geo.features.incompat.contains(Incompat::BIT64);
+        let wide = if is_wide { JournalIncompat::BIT64 } else { JournalIncompat::empty() };
+        let base = JournalIncompat::REVOKE | wide;
+        let mut all = Vec::new();
+        if let Some(uuid) = uuid {
+            let kinds = [JournalIncompat::CSUM_V3, JournalIncompat::CSUM_V2];
+            all.extend(kinds.map(|kind| self.plain(uuid, base | kind)));
+        }
+        if commits.values().any(|commit| commit.is_v1) && !self.journal.is_native {
+            // Beside checksums of metadata only Floe writes those of version 1, with asynchronous commits.
+            let is_async = self.geo.features.metadata_csum();
+            let extra =
+                if is_async { JournalIncompat::ASYNC_COMMIT } else { JournalIncompat::empty() };
+            let superblock = self.plain(self.uuid, base | extra);
+            all.push(JournalSuperblock {
+                feature_compat: JournalCompat::CHECKSUM.bits(),
+                ..superblock
+            });
+        }
+        all
+    }
+
+    fn plain(&self, uuid: [u8; 16], incompat: JournalIncompat) -> JournalSuperblock {
+        JournalSuperblock {
+            magic: jbd2::MAGIC,
+            blocktype: SUPERBLOCK_V2,
+            blocksize: self.geo.block_size,
+            maxlen: self.journal.blocks,
+            first: 1,
+            feature_incompat: incompat.bits(),
+            uuid,
+            nr_users: 1,
+            checksum_type: CHECKSUM_CRC32C,
+            ..JournalSuperblock::decode(&[0; 1024])
+        }
+    }
+
+    /// The transactions up to the last one, as far back as they are whole and follow each other.
+    fn chain(&self, ring: Ring, commits: &BTreeMap<u32, u32>) -> Vec<Whole> {
+        let newest = commits.keys().copied().reduce(|a, b| if is_after(b, a) { b } else { a });
+        let (mut chain, mut sequence) = (Vec::new(), newest);
+        while let Some(number) = sequence
+            && let Some(commit) = commits.get(&number)
+        {
+            let before = commits.get(&number.wrapping_sub(1));
+            let start = before.map(|before| ring.advance(*before, 1));
+            let start = start.or_else(|| self.begin(ring, number, *commit));
+            let Some(start) = start.filter(|start| self.leads(ring, *start, number, *commit))
+            else {
+                break;
+            };
+            chain.push(Whole { sequence: number, start });
+            sequence = before.map(|_| number.wrapping_sub(1));
+        }
+        chain.reverse();
+        chain
+    }
+
+    /// The first block of a transaction of which only the end is known: the control block farthest before its commit block.
+    fn begin(&self, ring: Ring, sequence: u32, commit: u32) -> Option<u32> {
+        let (len, mut found) = (ring.len_blocks(), None);
+        let mut block = vec![0; self.journal.block_size as usize];
+        for back in 1..len / 2 {
+            let at = ring.advance(commit, len - back);
+            let header = self.read(at, &mut block).and_then(|()| jbd2::header(&block));
+            match header {
+                Some(header) if header.sequence == sequence => found = Some(at),
+                Some(header) if header.blocktype == COMMIT_BLOCK => break,
+                _ => {}
+            }
+        }
+        found
+    }
+
+    fn read(&self, at: u32, block: &mut [u8]) -> Option<()> {
+        let log = Log { device: self.device, journal: &self.journal, phase: None };
+        log.read(at, block).ok()
+    }
+
+    /// Whether the control blocks of a transaction lead from its first block to its commit block.
+    fn leads(&self, ring: Ring, start: u32, sequence: u32, commit: u32) -> bool {
+        let mut at = start;
+        self.each_control(ring, start, sequence, |block, _| at = block);
+        at == commit
+    }
+
+    /// Hands over the control blocks of a transaction, up to its commit block, or up to damage.
+    fn each_control(
+        &self,
+        ring: Ring,
+        start: u32,
+        sequence: u32,
+        mut with: impl FnMut(u32, &[u8]),
+    ) {
+        let format = self.journal.superblock.format();
+        let (mut at, mut budget) = (start, ring.len_blocks());
+        let mut block = vec![0; self.journal.block_size as usize];
+        while budget > 0 {
+            if self.read(at, &mut block).is_none() {
+                return;
+            }
+            let header = jbd2::header(&block).filter(|header| header.sequence == sequence);
+            let mut len = 1;
+            match header.map(|header| header.blocktype) {
+                Some(COMMIT_BLOCK) => return with(at, &block),
+                Some(DESCRIPTOR_BLOCK) if format.tail_ok(&block) => {
+                    len += u32::try_from(format.tags(&block).count()).unwrap_or(ring.len_blocks());
+                }
+                Some(REVOKE_BLOCK) if format.tail_ok(&block) => {}
+                _ => return,
+            }
+            with(at, &block);
+            at = ring.advance(at, len);
+            budget = budget.saturating_sub(len);
+        }
+    }
+
+    /// The first transaction that is not at home: that of the stored superblock, where it leads to one, or the first one whose copies
+    /// are newer than home blocks. Blocks that are no bitmap and no table may be in use for something else by now, which is not logged:
+    /// they count only where an earlier copy is at home.
+    fn first_to_replay<'c>(&self, ring: Ring, chain: &'c [Whole]) -> Option<&'c Whole> {
+        let stored = JournalSuperblock::decode(self.bytes);
+        let is_stored = |one: &&Whole| (one.sequence, one.start) == (stored.sequence, stored.start);
+        if let Some(first) = chain.iter().find(is_stored) {
+            return Some(first);
+        }
+        let fixed = fixed(self.device, self.geo);
+        let is_fixed = |block: u64| {
+            let behind = fixed.partition_point(|range| range.start <= block);
+            behind.checked_sub(1).is_some_and(|at| fixed[at].contains(&block))
+        };
+        let versions = self.versions(ring, chain);
+        let mut home = vec![0; self.journal.block_size as usize];
+        let first_out = versions.iter().filter_map(|(block, versions)| {
+            let to = self.geo.offset_bytes(BlockNr(*block));
+            let read = self.device.read_at(to, &mut home).ok();
+            let now = read.map(|()| hash(&home));
+            match versions.iter().rposition(|(_, hash)| Some(*hash) == now) {
+                Some(at) => versions.get(at + 1),
+                None if is_fixed(*block) => versions.first(),
+                None => None,
+            }
+        });
+        let first = first_out.map(|(nr, _)| *nr).min();
+        first.and_then(|first| chain.get(first))
+    }
+
+    /// The copies of each block that no later transaction revokes: place in the chain, and a hash.
+    fn versions(&self, ring: Ring, chain: &[Whole]) -> HashMap<u64, Vec<(usize, u64)>> {
+        let format = self.journal.superblock.format();
+        let mut all: HashMap<u64, Vec<(usize, u64)>> = HashMap::new();
+        let mut copy = vec![0; self.journal.block_size as usize];
+        for (nr, one) in chain.iter().enumerate() {
+            self.each_control(ring, one.start, one.sequence, |at, block| {
+                match jbd2::header(block).map(|header| header.blocktype) {
+                    Some(DESCRIPTOR_BLOCK) => {
+                        for (tag, by) in format.tags(block).zip(1..) {
+                            if tag.block >= self.geo.blocks_count
+                                || self.read(ring.advance(at, by), &mut copy).is_none()
+                            {
+                                continue;
+                            }
+                            if tag.flags.contains(TagFlags::ESCAPE) {
+                                copy[..4].copy_from_slice(&jbd2::MAGIC.to_be_bytes());
+                            }
+                            all.entry(tag.block).or_default().push((nr, hash(&copy)));
+                        }
+                    }
+                    Some(REVOKE_BLOCK) => {
+                        for number in format.revoked(block).into_iter().flatten() {
+                            all.remove(&number);
+                        }
+                    }
+                    _ => {}
+                }
+            });
+        }
+        all
+    }
+}
+
+/// Blocks that are never used for anything else, bitmaps and inode tables: ascending.
+fn fixed(device: &dyn ReadBlocks, geo: &Geometry) -> Vec<Range<u64>> {
+    let table_blocks = u64::from(geo.inode_table_blocks);
+    // Whoever looks for a journal may know few of the descriptors.
+    let groups = read_groups(device, geo).unwrap_or_default();
+    let of = |desc: &GroupDesc| {
+        let table = desc.inode_table.0;
+        let one = |block: BlockNr| block.0..block.0.saturating_add(1);
+        [one(desc.block_bitmap), one(desc.inode_bitmap), table..table.saturating_add(table_blocks)]
+    };
+    let mut all: Vec<Range<u64>> = groups.iter().flat_map(of).collect();
+    all.sort_unstable_by_key(|range| range.start);
+    all
+}
