@@ -14,6 +14,8 @@ use floe_ext4::journal::{self, Journal, Replay, SuperblockDamage};
 use floe_format::InodeNr;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::{Inode, decode_nanoseconds, decode_seconds};
+use floe_format::native::identity::Identity;
+use floe_format::native::lot::LotRecord;
 
 use super::pipeline::examine;
 use crate::checks::system_files::journal::root_words;
@@ -171,6 +173,22 @@ fn harmed(problem: &Problem) -> BTreeSet<u32> {
     all.iter().filter(counts).map(|(_, inode)| *inode).collect()
 }
 
+/// The files that hold free blocks of metadata regions: nothing of a user's is in them, and a repair makes them right.
+fn reservations(device: &dyn ReadBlocks, opened: &Opened) -> BTreeSet<u32> {
+    let geometry = &opened.geometry;
+    let mut all = BTreeSet::new();
+    if Identity::of(&opened.superblock).is_none() {
+        return all;
+    }
+    let mut raw = vec![0; geometry.desc_size as usize];
+    for lot in 0..geometry.desc_blocks {
+        let at = geometry.offset_bytes(geometry.primary_desc_block(lot));
+        let record = device.read_at(at, &mut raw).ok().and_then(|()| LotRecord::of(&raw));
+        all.extend(record.map(|record| record.region_inode));
+    }
+    all
+}
+
 /// Counts for each state the inodes that are newer in another one, in groups of which the log holds a part.
 fn compare(states: &mut [State<'_>], opened: &Opened) {
     let geometry = &opened.geometry;
@@ -193,7 +211,10 @@ fn compare(states: &mut [State<'_>], opened: &Opened) {
             compare_block(states, opened, &used, block, (group, index));
         }
     }
+    let reserved = states.first().map(|state| reservations(&state.replay.overlay, opened));
+    let reserved = reserved.unwrap_or_default();
     for state in states {
+        state.harmed.retain(|inode| !reserved.contains(inode));
         state.cost.lost = state.cost.lost.saturating_add(state.harmed.len() as u64);
     }
 }
