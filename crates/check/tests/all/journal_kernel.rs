@@ -59,15 +59,12 @@ fn crashed_with(dir: &Path, mke2fs: &[&str], options: &str, script: &str) -> Opt
     Some(copy(&image, "crashed"))
 }
 
-/// Every path with its type, links, size and content.
+/// Prints every path with its type, links, size and content.
+const TREE: &str = r"find . -printf '%p %y %n %m %l ' -type f -printf '%s ' -exec md5sum {} \; -o -printf '\n' | sort";
+
 fn tree(image: &Path) -> String {
     let mounted = Mounted::new(image, ",ro,noload").unwrap();
-    let script = format!(
-        "cd {} && find . -printf '%p %y %n %m %l ' -type f -printf '%s ' -exec md5sum {{}} \\; \
-         -o -printf '\\n' | sort",
-        mounted.0.display()
-    );
-    run_ok("bash", &["-c", &script])
+    run_ok("bash", &["-c", &format!("cd {} && {TREE}", mounted.0.display())])
 }
 
 fn assert_clean(image: &Path) {
@@ -261,4 +258,84 @@ for i in $(seq 300); do : > a/indexed-$i; done; sync -f .
 for i in $(seq 20); do : > a/behind-$i; done; echo >> a/f1; sync a/f1
 ";
     fast_commits("1024", 20, script);
+}
+
+/// Replays images with fast commits and compares them with what was there when they were taken. Linux's replay is no oracle for
+/// these: of an inline file that grew it keeps the size and loses the content, it miscounts links of directories, and an inode
+/// without extents stops it for good (6.18).
+fn fast_commits_keep_what_was_synced(features: &str, least: u64, script: &str) {
+    for block_size in ["1024", "4096"] {
+        let kept = (0..6).any(|_| {
+            let scratch = tempfile::tempdir().unwrap();
+            let profile = ["-t", "ext4", "-b", block_size, "-O", features];
+            let script = format!("{script}\n{TREE} > ../live");
+            let Some(image) = crashed(scratch.path(), &profile, &script) else { return true };
+            let replay = recover(&image, None);
+            assert!(replay.events.is_empty(), "{:?}", replay.events);
+            let dumped = image.with_extension("floe");
+            dump(&replay.overlay, &dumped);
+            assert_clean(&dumped);
+            let live = std::fs::read_to_string(scratch.path().join("live")).unwrap();
+            let ours = tree(&dumped);
+            assert!(ours == live, "ours:\n{ours}\nwas:\n{live}");
+            println!("{} tags", replay.fast_commit_tags);
+            replay.fast_commit_tags > least
+        });
+        if !kept {
+            println!("skipped in part: something on this machine keeps syncing all file systems");
+        }
+    }
+}
+
+#[test]
+fn fast_commits_of_inline_files_that_grow() {
+    let script = r"
+head -c 100 /dev/urandom > small; head -c 100 /dev/urandom > far; echo one > other; ln -s abc link; sync -f .
+echo two >> other; sync other
+head -c 4000 /dev/urandom >> small; sync small
+head -c 4096 /dev/urandom | dd of=far bs=1 seek=1000000 conv=notrunc status=none; sync far
+head -c 20000 /dev/urandom | dd of=far bs=1000 seek=3 conv=notrunc status=none; truncate -s 500000 far; sync far
+head -c 5000 /dev/urandom > late; ln -s $(printf t%.0s $(seq 100)) middle; rm link; sync late
+head -c 9000 /dev/urandom >> other; rm small; sync other
+";
+    fast_commits_keep_what_was_synced("fast_commit,inline_data", 20, script);
+}
+
+#[test]
+fn fast_commits_of_inline_directories() {
+    let script = r"
+mkdir d e; echo 1 > d/a; echo 2 > d/gone; echo 3 > d/moved; sync -f .
+echo hello > d/b; sync d/b
+rm d/gone; mv d/moved e/moved; ln d/b e/second; echo more > d/c; sync d/c
+mkdir d/sub d/sub/deep; echo s > d/sub/deep/x; sync d/sub/deep/x
+for i in 1 2 3 4 5 6 7 8; do echo $i > d/a-long-name-here-$i; done; sync d/a-long-name-here-8
+rm d/a-long-name-here-2; echo >> d/b; sync d/b
+mkdir big; for i in $(seq 80); do echo $i > big/a-file-with-a-rather-long-name-$i; done; touch big e; sync big/a-file-with-a-rather-long-name-1
+";
+    fast_commits_keep_what_was_synced("fast_commit,inline_data", 60, script);
+}
+
+#[test]
+fn fast_commits_of_new_directories_that_grow() {
+    let script = r"
+mkdir old; echo 1 > old/a; sync -f .
+mkdir new; for i in $(seq 30); do : > new/a-file-with-a-rather-long-name-$i; done; touch new; echo > new/a; sync new/a
+for i in $(seq 30); do : > old/a-file-with-a-rather-long-name-$i; done; touch old; echo >> old/a; sync old/a
+";
+    fast_commits_keep_what_was_synced("fast_commit", 60, script);
+}
+
+#[test]
+fn fast_commits_of_files_without_extents() {
+    let script = r"
+mkdir d; head -c 5000 /dev/urandom > small; head -c 300000 /dev/urandom > other; head -c 11000 /dev/urandom > third; sync -f .
+chattr -e small third; sync -f .
+head -c 40960 /dev/urandom | dd of=small bs=1000 seek=20 conv=notrunc status=none; sync small
+head -c 3000 /dev/urandom | dd of=third bs=1000 seek=3000 conv=notrunc status=none; sync third
+truncate -s 50000 third; truncate -s 1000 other; head -c 300 /dev/urandom | dd of=other bs=1000 seek=5000 conv=notrunc status=none; sync third; sync other
+echo late > d/late; sync d/late
+mv d/late late; ln late d/l3; echo x >> late; sync late
+echo un > d/un; sync d/un; rm d/un third; sync late
+";
+    fast_commits_keep_what_was_synced("fast_commit", 20, script);
 }

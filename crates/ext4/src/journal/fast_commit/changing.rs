@@ -1,17 +1,22 @@
 //! The file system in the overlay while fast commits change it, with a limit on the work that they
 //! may cause.
 
+use std::ops::Range;
+
 use floe_blockdev::{Overlay, ReadBlocks};
-use floe_format::ext::extent::{ExtentNode, MAGIC};
+use floe_format::ext::extent::{Extent, ExtentNode, MAGIC};
 use floe_format::ext::inode::{InodeFlags, OwnedInode};
 use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
 
+use crate::alloc::Allocate;
 use crate::fs::FileSystem;
 use crate::journal::finish;
 use crate::map::edit::TreeEditor;
 use crate::map::extent_tree::NodeForm;
+use crate::map::mapping::ROOT_BYTES;
+use crate::map::pointers::PointerEditor;
 use crate::map::runs::BlockMap;
-use crate::map::walk::Depths;
+use crate::map::walk::{Depths, has_map};
 use crate::tx::{DirectTx, Refusal, Tx};
 
 /// A record requests an impossible change: the file system or the journal is damaged.
@@ -82,14 +87,11 @@ impl<'a, D: ReadBlocks> Changing<'a, D> {
         Ok(())
     }
 
-    /// The extents of an inode, if its tree is valid; only then it may be changed. A root without
-    /// magic counts as empty. An inode without extents cannot be changed by fast commits.
+    /// The map of an inode, if it is valid; only then it may be changed. A root of extents without magic counts as empty, and so
+    /// does an inode without a map.
     pub(super) fn map_of(&mut self, inode: &OwnedInode) -> Result<BlockMap, Impossible> {
-        if !inode.flags().contains(InodeFlags::EXTENTS) {
-            return Err(Impossible);
-        }
         let root = &inode.base.block;
-        if ExtentNode::new(root).is_none_or(|node| node.header().magic != MAGIC) {
+        if !has_map(&inode.base) || is_without_root(inode) {
             return Ok(BlockMap::default());
         }
         let geo = self.fs.geometry();
@@ -105,12 +107,62 @@ impl<'a, D: ReadBlocks> Changing<'a, D> {
         map.map_err(|_| Impossible)
     }
 
+    /// Maps an extent where nothing is mapped; the inode itself is not written.
+    pub(super) fn insert(
+        &mut self,
+        inode: &mut OwnedInode,
+        extent: Extent,
+    ) -> Result<(), Impossible> {
+        if inode.flags().contains(InodeFlags::EXTENTS) {
+            return self.edit_tree(inode, |editor, root| editor.insert(root, extent));
+        }
+        self.charge(1 + extent.run.len_blocks)?;
+        self.edit_pointers(inode, |editor, root| editor.insert(root, extent))
+    }
+
+    /// Turns a range of logical blocks into a hole; returns what was mapped there. The inode itself is not written.
+    pub(super) fn remove(
+        &mut self,
+        inode: &mut OwnedInode,
+        range: Range<u64>,
+    ) -> Result<Vec<BlockRun>, Impossible> {
+        if inode.flags().contains(InodeFlags::EXTENTS) {
+            return self.edit_tree(inode, |editor, root| editor.remove(root, range));
+        }
+        let nodes = self.map_of(inode)?.nodes.len() as u64;
+        self.charge(1 + nodes)?;
+        self.edit_pointers(inode, |editor, root| editor.remove(root, range))
+    }
+
+    fn edit_pointers<T>(
+        &mut self,
+        inode: &mut OwnedInode,
+        edit: impl FnOnce(&mut PointerEditor<'_>, &mut [u8; ROOT_BYTES]) -> Result<T, Refusal>,
+    ) -> Result<T, Impossible> {
+        let geo = self.fs.geometry();
+        let (home, _) = geo.place_of(inode.number).ok_or(Impossible)?;
+        let (goal, form, owner) = (geo.group_start(home), geo.indirect(), inode.number);
+        let before = self.fs.space.steps;
+        let space = &mut self.fs.space;
+        let mut editor = PointerEditor { tx: &mut self.tx, space, form, owner, goal };
+        let edited = edit(&mut editor, &mut inode.base.block);
+        self.charge(self.fs.space.steps - before)?;
+        Ok(edited?)
+    }
+
+    /// Frees a block of metadata.
+    pub(super) fn release(&mut self, block: BlockNr) -> Result<(), Impossible> {
+        self.charge(1)?;
+        Ok(self.fs.space.release(&mut self.tx, BlockRun::new(block, 1))?)
+    }
+
     /// Changes the extent tree of an inode; the inode itself is not written.
     pub(super) fn edit_tree<T>(
         &mut self,
         inode: &mut OwnedInode,
         edit: impl FnOnce(&mut TreeEditor<'_>, &mut [u8; 60]) -> Result<T, Refusal>,
     ) -> Result<T, Impossible> {
+        let no_root = is_without_root(inode);
         let geo = self.fs.geometry();
         let (home, _) = geo.place_of(inode.number).ok_or(Impossible)?;
         let inode_seed = self.fs.seed().map(|seed| inode.seed(seed));
@@ -120,7 +172,7 @@ impl<'a, D: ReadBlocks> Changing<'a, D> {
         let before = self.fs.space.steps;
         let space = &mut self.fs.space;
         let mut editor = TreeEditor { tx: &mut self.tx, space, form, goal, steps: 0 };
-        if ExtentNode::new(&inode.base.block).is_none_or(|node| node.header().magic != MAGIC) {
+        if no_root {
             inode.base.block = TreeEditor::EMPTY;
         }
         let edited = edit(&mut editor, &mut inode.base.block);
@@ -131,8 +183,6 @@ impl<'a, D: ReadBlocks> Changing<'a, D> {
 
     /// Allocates a zeroed block, preferably in the group of `near`.
     pub(super) fn allocate(&mut self, near: InodeNr) -> Result<BlockNr, Impossible> {
-        use crate::alloc::Allocate;
-
         let (home, _) = self.geometry().place_of(near).ok_or(Impossible)?;
         let (goal, before) = (self.geometry().group_start(home), self.fs.space.steps);
         let block = self.fs.space.block(&mut self.tx, goal)?;
@@ -145,4 +195,11 @@ impl<'a, D: ReadBlocks> Changing<'a, D> {
     pub(super) fn finish(mut self) -> Result<(), Impossible> {
         Ok(self.tx.commit()?)
     }
+}
+
+/// Whether an inode with extents has no root of them.
+pub(super) fn is_without_root(inode: &OwnedInode) -> bool {
+    let has_magic = |node: ExtentNode<'_>| node.header().magic == MAGIC;
+    inode.flags().contains(InodeFlags::EXTENTS)
+        && !ExtentNode::new(&inode.base.block).is_some_and(has_magic)
 }

@@ -7,18 +7,18 @@ use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode};
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use super::changing::{Changing, Impossible};
-use super::inodes;
+use super::{inline, inodes};
 use crate::dir::{self, AreaForm, DirFormat, Entry};
 use crate::map::runs::BlockMap;
 use crate::tx::Tx;
 
-/// A directory being changed. Inline directories and those with hashes in entries never have fast
-/// commits, so every change of them is [`Impossible`].
+/// A directory being changed. Those with hashes in entries never have fast commits, so every change
+/// of them is [`Impossible`].
 pub(super) struct Directory {
-    image: OwnedInode,
-    map: BlockMap,
-    own: dir::Directory,
-    format: DirFormat,
+    pub(super) image: OwnedInode,
+    pub(super) map: BlockMap,
+    pub(super) own: dir::Directory,
+    pub(super) format: DirFormat,
 }
 
 impl Directory {
@@ -27,7 +27,7 @@ impl Directory {
         inode: InodeNr,
     ) -> Result<Self, Impossible> {
         let image = on.inode(inode)?;
-        let unlike = InodeFlags::ENCRYPT | InodeFlags::CASEFOLD | InodeFlags::INLINE_DATA;
+        let unlike = InodeFlags::ENCRYPT | InodeFlags::CASEFOLD;
         if image.file_type() != Some(FileType::Directory)
             || image.base.links_count == 0
             || image.flags().intersects(unlike)
@@ -120,6 +120,12 @@ impl Directory {
         name: &[u8],
         inode: InodeNr,
     ) -> Result<bool, Impossible> {
+        if self.is_inline() {
+            let form = self.own.inline_form(&self.format);
+            let removed = inline::remove(&mut self.image, form, name, inode);
+            on.put_inode(&mut self.image)?;
+            return Ok(removed);
+        }
         let Some((block, offset, found)) = self.find(on, name)? else { return Ok(false) };
         if found != inode {
             return Ok(false);
@@ -136,6 +142,15 @@ impl Directory {
         inode: InodeNr,
         file_type: u8,
     ) -> Result<bool, Impossible> {
+        let entry = Entry::new(inode, name, file_type);
+        if self.is_inline() {
+            let form = self.own.inline_form(&self.format);
+            if let Some(is_new) = inline::add(&mut self.image, form, &entry) {
+                on.put_inode(&mut self.image)?;
+                return Ok(is_new);
+            }
+            self.convert(on)?;
+        }
         if let Some((block, offset, found)) = self.find(on, name)? {
             let changed = self.edit(on, block, |bytes, _| {
                 dir::set_inode(bytes, offset, inode)?;
@@ -144,7 +159,6 @@ impl Directory {
             return changed.map(|()| found != inode).ok_or(Impossible);
         }
         self.drop_index(on)?;
-        let entry = Entry::new(inode, name, file_type);
         for block in self.physical_blocks(on)? {
             let mut tried = on.tx.block(block)?.to_vec();
             let form = self.form_of(&tried);
@@ -160,7 +174,7 @@ impl Directory {
     }
 
     /// Allocates a block at a logical block that is a hole, and increases `i_size` if needed.
-    fn fill_in<D: ReadBlocks>(
+    pub(super) fn fill_in<D: ReadBlocks>(
         &mut self,
         on: &mut Changing<'_, D>,
         logical: u64,
@@ -168,7 +182,7 @@ impl Directory {
         let block = on.allocate(self.own.inode)?;
         let run = BlockRun::new(block, 1);
         let extent = Extent { logical: LogicalBlock(logical), run, unwritten: false };
-        on.edit_tree(&mut self.image, |editor, root| editor.insert(root, extent))?;
+        on.insert(&mut self.image, extent)?;
         let blocks = (logical + 1).max(self.blocks());
         self.image.set_size_bytes(blocks * self.format.block_size as u64);
         self.map = on.map_of(&self.image)?;
@@ -227,6 +241,12 @@ impl Directory {
         on: &mut Changing<'_, D>,
     ) -> Result<u64, Impossible> {
         let mut count = 0;
+        if self.is_inline() {
+            for entry in inline::entries(&self.image, self.own.inline_form(&self.format)) {
+                count += u64::from(inodes::is_dir(on, entry.inode));
+            }
+            return Ok(count);
+        }
         for block in self.physical_blocks(on)? {
             let bytes = on.tx.block(block)?;
             for entry in self.cursor(&bytes).map_while(Result::ok) {
@@ -251,6 +271,10 @@ impl Directory {
         parent: InodeNr,
     ) -> Result<(), Impossible> {
         let inode = self.own.inode;
+        if self.is_inline() {
+            inline::start(&mut self.image, parent);
+            return on.put_inode(&mut self.image);
+        }
         if let Some(first) = self.map.block(0) {
             let bytes = on.tx.block(first)?;
             let mut entries = self.cursor(&bytes).map_while(Result::ok);

@@ -1,15 +1,15 @@
 //! Changes inodes: fields from fast commits, link counts, `i_blocks`, and freeing.
 
 use floe_blockdev::ReadBlocks;
-use floe_format::ext::extent::{ExtentNode, MAGIC};
 use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode};
 use floe_format::ext::xattr::{XattrHeader, write_block_checksum};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, InodeNr};
 
 use super::changing::{Changing, Impossible};
-use crate::map::edit::TreeEditor;
+use super::shape;
 use crate::map::runs::BlockMap;
+use crate::map::walk::has_map;
 use crate::tx::Tx;
 
 /// The type byte of an entry: 0 without the filetype feature.
@@ -24,31 +24,39 @@ pub(super) fn take_over<D: ReadBlocks>(
     number: InodeNr,
     from: &[u8],
 ) -> Result<(), Impossible> {
-    let old = on.inode(number)?;
+    let (old, is_used) = (on.inode(number)?, on.is_used(number)?);
     let mut raw = from[..from.len().min(old.raw.len())].to_vec();
     raw.extend_from_slice(&old.raw[raw.len()..]);
     let mut new = OwnedInode::of(number, raw).ok_or(Impossible)?;
-    let (own_block, is_extents) = (new.base.block, new.flags().contains(InodeFlags::EXTENTS));
-    new.base.block = old.base.block;
-    if !is_extents {
-        let mapped = matches!(new.file_type(), Some(FileType::Regular | FileType::Directory));
-        if !mapped || new.flags().contains(InodeFlags::INLINE_DATA) {
-            new.base.block = own_block;
+    if new.base.links_count == 0 && !is_used {
+        // An UNLINK record freed it already.
+        return Ok(());
+    }
+    if has_map(&new.base) {
+        new.base.block = shape::map_for(on, old, &new)?;
+    } else if is_used {
+        // The record has the content of its blocks now.
+        for run in on.map_of(&old)?.all_runs() {
+            on.mark(run, false)?;
         }
-    } else if ExtentNode::new(&old.base.block).is_none_or(|node| node.header().magic != MAGIC) {
-        new.base.block = TreeEditor::EMPTY;
     }
     if new.base.links_count == 0 {
         on.put_inode(&mut new)?;
         return free(on, number);
     }
-    if is_extents {
+    if has_map(&new.base) {
+        shape::drop_inline_data(&mut new);
         let map = on.map_of(&new)?;
-        if !map.nodes.is_empty() {
+        if new.flags().contains(InodeFlags::EXTENTS) && !map.nodes.is_empty() {
             // The checksums of the nodes include the generation.
             on.edit_tree(&mut new, |editor, root| editor.reseal(root))?;
         }
         recount(on, &mut new, &map);
+        if new.file_type() == Some(FileType::Directory) {
+            // Blocks of directories are in no record: names are added again, and may need fewer.
+            let blocks = map.blocks_without_hole();
+            new.set_size_bytes(blocks.saturating_mul(u64::from(on.geometry().block_size)));
+        }
     }
     on.put_inode(&mut new)?;
     let is_directory = new.file_type() == Some(FileType::Directory);
@@ -110,12 +118,12 @@ pub(super) fn free<D: ReadBlocks>(
     if !on.is_used(inode)? {
         return Ok(());
     }
-    if image.flags().contains(InodeFlags::EXTENTS) {
+    if has_map(&image.base) {
         for run in on.map_of(&image)?.all_runs() {
             on.mark(run, false)?;
             on.tx.revoke(run);
         }
-        image.base.block = TreeEditor::EMPTY;
+        image.base.block = shape::no_map(image.flags());
     }
     let bit64 = on.geometry().features.incompat.contains(Incompat::BIT64);
     let attributes = image.file_acl(bit64);

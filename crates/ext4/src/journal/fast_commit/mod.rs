@@ -3,14 +3,19 @@
 //! The replay follows the meaning of the records rather than one implementation: e2fsck 1.47 leaves
 //! the inode of a removed name unattached, and fails if a directory must grow; the kernel miscounts
 //! links and blocks of directories. Here removed files are freed, directories grow, and counts are
-//! updated.
+//! updated. A file that was inline gets its blocks, of which the kernel (6.18) loses all; one without
+//! extents, which stops the kernel, gets them, too.
 
+mod ahead;
 mod changing;
 mod directory;
+mod inline;
 mod inodes;
 mod scan;
+mod shape;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use floe_blockdev::{Overlay, ReadBlocks};
 use floe_format::ext::extent::Extent;
@@ -21,12 +26,13 @@ use floe_format::{Geometry, InodeNr, LogicalBlock};
 use self::changing::{Changing, Impossible};
 use self::directory::Directory;
 use super::event::{JournalEvent, RecoveryFault};
+use crate::map::walk::has_map;
 
 pub(crate) use scan::{FastCommits, scan};
 
 /// Replays fast commits over the overlay; returns the number of tags replayed. Like the kernel, it
-/// stops at the first record that cannot be replayed; earlier changes stay. `opened` is the
-/// geometry with which the file system was opened.
+/// goes on behind a record that cannot be replayed, but leaves ranges and fields of its inode as
+/// they are. `opened` is the geometry with which the file system was opened.
 pub(crate) fn replay<D: ReadBlocks>(
     overlay: &Overlay<D>,
     opened: &Geometry,
@@ -45,25 +51,35 @@ pub(crate) fn replay<D: ReadBlocks>(
         return 0;
     };
     let inode_size = on.geometry().inode_size;
-    let tags = || {
-        let blocks = commits.blocks.iter();
-        let tags = blocks.flat_map(move |block| FcRecords::new(block, inode_size));
-        tags.map(|record| record.tag).take(usize::try_from(commits.tags).unwrap_or(usize::MAX))
-    };
+    let records = commits.blocks.iter().flat_map(|block| FcRecords::new(block, inode_size));
+    let count = usize::try_from(commits.tags).unwrap_or(usize::MAX);
+    let tags: Vec<FcTag<'_>> = records.map(|record| record.tag).take(count).collect();
     // Blocks that later records claim must not be allocated before.
-    on.fs.space.withhold(tags().filter_map(|tag| match tag {
+    on.fs.space.withhold(tags.iter().filter_map(|tag| match tag {
         FcTag::AddRange { extent, .. } => Some(extent.run),
         _ => None,
     }));
-    let mut replayer =
-        Replayer { on, open: None, touched: BTreeSet::new(), recount: BTreeSet::new() };
+    let mut replayer = Replayer {
+        on,
+        open: None,
+        touched: BTreeSet::new(),
+        recount: BTreeSet::new(),
+        failed: BTreeSet::new(),
+    };
     let mut done = 0;
-    for tag in tags() {
-        if replayer.apply(&tag).is_err() {
-            fail(inode_of(&tag));
-            break;
+    for (tag, flags) in tags.iter().zip(ahead::flags(&tags)) {
+        let inode = inode_of(tag);
+        let is_name = matches!(tag, FcTag::Creat(_) | FcTag::Link(_) | FcTag::Unlink(_));
+        if !is_name && replayer.failed.contains(&inode) {
+            continue;
         }
-        done += 1;
+        if replayer.apply(tag, flags).is_ok() {
+            done += 1;
+            continue;
+        }
+        if replayer.failed.insert(inode) {
+            fail(inode);
+        }
     }
     if replayer.finish().is_err() {
         fail(InodeNr(0));
@@ -90,20 +106,25 @@ struct Replayer<'a, D> {
     /// end of its fast commit, even if name records follow it, so these are counted again at the
     /// end.
     recount: BTreeSet<InodeNr>,
+    /// Inodes with a record that could not be replayed.
+    failed: BTreeSet<InodeNr>,
 }
 
 impl<D: ReadBlocks> Replayer<'_, D> {
-    fn apply(&mut self, tag: &FcTag<'_>) -> Result<(), Impossible> {
+    /// `flags`: those that the inode of a range is about to have, if a record says so.
+    fn apply(&mut self, tag: &FcTag<'_>, flags: Option<InodeFlags>) -> Result<(), Impossible> {
         match tag {
             FcTag::AddRange { inode, extent } => {
                 if !self.on.is_inside(extent.run) || extent.run.len_blocks == 0 {
                     return Err(Impossible);
                 }
+                self.open(*inode, flags)?;
                 let (start, end) = (extent.logical.0, extent.logical.0 + extent.run.len_blocks);
-                self.change_range(*inode, start, end, Some(*extent))
+                self.change_range(start..end, Some(*extent))
             }
             FcTag::DelRange { inode, start: LogicalBlock(start), len_blocks } => {
-                self.change_range(*inode, *start, start + u64::from(*len_blocks), None)
+                self.open(*inode, flags)?;
+                self.change_range(*start..start + u64::from(*len_blocks), None)
             }
             FcTag::Inode { inode, raw } => {
                 self.close()?;
@@ -117,34 +138,46 @@ impl<D: ReadBlocks> Replayer<'_, D> {
         }
     }
 
-    fn change_range(
-        &mut self,
-        inode: InodeNr,
-        start: u64,
-        end: u64,
-        extent: Option<Extent>,
-    ) -> Result<(), Impossible> {
+    /// Opens an inode for changes of its ranges.
+    fn open(&mut self, inode: InodeNr, flags: Option<InodeFlags>) -> Result<(), Impossible> {
         if self.open.as_ref().is_none_or(|open| open.number != inode) {
             self.close()?;
-            let image = self.on.inode(inode)?;
-            self.on.map_of(&image)?;
             self.touched.insert(inode);
+            let mut image = self.on.inode(inode)?;
+            if let Some(flags) = flags {
+                shape::adapt(&mut self.on, &mut image, flags)?;
+            }
+            if image.file_type().is_none() || !has_map(&image.base) {
+                return Err(Impossible);
+            }
+            self.on.map_of(&image)?;
             self.open = Some(image);
         }
-        let Some(image) = &mut self.open else { return Err(Impossible) };
-        for run in self.on.edit_tree(image, |editor, root| editor.remove(root, start..end))? {
+        Ok(())
+    }
+
+    /// Changes ranges of the open inode.
+    fn change_range(
+        &mut self,
+        range: Range<u64>,
+        extent: Option<Extent>,
+    ) -> Result<(), Impossible> {
+        // A change that fails in its middle is not written.
+        let Some(mut image) = self.open.take() else { return Err(Impossible) };
+        for run in self.on.remove(&mut image, range)? {
             self.on.mark(run, false)?;
         }
         if let Some(extent) = extent {
             self.on.mark(extent.run, true)?;
-            self.on.edit_tree(image, |editor, root| editor.insert(root, extent))?;
+            self.on.insert(&mut image, extent)?;
         }
         if self.on.geometry().cluster_bits > 0 {
             // A cluster that was just freed may contain other blocks of the file.
-            for run in self.on.map_of(image)?.all_runs() {
+            for run in self.on.map_of(&image)?.all_runs() {
                 self.on.mark(run, true)?;
             }
         }
+        self.open = Some(image);
         Ok(())
     }
 
@@ -233,10 +266,8 @@ impl<D: ReadBlocks> Replayer<'_, D> {
                 continue;
             }
             let image = self.on.inode(inode)?;
-            if image.flags().contains(InodeFlags::EXTENTS) {
-                for run in self.on.map_of(&image)?.all_runs() {
-                    self.on.mark(run, true)?;
-                }
+            for run in self.on.map_of(&image)?.all_runs() {
+                self.on.mark(run, true)?;
             }
         }
         Ok(())
