@@ -1,10 +1,11 @@
 //! `floe mkfs`: the command; `floe-disk` tests planning and writing.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
+use floe_format::features::Features;
 use floe_testkit::{oracle, tool};
 
 use super::{floe, floe_env, ran};
@@ -154,5 +155,72 @@ fn blank_images_are_made_without_force() {
         fs::write(&path, vec![byte; 8 << 20]).unwrap();
         let ran = floe(&["mkfs", "-q", path.to_str().unwrap()]);
         assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{byte}");
+    }
+}
+
+/// Each feature by itself and switched off: Floe and e2fsck open the file system that is made, or none is.
+#[test]
+fn whatever_is_made_can_be_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let path = image.to_str().unwrap();
+    let words = Features::from_words(u32::MAX, u32::MAX, u32::MAX).names();
+    let names: Vec<String> =
+        words.into_iter().filter(|name| !name.starts_with("FEATURE_")).collect();
+    assert!(names.len() > 40, "{names:?}");
+    let mut refused = Vec::new();
+    for name in names.iter().flat_map(|name| [name.clone(), format!("^{name}")]) {
+        for kind in ["ext2", "ext4"] {
+            let made = floe(&["mkfs", "-q", "-t", kind, "-O", &name, path, "8m"]);
+            if made.code == 0 {
+                let checked = floe(&["check", path]);
+                assert_eq!(checked.code, 0, "{kind} {name}: {}{}", checked.out, checked.err);
+                clean(&image);
+                fs::remove_file(&image).unwrap();
+                continue;
+            }
+            assert_eq!(made.code, 8, "{kind} {name}: {}", made.err);
+            assert!(!made.err.trim().is_empty() && !image.exists(), "{kind} {name}");
+            if kind == "ext4" {
+                refused.push(name.clone());
+            }
+        }
+    }
+    for name in ["snapshot_bitmap", "lazy_bg", "btree_dir", "replica", "orphan_present"] {
+        assert!(refused.iter().any(|refused| refused == name), "{name} was made: {refused:?}");
+    }
+    let named = floe(&["mkfs", "-O", "snapshot_bitmap,replica", path, "8m"]);
+    assert!(named.err.contains("snapshot_bitmap, replica"), "{}", named.err);
+}
+
+/// A backup is recommended only if it lacks the features that are not known.
+#[test]
+fn a_backup_with_the_same_unknown_features_is_no_advice() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let path = image.to_str().unwrap();
+    // Blocks of 1 KiB without checksums: backups lie in blocks 8193 and 24577. 0x100: snapshot_bitmap.
+    let made = floe(&["mkfs", "-q", "-t", "ext2", "-b", "1024", path, "32m"]);
+    assert_eq!(made.code, 0, "{}", made.err);
+    let file = fs::File::options().read(true).write(true).open(&image).unwrap();
+    let set = |block: u64| {
+        let mut word = [0; 4];
+        file.read_exact_at(&mut word, block * 1024 + 0x5c).unwrap();
+        let word = u32::from_le_bytes(word) | 0x100;
+        file.write_all_at(&word.to_le_bytes(), block * 1024 + 0x5c).unwrap();
+    };
+    set(1);
+    let flipped = floe(&["check", path]);
+    assert_eq!(flipped.code, 8, "{}", flipped.out);
+    assert!(flipped.err.contains("give -b 8193 -B 1024"), "{}", flipped.err);
+    set(8193);
+    let next = floe(&["check", path]);
+    assert!(next.err.contains("give -b 24577 -B 1024"), "{}", next.err);
+    set(24577);
+    for arguments in [vec!["check", path], vec!["check", "-b", "8193", "-B", "1024", path]] {
+        let all = floe(&arguments);
+        assert_eq!(all.code, 8, "{}", all.out);
+        assert!(all.err.contains("snapshot_bitmap"), "{}", all.err);
+        assert!(!all.err.contains("backup"), "{}", all.err);
     }
 }

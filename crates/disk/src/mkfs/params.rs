@@ -225,12 +225,13 @@ impl Params {
 
     fn check_features(&self) -> Result<(), PlanError> {
         let bad = |what: &'static str| Err(PlanError::Parameter(what));
-        let unknown =
-            Incompat::COMPRESSION | Incompat::DIRDATA | Incompat::RECOVER | Incompat::JOURNAL_DEV;
-        if self.features.incompat.intersects(unknown)
-            || !Incompat::all().contains(self.features.incompat)
-        {
-            return bad("a feature that Floe cannot make (external journals, compression)");
+        let refused = Features {
+            compat: self.features.compat & COMPAT_NEVER_MADE,
+            incompat: self.features.incompat.difference(INCOMPAT_MADE),
+            ro_compat: self.features.ro_compat & RO_COMPAT_NEVER_MADE,
+        };
+        if refused != Features::default() {
+            return Err(PlanError::Features(refused.names()));
         }
         if self.old_revision && (self.features != Features::default() || self.inode_size != 128) {
             return bad("revision 0 has no features, and inodes of 128 bytes");
@@ -259,12 +260,27 @@ impl Params {
     }
 }
 
+// Features that no program but their author's opens, journals without a file system, and those that say what happened to a
+// file system after it was made.
+const COMPAT_NEVER_MADE: Compat =
+    Compat::LAZY_BG.union(Compat::EXCLUDE_INODE).union(Compat::EXCLUDE_BITMAP);
+const INCOMPAT_MADE: Incompat = Incompat::all()
+    .difference(Incompat::COMPRESSION.union(Incompat::DIRDATA))
+    .difference(Incompat::RECOVER.union(Incompat::JOURNAL_DEV));
+const RO_COMPAT_NEVER_MADE: RoCompat = RoCompat::BTREE_DIR
+    .union(RoCompat::HAS_SNAPSHOT)
+    .union(RoCompat::REPLICA)
+    .union(RoCompat::ORPHAN_PRESENT);
+
 /// Why a file system cannot be planned. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// A parameter is out of its range, or two exclude each other.
     #[error("{0}")]
     Parameter(&'static str),
+    /// Features that no file system is made with.
+    #[error("Floe makes no file system with {}: e2fsck would not open it, or it comes with later use", .0.join(", "))]
+    Features(Vec<String>),
     /// Too few blocks for a file system with these parameters.
     #[error("{blocks} blocks are too few for a file system with these parameters")]
     TooSmall {

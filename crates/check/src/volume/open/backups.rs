@@ -5,7 +5,7 @@ use floe_format::geometry::{Geometry, Strictness};
 use floe_format::{BlockNr, InodeNr};
 
 use super::Opened;
-use super::candidate::{Candidate, read_candidate};
+use super::candidate::{Candidate, judged_features, read_candidate, unknown_features};
 use crate::problem::{Findings, Problem};
 use crate::volume::descriptors;
 use crate::volume::layout_map::LayoutMap;
@@ -65,6 +65,15 @@ pub fn good_backups(device: &dyn ReadBlocks) -> Vec<(BlockNr, u32)> {
             })
         })
         .collect()
+}
+
+/// The first usable backup whose features are all known, with the block size it states.
+pub(super) fn backup_of_known_features(device: &dyn ReadBlocks) -> Option<(BlockNr, u32)> {
+    backup_places(device, None, None).find(|&(block, size)| {
+        let Some(offset) = block.0.checked_mul(u64::from(size)) else { return false };
+        let read = read_candidate(device, offset, Some(size), Some(block), Strictness::Strict);
+        read.is_ok_and(|backup| unknown_features(&judged_features(&backup.superblock)).is_empty())
+    })
 }
 
 /// A backup by whose UUID the checksums of the primary descriptors are right, where by that of the

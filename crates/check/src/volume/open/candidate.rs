@@ -147,7 +147,7 @@ const UNSUPPORTED: (Compat, Incompat, RoCompat) = (
 );
 
 /// The incompatible features without the bits by which Floe keeps others out of its native file systems, and of rext3.
-pub(super) fn known_incompat(superblock: &Superblock) -> u32 {
+fn known_incompat(superblock: &Superblock) -> u32 {
     let mut incompat = superblock.feature_incompat;
     if is_locked(superblock) {
         incompat &= !LOCK;
@@ -156,6 +156,12 @@ pub(super) fn known_incompat(superblock: &Superblock) -> u32 {
         incompat &= !Incompat::REXT3.bits();
     }
     incompat
+}
+
+/// The features by which a file system is refused: all but the incompatible ones that are ours.
+pub(super) fn judged_features(superblock: &Superblock) -> Features {
+    let (compat, ro_compat) = (superblock.feature_compat, superblock.feature_ro_compat);
+    Features::from_words(compat, known_incompat(superblock), ro_compat)
 }
 
 /// Names of the features that are not supported.

@@ -13,10 +13,11 @@ use floe_format::geometry::{Geometry, Strictness};
 use floe_format::rext3::region_blocks;
 
 use self::backups::{
-    backup_that_fits, backup_with_more_files, backup_with_sane_descriptors, find_backup, sizes,
+    backup_of_known_features, backup_that_fits, backup_with_more_files,
+    backup_with_sane_descriptors, find_backup, sizes,
 };
 use self::candidate::{
-    Candidate, Refusal, known_incompat, read_candidate, read_superblock, unknown_features,
+    Candidate, Refusal, judged_features, read_candidate, read_superblock, unknown_features,
 };
 use crate::error::CheckError;
 use crate::problem::{Findings, Problem, Sink};
@@ -93,10 +94,7 @@ pub fn open(device: &dyn ReadBlocks, which: WhichSuperblock) -> Result<Opened, C
         }
         None => open_unnamed(device, block_size, &mut found)?,
     };
-    let known = known_incompat(&opened.superblock);
-    let features = opened.geometry.features;
-    let features = Features::from_words(features.compat.bits(), known, features.ro_compat.bits());
-    refuse_unknown(device, &features)?;
+    refuse_unknown(device, &judged_features(&opened.superblock))?;
     refuse_encoding(&opened)?;
     refuse_first_data_block(&opened)?;
     let mut opened = opened;
@@ -445,7 +443,7 @@ fn fatal(device: &dyn ReadBlocks, refusal: Refusal) -> CheckError {
 
 /// The refusal of unknown features, with a backup that has none of them.
 fn unknown(device: &dyn ReadBlocks, names: Vec<String>) -> CheckError {
-    CheckError::UnknownFeatures { names, backup: good_backups(device).first().copied() }
+    CheckError::UnknownFeatures { names, backup: backup_of_known_features(device) }
 }
 
 fn refuse_unknown(device: &dyn ReadBlocks, features: &Features) -> Result<(), CheckError> {
