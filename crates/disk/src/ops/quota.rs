@@ -305,7 +305,7 @@ impl Op<'_> {
             }
         }
         let slot = slot.ok_or(DAMAGED)?;
-        own.entries += 1;
+        own.entries = own.entries.checked_add(1).ok_or(DAMAGED)?;
         if usize::from(own.entries) >= LEAF_ENTRIES {
             // A full leaf leaves the list; it was its head.
             header.free_entry = own.next_free;

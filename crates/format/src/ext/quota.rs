@@ -3,7 +3,7 @@
 //!
 //! Source: the kernel's `fs/quota/quota_tree.h`, `quotaio_v2.h`.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
 
 /// Bytes of a block of the file; independent of the file system's blocks.
@@ -14,6 +14,8 @@ pub const ROOT_BLOCK: u32 = 1;
 pub const TREE_DEPTH: u32 = 4;
 /// `dqh_version` of the format read here (v2r1).
 pub const VERSION: u32 = 1;
+/// Most bytes of a file that e2fsck uses.
+pub const MOST_BYTES: u64 = 1 << 31;
 /// Bytes of the header of a leaf.
 pub const LEAF_HEADER_SIZE: usize = 16;
 
@@ -120,7 +122,7 @@ pub enum TreeFault {
         /// The pointer.
         to: u32,
     },
-    /// A second pointer to an interior block: a loop, or damage.
+    /// A second pointer to a block, one of them from above the last level: a loop, or damage.
     BlockTwice {
         /// Block of the file that holds the second pointer.
         from: u32,
@@ -142,6 +144,49 @@ impl fmt::Display for TreeFault {
     }
 }
 
+impl QuotaHeader {
+    /// Why neither Linux nor e2fsck uses a file of this size that begins like this, whatever its kind.
+    ///
+    /// Linux wants the head of a list behind the root (`v2_read_file_info`), e2fsck a file of at most
+    /// [`MOST_BYTES`].
+    pub fn fault(&self, size_bytes: u64) -> Option<&'static str> {
+        let in_file = |head: u32| head == 0 || (head > ROOT_BLOCK && head < self.blocks);
+        if size_bytes > MOST_BYTES {
+            Some("the file is larger than a quota file can be")
+        } else if u64::from(self.blocks) > size_bytes / BLOCK_SIZE as u64 {
+            Some("its header counts more blocks than the file has")
+        } else if self.blocks <= ROOT_BLOCK {
+            Some("its header counts no block of the tree")
+        } else if !in_file(self.free_block) {
+            Some("the first free block of its header cannot be one")
+        } else if !in_file(self.free_entry) {
+            Some("the first block with a free entry of its header cannot be one")
+        } else {
+            None
+        }
+    }
+}
+
+/// Something that [`walk_blocks`] meets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Met {
+    /// The root, or a block of pointers below it.
+    Node(u32),
+    /// A block of entries.
+    Leaf {
+        /// Block of the file.
+        block: u32,
+        /// Its header.
+        header: LeafHeader,
+        /// Entries that are in use.
+        in_use: u16,
+    },
+    /// An entry of the leaf that was met last.
+    Entry(Dquot),
+    /// A pointer that cannot be followed.
+    Fault(TreeFault),
+}
+
 /// Visits every entry of a quota file once, in the order of the tree.
 ///
 /// `blocks` is the number of 1 KiB blocks of the file (from `i_size`, or `header.blocks` if that is
@@ -152,11 +197,28 @@ impl fmt::Display for TreeFault {
 /// The first error of `read`.
 pub fn walk<E>(
     blocks: u32,
-    mut read: impl FnMut(u64, &mut [u8; BLOCK_SIZE]) -> Result<(), E>,
+    read: impl FnMut(u64, &mut [u8; BLOCK_SIZE]) -> Result<(), E>,
     mut entry: impl FnMut(Dquot),
     mut fault: impl FnMut(TreeFault),
 ) -> Result<(), E> {
-    let mut seen = HashSet::from([ROOT_BLOCK]);
+    walk_blocks(blocks, read, |met| match met {
+        Met::Entry(met) => entry(met),
+        Met::Fault(met) => fault(met),
+        Met::Node(_) | Met::Leaf { .. } => (),
+    })
+}
+
+/// As [`walk`], and visits the blocks of the tree, too.
+///
+/// # Errors
+/// The first error of `read`.
+pub fn walk_blocks<E>(
+    blocks: u32,
+    mut read: impl FnMut(u64, &mut [u8; BLOCK_SIZE]) -> Result<(), E>,
+    mut visit: impl FnMut(Met),
+) -> Result<(), E> {
+    // True for a leaf.
+    let mut seen = HashMap::from([(ROOT_BLOCK, false)]);
     // Depth-first with an explicit stack; children are pushed backwards so that they come in order.
     let mut stack = vec![(ROOT_BLOCK, 0u32)];
     let mut bytes = [0; BLOCK_SIZE];
@@ -166,34 +228,45 @@ pub fn walk<E>(
     while let Some((block, depth)) = stack.pop() {
         read(u64::from(block) * BLOCK_SIZE as u64, &mut bytes)?;
         if depth == TREE_DEPTH {
-            entries_of_leaf(&bytes, &mut entry);
+            visit_leaf(block, &bytes, &mut visit);
             continue;
         }
+        visit(Met::Node(block));
+        let is_leaf = depth + 1 == TREE_DEPTH;
         for word in bytes.chunks_exact(4).rev() {
             let to = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
             if to == 0 {
                 continue;
             }
             if to <= ROOT_BLOCK || to >= blocks {
-                fault(TreeFault::BlockOutOfRange { from: block, to });
-            } else if seen.insert(to) {
-                stack.push((to, depth + 1));
-            } else if depth + 1 < TREE_DEPTH {
+                visit(Met::Fault(TreeFault::BlockOutOfRange { from: block, to }));
+                continue;
+            }
+            match seen.insert(to, is_leaf) {
+                None => stack.push((to, depth + 1)),
                 // A leaf holds many identifiers, so many pointers lead to it.
-                fault(TreeFault::BlockTwice { from: block, to });
+                Some(true) if is_leaf => (),
+                Some(before) => {
+                    seen.insert(to, before);
+                    visit(Met::Fault(TreeFault::BlockTwice { from: block, to }));
+                }
             }
         }
     }
     Ok(())
 }
 
-fn entries_of_leaf(bytes: &[u8; BLOCK_SIZE], entry: &mut impl FnMut(Dquot)) {
-    for raw in bytes[LEAF_HEADER_SIZE..].chunks_exact(Dquot::SIZE) {
-        let Some(raw) = raw.first_chunk() else { continue };
-        if raw.iter().any(|&byte| byte != 0) {
-            entry(Dquot::decode(raw));
-        }
+fn visit_leaf(block: u32, bytes: &[u8; BLOCK_SIZE], visit: &mut impl FnMut(Met)) {
+    let (header, entries) = bytes.split_at(LEAF_HEADER_SIZE);
+    let entries = || {
+        let (entries, _) = entries.as_chunks::<{ Dquot::SIZE }>();
+        entries.iter().filter(|raw| raw.iter().any(|&byte| byte != 0))
+    };
+    if let Some(header) = header.first_chunk() {
+        let in_use = entries().count() as u16;
+        visit(Met::Leaf { block, header: LeafHeader::decode(header), in_use });
     }
+    entries().for_each(|raw| visit(Met::Entry(Dquot::decode(raw))));
 }
 
 #[cfg(test)]
@@ -244,6 +317,37 @@ mod tests {
         assert_eq!(ids, [0, 200]);
         let twice = TreeFault::BlockTwice { from: 3, to: 2 };
         assert_eq!(faults, [TreeFault::BlockOutOfRange { from: 2, to: 99 }, twice]);
+    }
+
+    /// A block of pointers is none of entries: e2fsck would count its pointers as usage.
+    #[test]
+    fn a_leaf_that_is_a_node_is_a_fault() {
+        for (block, word, to) in [(4, 9, 3), (3, 9, 5)] {
+            let mut file = small_tree();
+            put(&mut file, block, word, to);
+            let (_, faults) = entries(&file);
+            // Which of the two places of a block is met first depends on the order of the words.
+            let twice = |fault: &TreeFault| matches!(fault, TreeFault::BlockTwice { to: of, .. } if *of == to);
+            assert!(faults.iter().any(twice), "{faults:?}");
+        }
+    }
+
+    #[test]
+    fn a_header_must_fit_the_file() {
+        let sound = QuotaHeader { blocks: 6, free_entry: 5, ..QuotaHeader::decode(&[0; 32]) };
+        let with = |edit: fn(&mut QuotaHeader)| {
+            let mut header = sound.clone();
+            edit(&mut header);
+            header.fault(6 * 1024).is_some()
+        };
+        assert!(!with(|_| ()) && !with(|header| header.free_block = 2));
+        assert!(with(|header| header.blocks = 7));
+        assert!(with(|header| header.blocks = 0));
+        assert!(with(|header| header.free_block = 1));
+        assert!(with(|header| header.free_block = 6));
+        assert!(with(|header| header.free_entry = 1));
+        assert!(with(|header| header.free_entry = u32::MAX));
+        assert!(sound.fault(MOST_BYTES + 1).is_some() && sound.fault(MOST_BYTES).is_none());
     }
 
     #[test]

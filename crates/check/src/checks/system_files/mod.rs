@@ -5,5 +5,6 @@ pub mod journal;
 pub mod orphan_file;
 pub mod orphans;
 pub mod quota;
+mod quota_lists;
 pub mod reserved_inodes;
 pub mod resize_inode;

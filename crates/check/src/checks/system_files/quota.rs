@@ -9,10 +9,11 @@
 use std::collections::BTreeMap;
 
 use floe_format::ext::inode::Inode;
-use floe_format::ext::quota::{self, Dquot, QuotaHeader, QuotaKind, TreeFault};
+use floe_format::ext::quota::{self, Dquot, Met, QuotaHeader, QuotaKind};
 use floe_format::features::RoCompat;
 use floe_format::{InodeNr, LogicalBlock};
 
+use super::quota_lists::Tree;
 use crate::evidence::quota_usage::{QuotaUsage, Usage};
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
@@ -151,29 +152,36 @@ impl QuotaFile<'_> {
             found.push(self.fault(0, "it does not begin as a quota file of its kind"));
             return None;
         }
-        let blocks = file.size_bytes() / quota::BLOCK_SIZE as u64;
-        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX).min(header.blocks);
-        let mut stored = BTreeMap::new();
-        let mut faults = Vec::new();
-        let walked = quota::walk(
-            blocks,
-            |offset, into| cache.read(offset, into),
-            |Dquot { id, space_bytes, inodes, .. }| {
-                stored.insert(id, Usage { space_bytes, inodes, inline_links: 0 });
-            },
-            |fault| faults.push(fault),
-        );
-        for fault in faults {
-            found.push(match fault {
-                TreeFault::BlockOutOfRange { from, .. } => {
-                    self.fault(from, "a pointer leads out of the file")
-                }
-                TreeFault::BlockTwice { from, .. } => {
-                    self.fault(from, "a pointer leads to a block that was met before")
-                }
-            });
+        if let Some(reason) = header.fault(file.size_bytes()) {
+            found.push(self.fault(0, reason));
         }
-        if walked.is_err() {
+        let blocks = file.size_bytes() / quota::BLOCK_SIZE as u64;
+        let header = QuotaHeader {
+            blocks: u32::try_from(blocks).unwrap_or(u32::MAX).min(header.blocks),
+            ..header
+        };
+        let mut stored = BTreeMap::new();
+        let mut tree = Tree::default();
+        let walked = quota::walk_blocks(
+            header.blocks,
+            |offset, into| cache.read(offset, into),
+            |met| {
+                tree.add(&met, header.blocks);
+                if let Met::Entry(Dquot { id, space_bytes, inodes, .. }) = met {
+                    stored.insert(id, Usage { space_bytes, inodes, inline_links: 0 });
+                }
+            },
+        );
+        let sound = walked.is_ok() && tree.faults.is_empty() && header.blocks > quota::ROOT_BLOCK;
+        let followed = if sound {
+            tree.follow(&header, |offset, into| cache.read(offset, into))
+        } else {
+            Ok(())
+        };
+        for (block, reason) in tree.faults {
+            found.push(self.fault(block, reason));
+        }
+        if walked.is_err() || followed.is_err() {
             found.push(self.fault(0, "a block cannot be read"));
         }
         Some(stored)
