@@ -335,6 +335,9 @@ fn journal(edit: &JournalEdit, tense: Tense) -> String {
         JournalEdit::LoseTransactions => {
             format!("the best state that the damaged log leaves {was} taken")
         }
+        JournalEdit::LoseFastCommits => {
+            format!("the sound fast commits {were} replayed, and the damaged ones left out")
+        }
         JournalEdit::FlipBack(_) => {
             format!("the wrong bit of the journal superblock {was} flipped back")
         }

@@ -377,6 +377,8 @@ pub enum JournalEdit {
     ExternalChecksum,
     /// Does without transactions that are damaged in the log: the replay has left them out.
     LoseTransactions,
+    /// Does without fast commits that are damaged: the replay has left them out.
+    LoseFastCommits,
     /// Flips back the bit of the superblock of the journal in an inode (0: the one on the other device) that its checksum tells.
     FlipBack(InodeNr),
 }
@@ -680,7 +682,7 @@ impl Edit {
                 InodeEdit::EmptyInline => Loss::Data,
                 _ => Loss::None,
             },
-            Self::Journal(JournalEdit::LoseTransactions)
+            Self::Journal(JournalEdit::LoseTransactions | JournalEdit::LoseFastCommits)
             | Self::Cube { edit: CubeEdit::Journal, .. } => Loss::Data,
             Self::AttributeBlock { edit: AttributeBlockEdit::Salvage { .. }, .. } => {
                 Loss::Attributes

@@ -92,7 +92,10 @@ impl Toll {
                 }
                 (
                     Edit::Journal(
-                        JournalEdit::Drop | JournalEdit::Reset | JournalEdit::LoseTransactions,
+                        JournalEdit::Drop
+                        | JournalEdit::Reset
+                        | JournalEdit::LoseTransactions
+                        | JournalEdit::LoseFastCommits,
                     )
                     | Edit::Group { .. },
                     _,

@@ -179,9 +179,8 @@ pub fn plan(problem: &Problem) -> Plan {
         P::JournalTransactionCorrupt { .. }
         | P::JournalEndsEarly { .. }
         | P::JournalSuperblockLost { .. } => journal(JournalEdit::LoseTransactions),
-        P::FastCommitCorrupt { .. }
-        | P::DamagedLogWeighed { .. }
-        | P::DamagedLogOtherwise { .. } => Plan::Remark,
+        P::FastCommitCorrupt { .. } => journal(JournalEdit::LoseFastCommits),
+        P::DamagedLogWeighed { .. } | P::DamagedLogOtherwise { .. } => Plan::Remark,
         P::TestFsFlagSet => superblock(SuperblockEdit::ClearTestFlag),
         P::QuotaInodeNotReserved { kind, .. } => superblock(SuperblockEdit::MoveQuotaInode(kind)),
         P::MmpBlockOutOfRange { .. } => superblock(SuperblockEdit::DropMmp),

@@ -168,6 +168,7 @@ fn journal(edit: &JournalEdit) -> bool {
         JournalEdit::Drop
         | JournalEdit::Reset
         | JournalEdit::LoseTransactions
+        | JournalEdit::LoseFastCommits
         | JournalEdit::FlipBack(_)
         | JournalEdit::Forget
         | JournalEdit::ClearNeedsRecovery => false,

@@ -1835,8 +1835,9 @@ problems! {
     0x07000D "fast-commit-corrupt" FastCommitCorrupt { block: BlockNr, reason: &'static str }
         DataRisk Damage ask Journal
         "the fast commits in the journal are damaged at journal {block}: {reason}"
-        means "Changes recorded after this place cannot be recovered."
-        repair "Replay up to it, then check everything.";
+        means "Changes that programs waited for may be missing: fast commits from there on, or the one record that asks for what \
+             cannot be done and later ones of its inode. Where a sound one follows, Linux and e2fsck take the place for the end."
+        repair "Replay the sound ones before it, then check everything. Never unattended.";
     0x07000E "journal-error-recorded" JournalErrorRecorded { errno: i64 }
         Metadata Damage preen Journal
         "the journal recorded error {errno}"

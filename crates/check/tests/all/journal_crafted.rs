@@ -530,6 +530,42 @@ fn crafted_fast_commits_are_taken() {
     assert_eq!(events, [JournalEvent::RecoveryFailed(fault)]);
 }
 
+/// Three fast commits, some blocks of which are damaged at a byte: the tags that are replayed, and whether damage is told.
+fn damaged_fast_commits(damage: &[(u32, usize)]) -> (u64, bool) {
+    let padding = [7, 0, 4, 0, 0, 0, 0, 0];
+    let mut bytes = with_fast_commits(&vec![padding.to_vec(); 12]);
+    let Hostile { log, .. } = hostile();
+    let raw = bytes[log[0] as usize * 1024..].first_chunk().unwrap();
+    let superblock = JournalSuperblock::decode(raw);
+    let first = superblock.maxlen - superblock.fast_commit_blocks() + 1;
+    for (commit, byte) in damage {
+        bytes[log[(first + commit) as usize] as usize * 1024 + byte] ^= 0x10;
+    }
+    let device = MemDevice::new(bytes);
+    let opened = open(&device);
+    let (journal, _) = journal::find(&device, &opened.sb, &opened.geo, &opened.groups, None);
+    let replay = journal::replay(&device, &opened.geo, &journal.unwrap(), None);
+    let damaged = JournalEvent::RecoveryFailed(RecoveryFault::FastCommitDamaged);
+    assert!(replay.events.is_empty() || replay.events == [damaged], "{:?}", replay.events);
+    (replay.fast_commit_tags, !replay.events.is_empty())
+}
+
+#[test]
+fn a_sound_fast_commit_proves_that_damage_before_it_is_no_end() {
+    assert_eq!(damaged_fast_commits(&[]), (16, false));
+    // A tag, padding, the transaction in the tail, its checksum.
+    for byte in [0, 5, 36, 40] {
+        assert_eq!(damaged_fast_commits(&[(1, byte)]), (6, true), "byte {byte}");
+        // The last one may have been torn.
+        assert_eq!(damaged_fast_commits(&[(2, byte)]), (11, false), "byte {byte}");
+        assert_eq!(damaged_fast_commits(&[(1, byte), (2, byte)]), (6, false), "byte {byte}");
+    }
+    // The same behind the head, and the tag and the transaction in the head.
+    for byte in [0, 8, 17, 48, 52] {
+        assert_eq!(damaged_fast_commits(&[(0, byte)]), (0, true), "byte {byte}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 

@@ -105,7 +105,7 @@ pub enum RecoveryFault {
         /// The unknown bits.
         features: u32,
     },
-    /// The first fast commit is damaged; none was replayed.
+    /// The first fast commit is damaged, or one with a sound one behind it. Those before it were replayed.
     FastCommitDamaged,
     /// A fast commit requests an impossible change; it and those after it were not replayed.
     FastCommitImpossible {

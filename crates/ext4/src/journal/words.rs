@@ -46,7 +46,7 @@ impl RecoveryFault {
             Self::DataChecksum { .. } => "the checksum of a data block is wrong",
             Self::TargetOutOfRange { .. } => "a block belongs outside the file system",
             Self::FastCommitFeatures { .. } => "they need features that are not known",
-            Self::FastCommitDamaged => "the first one is damaged",
+            Self::FastCommitDamaged => "one is damaged, and those behind it do not count",
             Self::FastCommitImpossible { .. } => "one asks for what cannot be done",
         }
     }

@@ -42,7 +42,7 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &JournalEdit) -> Result<(), Fai
             stage.superblock_mut().feature_incompat |= Incompat::RECOVER.bits();
             Ok(())
         }
-        JournalEdit::LoseTransactions => Ok(()),
+        JournalEdit::LoseTransactions | JournalEdit::LoseFastCommits => Ok(()),
         JournalEdit::ZeroStaleFields => edit_superblock(stage, |bytes| {
             bytes[V2_FIELDS..].fill(0);
         }),

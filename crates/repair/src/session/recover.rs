@@ -220,6 +220,7 @@ pub(super) const fn is_of_damaged_log(problem: &Problem) -> bool {
             | Problem::JournalSuperblockBit { .. }
             | Problem::JournalSuperblockLost { .. }
             | Problem::JournalEndsEarly { .. }
+            | Problem::FastCommitCorrupt { .. }
             | Problem::CubeJournalDamaged { .. }
     )
 }

@@ -10,6 +10,7 @@ use floe_repair::edit::{Edit, JournalEdit};
 use floe_repair::escalation::{Allowance, Escalated, Stage, escalate};
 use floe_repair::policy::Policy;
 use floe_repair::{Fate, RepairOptions, repair};
+use floe_testkit::problems::cases;
 use floe_testkit::{Profile, build, tool};
 
 const BLOCK: u64 = 1024;
@@ -83,6 +84,22 @@ fn damaged_transactions_are_given_up_only_on_request() {
     assert_eq!(replayed(&preened.repair.staged), [true, true]);
     let lost = Edit::Journal(JournalEdit::LoseTransactions);
     let deed = preened.repair.deeds.iter().find(|deed| deed.edit == lost).unwrap();
+    assert_eq!(deed.fate(), Some(Fate::Transactions));
+}
+
+#[test]
+fn damaged_fast_commits_are_given_up_only_on_request() {
+    if tool::missing() {
+        return;
+    }
+    let case = cases().into_iter().find(|case| case.recipe.name() == "fast commits").unwrap();
+    let device = MemDevice::new(case.recipe.build().unwrap().to_vec().unwrap());
+    for stages in [&[Stage::Safe][..], &[Stage::Preen], &[Stage::Preen, Stage::Safe, Stage::All]] {
+        assert_eq!(without_loss(&device, stages), None, "{stages:?}");
+    }
+    let asked = on_request(&device);
+    let lost = Edit::Journal(JournalEdit::LoseFastCommits);
+    let deed = asked.repair.deeds.iter().find(|deed| deed.edit == lost).unwrap();
     assert_eq!(deed.fate(), Some(Fate::Transactions));
 }
 

@@ -1,4 +1,4 @@
-//! Determines which fast commits are valid: all up to the last tail with a valid checksum.
+//! Determines which fast commits are valid: all up to the last tail with a valid checksum. A valid one behind that proves damage.
 
 use floe_format::Geometry;
 use floe_format::ext::fast_commit::{FcRecords, FcTag, KNOWN_FEATURES};
@@ -33,6 +33,33 @@ struct State {
     good_tags: u64,
 }
 
+/// Looks for sound fast commits behind the seeming end. Linux begins one when the one before it is durable, so there are none
+/// behind one that was being written.
+#[derive(Default)]
+struct Behind {
+    crc: u32,
+    found: bool,
+}
+
+impl Behind {
+    /// Whether a fast commit of the expected transaction ends in this block, the next one of the area.
+    fn has_sound_one(&mut self, block: &[u8], inode_size: u32, expected: u32) -> bool {
+        let mut records = FcRecords::new(block, inode_size);
+        for record in records.by_ref() {
+            self.crc = record.checksum(self.crc);
+            if let FcTag::Tail { tid, crc } = record.tag {
+                self.found |= tid == expected && crc == self.crc;
+                // The next block begins another one.
+                self.crc = 0;
+            }
+        }
+        if records.is_broken() {
+            self.crc = 0;
+        }
+        self.found
+    }
+}
+
 /// Reads the fast-commit area. `expected` is the transaction after the last full commit: fast
 /// commits of any other transaction are stale.
 pub(crate) fn scan(
@@ -46,29 +73,36 @@ pub(crate) fn scan(
         return commits;
     }
     let mut state = State::default();
+    let (mut end, mut behind) = (End::GoOn, Behind::default());
     let first = log.journal.blocks.saturating_sub(log.journal.fast_commit_blocks);
     // The fast-commit area starts one block behind the end of the log.
     for at in first.saturating_add(1)..log.journal.blocks {
         let mut block = vec![0; log.journal.block_size as usize];
-        if log.read(at, &mut block).is_err() {
-            events.push(JournalEvent::RecoveryFailed(RecoveryFault::Unreadable { log_block: at }));
-            break;
-        }
-        let end =
-            scan_block(&block, geo.inode_size, expected, commits.blocks.is_empty(), &mut state);
-        commits.blocks.push(block);
-        match end {
-            End::GoOn => {}
-            End::Stop => break,
-            End::Fault(fault) => {
-                // After a valid fast commit, damage only means that the next one was being written.
-                if state.good_tags == 0 {
-                    events.push(JournalEvent::RecoveryFailed(fault));
-                }
+        let was_read = log.read(at, &mut block).is_ok();
+        if !matches!(end, End::GoOn) {
+            if was_read && behind.has_sound_one(&block, geo.inode_size, expected) {
                 break;
             }
+            continue;
         }
+        if !was_read {
+            end = End::Fault(RecoveryFault::Unreadable { log_block: at });
+            continue;
+        }
+        let is_first = commits.blocks.is_empty();
+        end = scan_block(&block, geo.inode_size, expected, is_first, &mut state);
+        commits.blocks.push(block);
     }
+    let fault = match end {
+        End::Fault(RecoveryFault::FastCommitDamaged) | End::Stop if behind.found => {
+            Some(RecoveryFault::FastCommitDamaged)
+        }
+        // After a valid fast commit, damage only means that the next one was being written.
+        End::Fault(RecoveryFault::FastCommitDamaged) if state.good_tags > 0 => None,
+        End::Fault(fault) => Some(fault),
+        End::GoOn | End::Stop => None,
+    };
+    events.extend(fault.map(JournalEvent::RecoveryFailed));
     commits.tags = state.good_tags;
     if commits.tags == 0 {
         commits.blocks.clear();
@@ -78,6 +112,7 @@ pub(crate) fn scan(
 
 fn scan_block(block: &[u8], inode_size: u32, expected: u32, first: bool, state: &mut State) -> End {
     let mut records = FcRecords::new(block, inode_size);
+    let before = state.tags;
     for (index, record) in records.by_ref().enumerate() {
         if first && index == 0 && !matches!(record.tag, FcTag::Head { .. }) {
             return End::Stop;
@@ -94,7 +129,8 @@ fn scan_block(block: &[u8], inode_size: u32, expected: u32, first: bool, state: 
                 let fits = tid == expected && crc == state.crc;
                 state.crc = 0;
                 if !fits {
-                    return if state.good_tags > 0 {
+                    // A fast commit whose last block was not written lies before older ones.
+                    return if state.good_tags > 0 || (tid != expected && !first) {
                         End::Stop
                     } else {
                         End::Fault(RecoveryFault::FastCommitDamaged)
@@ -109,6 +145,8 @@ fn scan_block(block: &[u8], inode_size: u32, expected: u32, first: bool, state: 
         (false, _, _) => End::GoOn,
         // Without even a first tag, the area was never used.
         (true, _, true) => End::Stop,
+        // The block was not written: the fast commit has no end.
+        (true, 0, false) if state.tags == before => End::Stop,
         (true, 0, false) => End::Fault(RecoveryFault::FastCommitDamaged),
         (true, _, false) => End::Stop,
     }
