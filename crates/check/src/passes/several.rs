@@ -196,7 +196,6 @@ pub fn choose_logs(
     };
     let new = || empty(device, geometry.block_size, options);
     let Replayed { choices, mut found, .. } = replay(device, &new, opened, &root, options, None);
-    found.retain(|problem| !matches!(problem, Problem::CubeJournalDamaged { .. }));
     let inode = InodeNr(journal::inode_of(&root));
     let of_root =
         root.damage.map(|one| overcome(one, (root_words(inode), inode), root.needs_replay));

@@ -26,7 +26,7 @@ use super::event::JournalPlace;
 use super::locate::Journal;
 use super::log::is_after;
 use super::mended::{SuperblockDamage, mend};
-use super::rebuilt::Headless;
+use super::rebuilt::{Headless, OLD};
 use super::recover::{Pass, replay_into};
 use super::stable::committed;
 use crate::inode_table::{desc_place, read_inode};
@@ -302,6 +302,12 @@ fn judge(
     let place = JournalPlace::Inode(number);
     let journal = Journal::headless(place, sb, geo, Some(map), file.blocks);
     let (superblock, damage) = match judge_superblock(&bytes, geo, file.blocks) {
+        Ok(superblock) if is_locked(sb) && damage.is_none() => {
+            let (uuid, bytes, journal) = (sb.uuid, &bytes, journal.clone());
+            let newer = Headless { device, geo, uuid, bytes, journal }.newer(&superblock);
+            let damage = newer.as_ref().map(|_| SuperblockDamage::Rebuilt(OLD));
+            (newer.unwrap_or(superblock), damage)
+        }
         Ok(superblock) => (superblock, damage),
         Err(why) if is_locked(sb) => {
             let (uuid, bytes, journal) = (sb.uuid, &bytes, journal.clone());

@@ -141,7 +141,9 @@ impl Finder<'_> {
         let before = self.events.len();
         let judged = self.judge(&candidate);
         let superblock = match judged {
-            Some(superblock) if !self.is_doubtful(&candidate, &superblock) => superblock,
+            Some(superblock) if !self.is_doubtful(&candidate, &superblock) => {
+                self.newest(&mut candidate, superblock)
+            }
             Some(superblock) => {
                 let reason = SuperblockFault::Checksum.reason();
                 self.rebuild(&mut candidate, reason).unwrap_or(superblock)

@@ -20,10 +20,13 @@ use floe_format::{BlockNr, Geometry};
 
 use super::locate::Journal;
 use super::log::{Log, Ring, is_after};
-use super::mended::is_async;
+use super::mended::{is_async, leads};
 use super::mixed::hash;
 use super::pieces::each_block;
 use crate::inode_table::read_groups;
+
+/// The fault of a superblock that a device has kept from an earlier time.
+pub(super) const OLD: &str = "it is older than transactions in the log, because a write was lost";
 
 /// A log without a superblock.
 pub(super) struct Headless<'a> {
@@ -47,6 +50,17 @@ struct Commit {
     is_v1: bool,
 }
 
+impl Commit {
+    /// Whether its checksum is one of the log.
+    fn fits(&self, format: &JournalFormat) -> bool {
+        match format.checksums {
+            Checksums::V1 => self.is_v1,
+            Checksums::V2 | Checksums::V3 => self.seed == format.seed,
+            Checksums::None => false,
+        }
+    }
+}
+
 /// A transaction that is whole.
 struct Whole {
     sequence: u32,
@@ -64,10 +78,7 @@ impl Headless<'_> {
         for superblock in self.kinds(&commits) {
             self.journal.superblock = superblock;
             let format = self.journal.superblock.format();
-            let proved = commits.iter().filter(|(_, commit)| match format.checksums {
-                Checksums::V1 => commit.is_v1,
-                _ => commit.seed == format.seed,
-            });
+            let proved = commits.iter().filter(|(_, commit)| commit.fits(&format));
             let proved: BTreeMap<u32, u32> =
                 proved.map(|(sequence, commit)| (*sequence, commit.at)).collect();
             let chain = self.chain(ring, &proved);
@@ -87,6 +98,35 @@ impl Headless<'_> {
         (superblock.sequence, superblock.start) =
             first.map_or((last.wrapping_add(1), 0), |first| (first.sequence, first.start));
         Some(self.journal.superblock)
+    }
+
+    /// Another superblock where a sound one (`stored`) leads to nothing, although commits that follow each other have its numbers and
+    /// later ones: a device has lost what was written to its place since. Beside an empty stock log one commit alone may lie: where commits
+    /// are asynchronous it may reach the device before the superblock.
+    pub(super) fn newer(mut self, stored: &JournalSuperblock) -> Option<JournalSuperblock> {
+        let place = |block| self.journal.offset_bytes(block);
+        if leads(stored, self.device, &place) {
+            return None;
+        }
+        self.journal.superblock = stored.clone();
+        let ring = self.journal.ring()?;
+        let mut proved = self.commits();
+        proved.retain(|sequence, commit| {
+            !is_after(stored.sequence, *sequence) && commit.fits(&stored.format())
+        });
+        // Where the first transaction is there, its first block is damaged, and all else in place.
+        let is_damaged = stored.start != 0 && proved.contains_key(&stored.sequence);
+        let proved = proved.into_iter().map(|(sequence, commit)| (sequence, commit.at)).collect();
+        let chain = self.chain(ring, &proved);
+        let last = chain.last()?.sequence;
+        let least = if self.journal.is_native { 1 } else { 2 };
+        if is_damaged || chain.len() < least {
+            return None;
+        }
+        let first = self.first_to_replay(ring, &chain);
+        let (sequence, start) =
+            first.map_or((last.wrapping_add(1), 0), |first| (first.sequence, first.start));
+        Some(JournalSuperblock { sequence, start, ..*stored })
     }
 
     /// That of an empty log, behind all numbers in it: nothing was found. Where Floe alone makes journals, that settles what they hold.

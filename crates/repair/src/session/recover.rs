@@ -237,7 +237,10 @@ pub(super) fn take_over_logs(
     }
     let (choices, weighed) = choose_logs(staged, opened, options);
     let taken = take_over(staged, &choices).map_err(RepairError::Locked)?;
-    let found = of_cubes(&taken).into_iter().chain(weighed).collect();
+    // Damage that only other logs show is not seen once there is a choice.
+    let mut found = of_cubes(&taken);
+    let told: Vec<Problem> = weighed.into_iter().filter(|one| !found.contains(one)).collect();
+    found.extend(told);
     Ok((taken, found))
 }
 

@@ -9,7 +9,7 @@ use floe_format::{Geometry, InodeNr};
 
 use super::super::event::{InodeFault, JournalEvent, JournalPlace};
 use super::super::mended::{SuperblockDamage, is_async, leads};
-use super::super::rebuilt::Headless;
+use super::super::rebuilt::{Headless, OLD};
 use super::{Candidate, Finder, Journal, since_seconds};
 use crate::map::runs::BlockMap;
 
@@ -78,18 +78,35 @@ impl Finder<'_> {
         candidate: &mut Candidate,
         reason: &'static str,
     ) -> Option<JournalSuperblock> {
+        let superblock = self.headless(candidate)?.superblock()?;
+        candidate.damage = Some(SuperblockDamage::Rebuilt(reason));
+        Some(superblock)
+    }
+
+    /// A superblock in which nothing is wrong, or the one that the log proves to be newer.
+    pub(super) fn newest(
+        &self,
+        candidate: &mut Candidate,
+        superblock: JournalSuperblock,
+    ) -> JournalSuperblock {
+        let headless = self.headless(candidate).filter(|_| candidate.damage.is_none());
+        let newer = headless.and_then(|headless| headless.newer(&superblock));
+        candidate.damage =
+            newer.as_ref().map(|_| SuperblockDamage::Rebuilt(OLD)).or(candidate.damage);
+        newer.unwrap_or(superblock)
+    }
+
+    /// The log of a journal in use.
+    fn headless<'a>(&'a self, candidate: &'a Candidate) -> Option<Headless<'a>> {
         let is_used = self.has_journal() && (self.needs_recovery() || is_locked(self.sb));
         // Where the area for fast commits begins, only the superblock says.
         let has_area = self.geo.features.compat.contains(Compat::FAST_COMMIT);
         if !is_used || has_area || candidate.place == JournalPlace::External {
             return None;
         }
-        let Candidate { place, map, blocks, superblock: bytes, damage } = candidate;
+        let Candidate { place, map, blocks, superblock: bytes, .. } = candidate;
         let journal = Journal::headless(*place, self.sb, self.geo, map.clone(), *blocks);
         let (device, geo, uuid) = (self.device, self.geo, self.sb.uuid);
-        let headless = Headless { device, geo, uuid, bytes, journal };
-        let superblock = headless.superblock()?;
-        *damage = Some(SuperblockDamage::Rebuilt(reason));
-        Some(superblock)
+        Some(Headless { device, geo, uuid, bytes, journal })
     }
 }
