@@ -15,7 +15,7 @@ use floe_format::{Geometry, InodeNr};
 
 use super::event::{InodeFault, JournalEvent, JournalPlace, LogBounds, SuperblockFault};
 use super::log::Ring;
-use super::mended::{SuperblockDamage, mend};
+use super::mended::{SuperblockDamage, is_async, mend};
 use crate::inode_table::read_inode;
 use crate::map::runs::BlockMap;
 
@@ -470,11 +470,15 @@ impl Finder<'_> {
     }
 }
 
-/// Whether a checksum proves that the superblock is damaged: its features are no newer ones then.
+/// Whether a checksum proves that the superblock is damaged: its features are no newer ones then. Floe keeps one beside asynchronous
+/// commits; where others have written since, it is old, and features are known.
 fn is_checksum_wrong(superblock: &JournalSuperblock, bytes: &[u8; 1024]) -> bool {
-    superblock.format().has_block_tails()
-        && superblock.checksum_type == CHECKSUM_CRC32C
-        && !JournalSuperblock::checksum_ok(bytes)
+    let unknown = superblock.incompat().bits() & !JournalIncompat::all().bits();
+    let is_unknown = unknown != 0 || superblock.feature_ro_compat != 0;
+    let is_kept = is_async(superblock) && superblock.checksum != 0 && is_unknown;
+    let has_one = superblock.format().has_block_tails();
+    let is_proof = has_one && superblock.checksum_type == CHECKSUM_CRC32C;
+    (is_proof || is_kept) && !JournalSuperblock::checksum_ok(bytes)
 }
 
 /// The block of an external journal's superblock: the one behind the file system superblock, which

@@ -223,7 +223,7 @@ fn a_log_whose_superblock_is_lost_is_found_again() {
         let crashed = MemDevice::new(grown.crashed.clone());
         for (nr, (inode, at)) in places(&crashed).into_iter().enumerate() {
             for (home, age) in HOMES {
-                for damage_of in ["zeroes", "garbage", "two bits", "an old copy"] {
+                for damage_of in ["zeroes", "garbage", "two bits", "features", "an old copy"] {
                     let device = grown.with_home(age);
                     let log = &logs(&crashed)[nr].2;
                     let is_short = grown.control(log, COMMIT_BLOCK).len() < 2;
@@ -234,6 +234,12 @@ fn a_log_whose_superblock_is_lost_is_found_again() {
                         "zeroes" => device.write_at(at, &[0; 1024]).unwrap(),
                         "garbage" => device.write_at(at, &[0xa5; 1024]).unwrap(),
                         "an old copy" => empty_log(&device, at),
+                        // Ones that nobody knows.
+                        "features" => {
+                            [0x2a * 8 + 6, 0x2d * 8 + 1]
+                                .into_iter()
+                                .for_each(|bit| flip(&device, at, bit));
+                        }
                         // In the sequence and in the start.
                         _ => [0x1b, 0x1f].into_iter().for_each(|byte| flip(&device, at, byte * 8)),
                     }
