@@ -19,19 +19,19 @@ pub(super) fn cases() -> Vec<Case> {
                 .expect(&["quota-file-corrupt"]),
         )
         .unlike_e2fsck("1.47.0 prints that it cannot read the file, and exits with 0"),
-        header("more blocks than the quota file", 20, 7),
-        header("free quota block out of the file", 24, 6),
+        header("more blocks than the quota file", 20, 8),
+        header("free quota block out of the file", 24, 7),
         header("quota block with a free entry out of the file", 28, u32::MAX),
         header("free quota block in the tree", 24, 5).unlike_e2fsck(LISTS),
         header("no leaf with a free entry", 28, 4).unlike_e2fsck(LISTS),
-        leaf("quota leaf linked out of the file", 0, 6).unlike_e2fsck(LISTS),
+        leaf("quota leaf linked out of the file", 0, 7).unlike_e2fsck(LISTS),
         leaf("quota leaf with more entries", 8, 9).unlike_e2fsck(LISTS),
     ]
 }
 
 const LISTS: &str = "it writes these lists anew, and reads none";
 
-/// A word of the header of the quota file of users, which has six blocks: the last is its leaf.
+/// A word of the header of the quota file of users, which has seven blocks: the sixth is its leaf.
 fn header(name: &str, at: usize, value: u32) -> Case {
     word(name, block_of("<3>", 0).put32(at, value))
 }
