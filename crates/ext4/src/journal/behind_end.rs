@@ -62,12 +62,26 @@ impl End<'_> {
                 last = block.ok().and_then(|block| self.commit(block)).filter(is_newest).or(last);
             });
         }
+        last.filter(|last| *last != self.sequence || !self.is_nothing())
+    }
+
+    /// Whether the transaction that is not there changed nothing, or is dropped: its mark stands for it, or no block at all, as
+    /// debugfs writes what changes nothing.
+    fn is_nothing(&self) -> bool {
         let log = Log { phase: None, ..self.log };
-        let mut block = vec![0; journal.block_size as usize];
-        let is_erased = last == Some(self.sequence)
-            && log.read(self.start, &mut block).is_ok()
-            && block[..SECTOR_BYTES] == dropped(self.sequence, journal.block_size)[..SECTOR_BYTES];
-        last.filter(|_| !is_erased)
+        let mut block = vec![0; self.log.journal.block_size as usize];
+        if log.read(self.start, &mut block).is_err() {
+            return false;
+        }
+        let mark = dropped(self.sequence, self.log.journal.block_size);
+        if block[..SECTOR_BYTES] == mark[..SECTOR_BYTES] {
+            return true;
+        }
+        let is_zero = block.iter().all(|byte| *byte == 0);
+        !self.log.journal.is_native
+            && is_zero
+            && log.read(self.ring.advance(self.start, 1), &mut block).is_ok()
+            && self.commit(&block) == Some(self.sequence)
     }
 
     /// The number of a commit block of the present turn of the ring.
