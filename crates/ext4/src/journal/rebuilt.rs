@@ -108,25 +108,33 @@ impl Headless<'_> {
         if leads(stored, self.device, &place) {
             return None;
         }
-        self.journal.superblock = stored.clone();
-        let ring = self.journal.ring()?;
-        let mut proved = self.commits();
-        proved.retain(|sequence, commit| {
-            !is_after(stored.sequence, *sequence) && commit.fits(&stored.format())
-        });
+        let ring = Ring::new(stored.first, self.journal.blocks)?;
+        let mut commits = self.commits();
+        commits.retain(|sequence, _| !is_after(stored.sequence, *sequence));
         // Where the first transaction is there, its first block is damaged, and all else in place.
-        let is_damaged = stored.start != 0 && proved.contains_key(&stored.sequence);
-        let proved = proved.into_iter().map(|(sequence, commit)| (sequence, commit.at)).collect();
-        let chain = self.chain(ring, &proved);
-        let last = chain.last()?.sequence;
-        let least = if self.journal.is_native { 1 } else { 2 };
-        if is_damaged || chain.len() < least {
+        if stored.start != 0 && commits.contains_key(&stored.sequence) {
             return None;
         }
-        let first = self.first_to_replay(ring, &chain);
-        let (sequence, start) =
-            first.map_or((last.wrapping_add(1), 0), |first| (first.sequence, first.start));
-        Some(JournalSuperblock { sequence, start, ..*stored })
+        // Linux writes the features of a mount with its first commit.
+        let kinds = match stored.format().checksums {
+            Checksums::None => self.kinds(&commits),
+            _ => vec![stored.clone()],
+        };
+        let least = if self.journal.is_native { 1 } else { 2 };
+        for superblock in kinds {
+            let format = superblock.format();
+            self.journal.superblock = superblock;
+            let proved = commits.iter().filter(|(_, commit)| commit.fits(&format));
+            let proved = proved.map(|(sequence, commit)| (*sequence, commit.at)).collect();
+            let chain = self.chain(ring, &proved);
+            if let Some(last) = chain.last().filter(|_| chain.len() >= least) {
+                let first = self.first_to_replay(ring, &chain);
+                let (sequence, start) = first
+                    .map_or((last.sequence.wrapping_add(1), 0), |one| (one.sequence, one.start));
+                return Some(JournalSuperblock { sequence, start, ..self.journal.superblock });
+            }
+        }
+        None
     }
 
     /// That of an empty log, behind all numbers in it: nothing was found. Where Floe alone makes journals, that settles what they hold.
