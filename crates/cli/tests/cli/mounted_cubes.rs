@@ -242,3 +242,53 @@ fn thousands_of_open_files_are_removed_from_a_cube_for_good() {
     again.unmount();
     judge(&image, "recovered");
 }
+
+/// The blocks that begin with a header of jbd2, by its type.
+fn jbd2_blocks(bytes: &[u8], kind: u32) -> Vec<usize> {
+    let header = [0xc03b_3998_u32.to_be_bytes(), kind.to_be_bytes()].concat();
+    let blocks = bytes.chunks(4096).enumerate();
+    blocks.filter(|(_, block)| block.starts_with(&header)).map(|(at, _)| at).collect()
+}
+
+/// A log that waits for its repair is no clean file system, though the mount that left it has ended.
+#[test]
+fn a_log_that_waits_is_told_by_fsck() {
+    if !can_mount() {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let image = Image::empty(0).unwrap();
+    let path = image.path().to_str().unwrap();
+    let words = "mkfs -q -F -t native -E lot_size=16m --cube /a:journal_blocks=256";
+    let made = floe(&words.split(' ').chain([path, "96m"]).collect::<Vec<_>>());
+    assert_eq!((made.code, made.err.as_str()), (0, ""), "{}", made.out);
+    let ours = Ours::new(image.path(), &[]);
+    for at in 0..8 {
+        let mut file = fs::File::create(ours.path().join(format!("a/f{at}"))).unwrap();
+        file.write_all(&[at; 3000]).unwrap();
+        file.sync_all().unwrap();
+    }
+    let mut bytes = fs::read(path).unwrap();
+    ours.unmount();
+    // The journal of the cube lies behind that of inode 8.
+    let (superblocks, descriptors) = (jbd2_blocks(&bytes, 4), jbd2_blocks(&bytes, 1));
+    let own: Vec<usize> = descriptors.into_iter().filter(|at| *at > superblocks[1]).collect();
+    bytes[own[own.len() / 2] * 4096..][..4096].fill(0xa5);
+    fs::write(image.path(), &bytes).unwrap();
+    let ours = Ours::new(image.path(), &[]);
+    assert!(fs::read(ours.path().join("a/f0")).is_err());
+    ours.unmount();
+    let before = fs::read(path).unwrap();
+    for options in [&["-p"][..], &["-n"], &["-f", "-p"]] {
+        let ran = floe(&[&["fsck"], options, &[path]].concat());
+        assert_eq!(ran.code, 4, "{options:?}: {}{}", ran.out, ran.err);
+        assert!(fs::read(path).unwrap() == before, "{options:?}");
+    }
+    let ran = floe(&["repair", "--yes", path]);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    judge(&image, "repaired");
+    let ours = Ours::new(image.path(), &[]);
+    let kept = (0..8).filter(|at| fs::read(ours.path().join(format!("a/f{at}"))).is_ok());
+    assert!(kept.count() >= 7);
+    ours.unmount();
+}

@@ -13,6 +13,7 @@ use floe_check::{CheckOptions, JournalUse, Problem, Volume, recovery};
 use floe_format::ext::superblock::Superblock;
 use floe_format::features::{Compat, Incompat};
 use floe_format::native::identity::Identity;
+use floe_format::native::is_locked;
 use floe_repair::Skip;
 
 use super::{Fsck, Mode};
@@ -224,7 +225,9 @@ impl Fsck<'_> {
         if !is_sound(device, opened.clone(), &options) {
             return Ok(None);
         }
-        let needs_recovery = superblock.features().incompat.contains(Incompat::RECOVER);
+        // In a native file system that was unmounted, the log of a cube may wait for its repair.
+        let needs_recovery =
+            superblock.features().incompat.contains(Incompat::RECOVER) || is_locked(superblock);
         let announcement = due::announcement(superblock, &at);
         let free = match mends {
             true => Free::of_groups(&opened.geometry, &opened.groups),
