@@ -8,15 +8,13 @@ use floe_format::{BlockNr, InodeNr};
 use super::several;
 pub use super::several::choose_logs;
 use super::weighed::weigh;
-use crate::checks::system_files::journal::{check_mountable, overcome, root_words};
+use crate::checks::system_files::journal::{check_mountable, root_damage};
 use crate::estimate::work;
 use crate::options::CheckOptions;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::journal::{JournalState, JournalUse};
 use crate::volume::open::Opened;
-use floe_ext4::journal::{
-    self, Journal, JournalEvent, JournalPlace, LogBounds, RecoveryFault, SuperblockFault,
-};
+use floe_ext4::journal::{self, Journal, JournalEvent, LogBounds, RecoveryFault, SuperblockFault};
 
 /// The replayed journal may use 1/8 of the memory budget.
 const REPLAY_SHARE: u64 = 8;
@@ -131,11 +129,7 @@ pub(super) fn problem_of(
     external: Option<&dyn ReadBlocks>,
 ) -> Option<Problem> {
     let superblock = &opened.superblock;
-    let journal_inode = match journal.map(|journal| journal.place) {
-        Some(JournalPlace::Inode(inode) | JournalPlace::InodeBackup(inode)) => inode,
-        Some(JournalPlace::External) => InodeNr(0),
-        None => InodeNr(superblock.journal_inum),
-    };
+    let journal_inode = InodeNr(journal.map_or(superblock.journal_inum, journal::inode_of));
     Some(match *event {
         JournalEvent::InodeInvalid { inode, fault }
         | JournalEvent::InodeFromBackup { inode, fault } => {
@@ -159,9 +153,7 @@ pub(super) fn problem_of(
         }
         JournalEvent::SuperblockCorrupt { fault } => unusable(journal_inode, fault),
         JournalEvent::SuperblockBit { .. } | JournalEvent::SuperblockRebuilt { .. } => {
-            let journal = journal?;
-            let place = (root_words(journal_inode), journal_inode);
-            overcome(journal.damage?, place, journal.needs_replay)
+            root_damage(journal?)?
         }
         JournalEvent::BoundsWrong { stored, expected } => {
             wrong_bounds(journal_inode, stored, expected)

@@ -14,7 +14,7 @@ use floe_format::native::is_locked;
 
 use super::recovery::{empty, problem_of};
 use super::weighed::{BEFORE, FOUND, NOTHING, SOUND, State, WHOLE, choose, is_rebuilt};
-use crate::checks::system_files::journal::{overcome, root_words, superblock_damage, words_of};
+use crate::checks::system_files::journal::{root_damage, root_words, superblock_damage, words_of};
 use crate::options::CheckOptions;
 use crate::problem::Problem;
 use crate::volume::open::Opened;
@@ -196,9 +196,6 @@ pub fn choose_logs(
     };
     let new = || empty(device, geometry.block_size, options);
     let Replayed { choices, mut found, .. } = replay(device, &new, opened, &root, options, None);
-    let inode = InodeNr(journal::inode_of(&root));
-    let of_root =
-        root.damage.map(|one| overcome(one, (root_words(inode), inode), root.needs_replay));
-    found.extend(of_root);
+    found.extend(root_damage(&root));
     (choices, found)
 }

@@ -2384,7 +2384,8 @@ problems! {
         DataRisk Damage ask Journal
         "the journal of cube {cube}, {inode}, is damaged: {reason}"
         means "Changes of the cube that were durable in it alone may be lost, or it is not known which files of it were to be \
-             deleted. A mount serves the others, and this one only for reading; it is refused where the log is damaged in its middle."
+             deleted. A mount serves the others, and this one only for reading, or not at all where its log is damaged in its middle; \
+             it is refused where other logs have parts of its changes."
         repair "Replay the transactions before the damage, and empty the journal; empty a damaged list of orphans. Where its \
              file is lost, the cube has no journal of its own any more.";
     0x070312 "reservation-file-unnamed" ReservationFileUnnamed { group: GroupNr, inode: InodeNr }

@@ -301,21 +301,19 @@ fn judge(
     let damage = mend(&mut bytes, device, geo.block_size, &at);
     let place = JournalPlace::Inode(number);
     let journal = Journal::headless(place, sb, geo, Some(map), file.blocks);
-    let (superblock, damage) = match judge_superblock(&bytes, geo, file.blocks) {
-        Ok(superblock) if is_locked(sb) && damage.is_none() => {
-            let (uuid, bytes, journal) = (sb.uuid, &bytes, journal.clone());
-            let newer = Headless { device, geo, uuid, bytes, journal }.newer(&superblock);
-            let damage = newer.as_ref().map(|_| SuperblockDamage::Rebuilt(OLD));
-            (newer.unwrap_or(superblock), damage)
+    let (uuid, bytes) = (sb.uuid, &bytes);
+    let in_use =
+        is_locked(sb).then(|| Headless { device, geo, uuid, bytes, journal: journal.clone() });
+    let (superblock, damage) = match (judge_superblock(bytes, geo, file.blocks), in_use) {
+        (Ok(superblock), Some(log)) if damage.is_none() => match log.newer(&superblock) {
+            Some(newer) => (newer, Some(SuperblockDamage::Rebuilt(OLD))),
+            None => (superblock, None),
+        },
+        (Ok(superblock), _) => (superblock, damage),
+        (Err(why), log) => {
+            let rebuilt = log.and_then(Headless::superblock).ok_or((why, Some(file)))?;
+            (rebuilt, Some(SuperblockDamage::Rebuilt(why)))
         }
-        Ok(superblock) => (superblock, damage),
-        Err(why) if is_locked(sb) => {
-            let (uuid, bytes, journal) = (sb.uuid, &bytes, journal.clone());
-            let headless = Headless { device, geo, uuid, bytes, journal };
-            let superblock = headless.superblock().ok_or((why, Some(file)))?;
-            (superblock, Some(SuperblockDamage::Rebuilt(why)))
-        }
-        Err(why) => return Err((why, Some(file))),
     };
     let needs_replay = superblock.start != 0;
     Ok((Journal { superblock, damage, needs_replay, ..journal }, file))

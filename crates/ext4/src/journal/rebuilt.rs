@@ -74,30 +74,15 @@ impl Headless<'_> {
     pub(super) fn superblock(mut self) -> Option<JournalSuperblock> {
         let ring = Ring::new(1, self.journal.blocks)?;
         let commits = self.commits();
-        let mut found = None;
-        for superblock in self.kinds(&commits) {
-            self.journal.superblock = superblock;
-            let format = self.journal.superblock.format();
-            let proved = commits.iter().filter(|(_, commit)| commit.fits(&format));
-            let proved: BTreeMap<u32, u32> =
-                proved.map(|(sequence, commit)| (*sequence, commit.at)).collect();
-            let chain = self.chain(ring, &proved);
-            if !chain.is_empty() {
-                found = Some(chain);
-                break;
-            }
-        }
-        let Some(chain) = found else { return self.empty() };
-        let (first, last) = (self.first_to_replay(ring, &chain), chain.last()?.sequence);
+        let kinds = self.kinds(&commits);
+        let Some(chain) = self.find(ring, kinds, &commits, 1) else { return self.empty() };
+        let last = chain.last()?.sequence;
         let stored = JournalSuperblock::decode(self.bytes);
         if is_async(&stored) && stored.sequence == last.wrapping_add(1) {
             // The next transaction, of which nothing arrived.
             return None;
         }
-        let superblock = &mut self.journal.superblock;
-        (superblock.sequence, superblock.start) =
-            first.map_or((last.wrapping_add(1), 0), |first| (first.sequence, first.start));
-        Some(self.journal.superblock)
+        self.leading_to(ring, &chain)
     }
 
     /// Another superblock where a sound one (`stored`) leads to nothing, although commits that follow each other have its numbers and
@@ -121,20 +106,33 @@ impl Headless<'_> {
             _ => vec![stored.clone()],
         };
         let least = if self.journal.is_native { 1 } else { 2 };
-        for superblock in kinds {
-            let format = superblock.format();
+        let chain = self.find(ring, kinds, &commits, least)?;
+        self.leading_to(ring, &chain)
+    }
+
+    /// Takes the first of `kinds` by which at least so many transactions are whole; returns these.
+    fn find(
+        &mut self,
+        ring: Ring,
+        kinds: Vec<JournalSuperblock>,
+        commits: &BTreeMap<u32, Commit>,
+        least: usize,
+    ) -> Option<Vec<Whole>> {
+        kinds.into_iter().find_map(|superblock| {
             self.journal.superblock = superblock;
+            let format = self.journal.superblock.format();
             let proved = commits.iter().filter(|(_, commit)| commit.fits(&format));
             let proved = proved.map(|(sequence, commit)| (*sequence, commit.at)).collect();
-            let chain = self.chain(ring, &proved);
-            if let Some(last) = chain.last().filter(|_| chain.len() >= least) {
-                let first = self.first_to_replay(ring, &chain);
-                let (sequence, start) = first
-                    .map_or((last.sequence.wrapping_add(1), 0), |one| (one.sequence, one.start));
-                return Some(JournalSuperblock { sequence, start, ..self.journal.superblock });
-            }
-        }
-        None
+            Some(self.chain(ring, &proved)).filter(|chain| chain.len() >= least)
+        })
+    }
+
+    /// The superblock that leads to what has to be replayed of a chain; one of an empty log where nothing has to be.
+    fn leading_to(self, ring: Ring, chain: &[Whole]) -> Option<JournalSuperblock> {
+        let behind = chain.last()?.sequence.wrapping_add(1);
+        let first = self.first_to_replay(ring, chain);
+        let (sequence, start) = first.map_or((behind, 0), |first| (first.sequence, first.start));
+        Some(JournalSuperblock { sequence, start, ..self.journal.superblock })
     }
 
     /// That of an empty log, behind all numbers in it: nothing was found. Where Floe alone makes journals, that settles what they hold.

@@ -4,7 +4,7 @@
 //! `FastCommitAreaTooLarge`, `ExternalJournalWithoutUser`.
 //! Does not verify: anything that prevents recovery (`floe_ext4::journal::find`).
 
-use floe_ext4::journal::{CubeJournal, Journal, JournalPlace, SuperblockDamage};
+use floe_ext4::journal::{CubeJournal, Journal, JournalPlace, SuperblockDamage, inode_of};
 use floe_format::InodeNr;
 use floe_format::ext::jbd2::{JournalIncompat, fast_commit_area, leaves_room};
 use floe_format::features::{Compat, Features, Incompat};
@@ -65,7 +65,7 @@ pub(crate) const fn words_of(own: &CubeJournal) -> &'static str {
 }
 
 /// Damage of a journal superblock that was overcome; `is_used`: the log may hold transactions.
-pub(crate) const fn overcome(
+const fn overcome(
     damage: SuperblockDamage,
     (log, inode): (&'static str, InodeNr),
     is_used: bool,
@@ -81,6 +81,12 @@ pub(crate) const fn overcome(
         true => Problem::JournalSuperblockBit { log, inode, byte, bit },
         false => Problem::EmptyJournalSuperblockBit { log, inode, byte, bit },
     }
+}
+
+/// The same of the journal that the superblock names.
+pub(crate) fn root_damage(journal: &Journal) -> Option<Problem> {
+    let inode = InodeNr(inode_of(journal));
+    journal.damage.map(|damage| overcome(damage, (root_words(inode), inode), journal.needs_replay))
 }
 
 /// The same of a further journal. Without the mark of a file system in use its log is old.
