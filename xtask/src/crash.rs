@@ -29,7 +29,7 @@ type Part =
 const PARTS: [Part; 4] = [
     (
         &["-p", "floe-disk", "--test", "all"],
-        &["journal_crash", "journal_ops", "cube_crash"],
+        &["journal_crash", "journal_ops", "cube_crash", "several_journals", "that_wait"],
         &["cube_crash"],
         "a state was not recovered as it should be",
     ),

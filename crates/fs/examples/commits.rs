@@ -16,7 +16,7 @@
 //! `model` has a device in memory whose flush takes so long, and nothing else any time.
 //!
 //! `journals` has two of these as one, in stripes of a lot, or in short ones, and native file systems with 1, 2 and 4 journals: with two, and
-//! stripes of a lot, each device has the lots of one journal. `files` has native file systems with 1 and 2 journals in one file, which
+//! stripes of a lot, each device has the lots of one journal. With several, changes of more than one list each other or wait. `files` has native file systems with 1 and 2 journals in one file, which
 //! take turns.
 
 use std::fmt;
@@ -31,7 +31,8 @@ use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
 use floe_disk::ops::Caller;
 use floe_format::InodeNr;
 use floe_fs::{
-    Disk, FileSystem, FsError, Limits, Live, Lower, MemFs, NewInode, Op, OpKind, Place, now,
+    Dependencies, Disk, FileSystem, FsError, Limits, Live, Lower, MemFs, NewInode, Op, OpKind,
+    Place, RenameMode, now,
 };
 use floe_sync::{Barrier, thread};
 use floe_testkit::kernel::Mounted;
@@ -53,6 +54,8 @@ enum Load {
     Append,
     /// A new file of 4 KiB in a directory of its own.
     Create,
+    /// The same, moved to the directory of the next worker before the fsync.
+    Move,
 }
 
 /// The same calls of both. Each worker has a directory of its own.
@@ -62,6 +65,7 @@ trait Side: Sync {
     fn write(&self, file: &Self::File, at: u64, bytes: &[u8]) -> Result<()>;
     fn sync(&self, file: &Self::File) -> Result<()>;
     fn remove(&self, worker: usize, name: &str) -> Result<()>;
+    fn rename(&self, from: (usize, &str), to: (usize, &str)) -> Result<()>;
 }
 
 struct Floe<L> {
@@ -123,6 +127,15 @@ where
         self.apply(OpKind::Unlink(place))?;
         Ok(())
     }
+
+    fn rename(&self, from: (usize, &str), to: (usize, &str)) -> Result<()> {
+        let [from, to] = [from, to].map(|(worker, name)| Place {
+            directory: self.directories[worker],
+            name: name.as_bytes(),
+        });
+        self.apply(OpKind::Rename { from, to, mode: RenameMode::Replace })?;
+        Ok(())
+    }
 }
 
 /// A mount of the kernel's.
@@ -146,6 +159,12 @@ impl Side for Kernel {
 
     fn remove(&self, worker: usize, name: &str) -> Result<()> {
         Ok(fs::remove_file(self.0.join(worker.to_string()).join(name))?)
+    }
+
+    fn rename(&self, from: (usize, &str), to: (usize, &str)) -> Result<()> {
+        let [from, to] =
+            [from, to].map(|(worker, name)| self.0.join(worker.to_string()).join(name));
+        Ok(fs::rename(from, to)?)
     }
 }
 
@@ -241,7 +260,13 @@ enum Until {
 }
 
 /// Works until the end; how many changes were acknowledged.
-fn work<S: Side>(side: &S, load: Load, worker: usize, until: Until, began: Instant) -> Result<u64> {
+fn work<S: Side>(
+    side: &S,
+    load: Load,
+    (worker, workers): (usize, usize),
+    until: Until,
+    began: Instant,
+) -> Result<u64> {
     let bytes = [7; WRITE_BYTES];
     let mut growing = None;
     let mut done = 0;
@@ -261,6 +286,17 @@ fn work<S: Side>(side: &S, load: Load, worker: usize, until: Until, began: Insta
                 side.sync(&file)?;
                 if let Some(old) = done.checked_sub(MOST_FILES) {
                     side.remove(worker, &format!("file {old}"))?;
+                }
+            }
+            (Load::Move, _) => {
+                let next = (worker + 1) % workers;
+                let file = side.make(worker, &name)?;
+                side.write(&file, 0, &bytes)?;
+                let moved = |done| format!("moved from {worker}: {done}");
+                side.rename((worker, &name), (next, &moved(done)))?;
+                side.sync(&file)?;
+                if let Some(old) = done.checked_sub(MOST_FILES) {
+                    side.remove(next, &moved(old))?;
                 }
             }
             (Load::Append, Some((file, at))) if *at < MOST_BYTES => {
@@ -286,7 +322,7 @@ fn measure<S: Side>(side: &S, load: Load, workers: usize, until: Until) -> Resul
             scope.spawn(move || {
                 barrier.wait();
                 let (began, before) = (Instant::now(), Spent::now()?);
-                let done = work(side, load, worker, until, began)?;
+                let done = work(side, load, (worker, workers), until, began)?;
                 let spent = Spent::now()?.each(before, |after, before| after - before);
                 Ok::<_, anyhow::Error>(Run { done, seconds: began.elapsed().as_secs_f64(), spent })
             })
@@ -312,6 +348,15 @@ fn format(device: &dyn WriteBlocks) -> Result<()> {
     let params = Options::of_type(FsType::Ext4).params(device.size_bytes(), None, &fresh)?;
     Ok(mkfs::write(&Plan::new(&params)?, &device)?)
 }
+
+/// Numbers of journals, and how their changes depend on each other.
+const SCHEMES: [(u32, Dependencies, &str); 5] = [
+    (1, Dependencies::Listed, ""),
+    (2, Dependencies::Listed, " that list"),
+    (2, Dependencies::Awaited, " that wait"),
+    (4, Dependencies::Listed, " that list"),
+    (4, Dependencies::Awaited, " that wait"),
+];
 
 /// Bytes of a lot of native file systems.
 const LOT_BYTES: u64 = 16 << 20;
@@ -343,7 +388,7 @@ fn of_floe<D: WriteBlocks>(
     workers: usize,
     until: Until,
 ) -> Result<Figures> {
-    of_floe_on(device, || device.flushes(), load, workers, until)
+    of_floe_on(device, || device.flushes(), load, (workers, Dependencies::Listed), until)
 }
 
 /// The same on any device.
@@ -351,10 +396,11 @@ fn of_floe_on<D: WriteBlocks>(
     device: D,
     flushes: impl Fn() -> u64,
     load: Load,
-    workers: usize,
+    (workers, dependencies): (usize, Dependencies),
     until: Until,
 ) -> Result<Figures> {
     let (disk, volume) = Disk::open(device)?;
+    disk.set_dependencies(dependencies);
     let files = disk.files()?;
     let floe = Floe::new(Live::new(&disk, &files, volume, now())?, workers)?;
     let before = flushes();
@@ -439,9 +485,9 @@ fn model(flush: Duration, rounds: u64, workers: &[usize]) -> Result<()> {
 
 fn journals(flush: Duration, rounds: u64, workers: &[usize]) -> Result<()> {
     for (stripes, chunk_bytes) in [("of a lot", LOT_BYTES), ("of 64 KiB", SHORT_BYTES)] {
-        for load in [Load::Append, Load::Create] {
+        for load in [Load::Append, Load::Create, Load::Move] {
             for &workers in workers {
-                for journals in [1, 2, 4] {
+                for (journals, dependencies, scheme) in SCHEMES {
                     let part = || {
                         let memory = MemDevice::new(vec![0; IMAGE_BYTES as usize / 8]);
                         Modelled::new(memory, &Model::flushes(flush)).waiting().with_flushes(4)
@@ -450,9 +496,10 @@ fn journals(flush: Duration, rounds: u64, workers: &[usize]) -> Result<()> {
                     format_native(&device, journals)?;
                     let flushes = || device.devices().map(Modelled::flushes).sum();
                     let until = Until::Done(rounds);
-                    let figures = of_floe_on(&device, flushes, load, workers, until)?;
+                    let figures =
+                        of_floe_on(&device, flushes, load, (workers, dependencies), until)?;
                     println!(
-                        "stripes {stripes}, {load:?} {workers:2} workers, {journals} journals: {figures}"
+                        "stripes {stripes}, {load:?} {workers:2} workers, {journals} journals{scheme}: {figures}"
                     );
                 }
             }

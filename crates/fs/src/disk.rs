@@ -3,7 +3,7 @@
 use std::io;
 
 use floe_blockdev::{ReadBlocks, WriteBlocks};
-use floe_disk::journal::{Barriers, Journal, JournalError, TransactionId};
+use floe_disk::journal::{Barriers, Dependencies, Journal, JournalError, TransactionId};
 use floe_disk::ops::OpError;
 use floe_disk::recovery::recover;
 use floe_disk::volume::{OpenError, Volume, seal};
@@ -82,6 +82,14 @@ impl<D: WriteBlocks> Disk<D> {
         let volume = Volume::open(&device)?;
         let journal = Journal::open_recovered(device, &recovered, Barriers::One)?;
         Ok((Self::Journaled(Box::new(journal)), volume))
+    }
+
+    /// Sets how changes that concern several journals of the root cube are there as a whole after a crash, or not at all: recovery
+    /// takes both. Without several journals it makes no difference.
+    pub fn set_dependencies(&self, dependencies: Dependencies) {
+        if let Self::Journaled(journal) = self {
+            journal.set_dependencies(dependencies);
+        }
     }
 
     /// The files, with all changes at any time. Names in directory blocks with a wrong checksum are not among them.

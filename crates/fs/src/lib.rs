@@ -143,6 +143,7 @@ pub use disk::{Disk, DiskError};
 pub use error::FsError;
 pub use faults::{Fault, OnError};
 pub use file_system::{FileSystem, Follow, Listed, Stopped};
+pub use floe_disk::journal::Dependencies;
 pub use floe_disk::ops::{Change, NewInode, NewKind, RangeMode, RenameMode, Reserved, SetMode};
 pub use floe_disk::volume::ErrorCode;
 pub use floe_ext4::files::{Attribute, Timestamp};

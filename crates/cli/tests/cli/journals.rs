@@ -36,7 +36,8 @@ fn several_journals_are_made_shown_and_used() {
         if !can_mount() || tool::missing() {
             continue;
         }
-        let mount = Ours::new(image.path(), &[]);
+        let options: &[&str] = if further == 3 { &["-o", "journals=wait"] } else { &[] };
+        let mount = Ours::new(image.path(), options);
         for at in 0..20 {
             let top = mount.path().join(format!("dir{at}"));
             fs::create_dir(&top).unwrap();

@@ -173,7 +173,8 @@ impl<D: WriteBlocks> Journal<D> {
             return self.commit_cube_for(cube, threads);
         }
         let data_writes = self.data_writes.load(floe_sync::atomic::Ordering::SeqCst);
-        let goals = |shared: &Shared| shared.goals_of(shared.lane_of(&self.geometry, block));
+        let goals =
+            |shared: &Shared| shared.goals_of(shared.lots.own_lane_of(&self.geometry, block));
         self.reach(goals, data_writes, threads)
     }
 
@@ -182,11 +183,11 @@ impl<D: WriteBlocks> Journal<D> {
         self.has_several
     }
 
-    /// The journal that logs a block of the root cube, where that has several: a number by which they differ.
+    /// The journal that logs the lot of a block of the root cube, where that has several: a number by which they differ.
     pub fn log_of(&self, cube: u32, block: BlockNr) -> Option<usize> {
         let shared = self.lock();
         let is_one_of_several = cube == 0 && shared.has_further;
-        is_one_of_several.then(|| shared.lane_of(&self.geometry, block))
+        is_one_of_several.then(|| shared.lots.own_lane_of(&self.geometry, block))
     }
 
     /// Writes the older half of a cube's log home if more than half of it is in use, and nobody writes it: so that seldom a change
@@ -218,7 +219,7 @@ impl<D: WriteBlocks> Journal<D> {
         let now_seconds = self.times.now().0;
         let mut unread = BTreeSet::new();
         loop {
-            let (lot, to, from) = {
+            let (lot, to, from, strays) = {
                 let mut shared = self.lock();
                 if shared.lots.moves.is_empty() || shared.lots.unread_at == Some(now_seconds) {
                     return Ok(());
@@ -233,10 +234,10 @@ impl<D: WriteBlocks> Journal<D> {
                     shared.lots.moves.remove(&lot);
                     continue;
                 }
-                (lot, to, from)
+                (lot, to, from, shared.lots.strays_of(&self.geometry, lot))
             };
-            let last = self.lock().lanes[from].state.last();
-            let settled = self.commit(last).and_then(|()| self.checkpoint_lane(from, true));
+            let mut logs = [from].into_iter().chain(strays);
+            let settled = logs.try_for_each(|lane| self.empty_log(lane));
             if let Err(error) = settled {
                 self.judge_root(error)?;
                 unread.insert(lot);
@@ -260,6 +261,7 @@ impl<D: WriteBlocks> Journal<D> {
     fn move_lot(&self, lot: u32, from: usize, lane: Option<usize>) {
         let mut shared = self.lock();
         shared.lots.moves.remove(&lot);
+        shared.lots.forget_strays_of(&self.geometry, lot);
         if let Some(lane) = lane {
             shared.lots.give(lot, lane);
         }

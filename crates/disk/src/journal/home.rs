@@ -8,6 +8,7 @@ use floe_sync::Arc;
 
 use super::Journal;
 use super::error::JournalError;
+use super::shared::Shared;
 use super::state::Images;
 
 /// Bytes of home blocks that are gathered for one write.
@@ -41,7 +42,10 @@ impl<D: WriteBlocks> Journal<D> {
         let (start, id) = homeward.tail;
         log.write_superblock(&self.device, id.sequence(), start, 0)?;
         self.flush_all(lanes, "flushing the tail of the log")?;
-        self.lock().lanes[lane].state.went_home(&homeward);
+        let mut shared = self.lock();
+        shared.lanes[lane].state.went_home(&homeward);
+        let Shared { lanes, lots, .. } = &mut *shared;
+        lots.strays.retain(lane, |block| lanes[lane].state.has_copy(block));
         Ok(())
     }
 

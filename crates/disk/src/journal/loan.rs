@@ -36,7 +36,8 @@ impl Shared {
 
 impl<D: WriteBlocks> Journal<D> {
     /// Divides a change among the logs, and says whose lots inode 8 has now because their log is too short for it. `alone`: no
-    /// other handle is open, without which no lots change their log.
+    /// other handle is open, without which no lots change their log. Where changes wait, one log has all of it
+    /// ([`Dependencies::Awaited`](super::Dependencies::Awaited)).
     pub(super) fn divide(
         &self,
         mut changed: Images,
@@ -45,27 +46,37 @@ impl<D: WriteBlocks> Journal<D> {
     ) -> Result<(BTreeMap<usize, Share>, BTreeSet<usize>), JournalError> {
         let mut lent = BTreeSet::new();
         loop {
-            let (shares, short) = {
+            let (shares, gathering, short) = {
                 let shared = self.lock();
                 let shares = shared.shares(&self.geometry, changed, freed);
+                let gathering = shared.gathering(&shares);
                 let short = shares.iter().find(|(lane, share)| {
                     alone && **lane > 0 && shared.lanes[**lane].is_too_short_for(share)
                 });
                 let short = short.map(|(lane, _)| *lane);
-                (shares, short)
+                (shares, gathering, short)
             };
-            let Some(lane) = short else { return Ok((shares, lent)) };
-            changed = shares.into_values().flat_map(|share| share.images).collect();
-            self.lend(lane)?;
-            lent.insert(lane);
+            match (gathering, short) {
+                (Some(gathering), _) if gathering.others.is_empty() => {
+                    return Ok((gathering.whole(shares), lent));
+                }
+                (None, None) => return Ok((shares, lent)),
+                (gathering, short) => {
+                    changed = shares.into_values().flat_map(|share| share.images).collect();
+                    if let Some(gathering) = gathering {
+                        self.await_logs(&gathering.others)?;
+                    } else if let Some(lane) = short {
+                        self.lend(lane)?;
+                        lent.insert(lane);
+                    }
+                }
+            }
         }
     }
 
     /// Empties a log, and lets inode 8 have its lots until they move back.
     fn lend(&self, lane: usize) -> Result<(), JournalError> {
-        let last = self.lock().lanes[lane].state.last();
-        self.commit(last)?;
-        self.checkpoint_lane(lane, true)?;
+        self.empty_log(lane)?;
         let mut shared = self.lock();
         let inode = shared.lanes[lane].inode;
         shared.lots.lend(lane, inode);

@@ -31,6 +31,7 @@
 //! A block is logged by the journal that owns its lot. A change of blocks that several own is a transaction in each; they name
 //! each other in their commit blocks, and recovery keeps all of them or none ([`Journal::commit_cube`]).
 
+mod awaited;
 mod commit;
 mod company;
 mod cubes;
@@ -61,6 +62,7 @@ use floe_format::{BlockNr, Geometry};
 use floe_sync::atomic::{AtomicU64, Ordering};
 use floe_sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+pub use awaited::Dependencies;
 pub use cubes::{CubeState, Finished};
 pub use error::JournalError;
 pub use log::Barriers;

@@ -10,6 +10,7 @@ use floe_format::native::lot::{LotRecord, lot_groups};
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 use floe_sync::Arc;
 
+use super::awaited::Strays;
 use super::company::{Crowd, Goals};
 use super::log::Log;
 use super::state::{Image, Images, State, TransactionId};
@@ -28,8 +29,8 @@ pub(super) struct Lane {
     pub(super) log: Arc<Log>,
     pub(super) state: State,
     pub(super) company: Company,
-    /// Transactions of other logs of the root cube with changes that had read blocks of this one, and changed none: whoever waits
-    /// for this log waits for those, too.
+    /// Transactions of other logs of the root cube with changes that had read blocks of lots of this one, or changed them, and have no
+    /// part in this one: whoever waits for this log waits for those, too.
     pub(super) also: BTreeMap<usize, TransactionId>,
 }
 
@@ -116,6 +117,8 @@ pub(super) struct Lots {
     groups: u32,
     /// Logs of lots; those of the first log are left out.
     lanes: BTreeMap<u32, usize>,
+    /// Blocks that another log has copies of.
+    pub(super) strays: Strays,
     /// Lots whose record names another journal than the one that still logs them: its inode.
     pub(super) moves: BTreeMap<u32, u32>,
     /// The second in which a new journal of such a lot could not be read.
@@ -172,6 +175,11 @@ impl Lots {
 
     /// The log of a block.
     pub(super) fn lane_of(&self, geo: &Geometry, block: BlockNr) -> usize {
+        self.strays.log_of(block).unwrap_or_else(|| self.own_lane_of(geo, block))
+    }
+
+    /// The log of the lot of a block.
+    pub(super) fn own_lane_of(&self, geo: &Geometry, block: BlockNr) -> usize {
         if self.lanes.is_empty() {
             return 0;
         }
@@ -206,12 +214,26 @@ impl Lots {
         }
     }
 
-    /// The parts of a run that each lie in one lot.
+    /// The logs that have copies of blocks of a lot and are not its own.
+    pub(super) fn strays_of(&self, geo: &Geometry, lot: u32) -> BTreeSet<usize> {
+        self.strays.logs_of(|block| self.lot_of(geo, block) == Some(lot))
+    }
+
+    /// None has any more.
+    pub(super) fn forget_strays_of(&mut self, geo: &Geometry, lot: u32) {
+        let groups = self.groups;
+        self.strays.forget(|block| {
+            geo.group_of(block).and_then(|group| group.0.checked_div(groups)) == Some(lot)
+        });
+    }
+
+    /// The parts of a run that each lie in one lot, and have one log.
     fn parts(&self, geo: &Geometry, run: BlockRun) -> Vec<BlockRun> {
         let (mut at, mut parts) = (run.start, Vec::new());
         while at < run.end() {
             let group = geo.group_of(at).filter(|_| !self.lanes.is_empty());
             let end = group.map_or(run.end(), |group| geo.blocks_of(group).end().min(run.end()));
+            let end = self.strays.end_of(at, end);
             parts.push(BlockRun::new(at, end.0 - at.0));
             at = end;
         }
@@ -295,16 +317,23 @@ impl Shared {
     }
 
     /// Lets a change join the running transactions of its logs, which depend on each other from now on. Returns one of them,
-    /// by which all become durable. `read`: logs of blocks that it has read.
+    /// by which all become durable. `read`: logs of the lots of blocks that it has read.
     pub(super) fn join(
         &mut self,
         geo: &Geometry,
         shares: BTreeMap<usize, Share>,
         read: &BTreeSet<usize>,
     ) -> TransactionId {
-        let mut touched = BTreeSet::new();
+        let (mut touched, mut concerned) = (BTreeSet::new(), read.clone());
         for (lane, share) in shares {
             self.note_moves(geo, &share.images);
+            if self.has_further {
+                for block in share.images.keys() {
+                    let own = self.lots.own_lane_of(geo, *block);
+                    self.lots.strays.note(*block, lane, own);
+                    concerned.insert(own);
+                }
+            }
             let state = &mut self.lanes[lane].state;
             let (changes, revoked) = (!share.images.is_empty(), state.running.revoked.len());
             state.join(share.images, &share.freed);
@@ -318,7 +347,7 @@ impl Shared {
         }
         let first = touched.first().copied().unwrap_or(0);
         let id = self.lanes[first].state.last();
-        for &lane in read.difference(&touched).filter(|_| !touched.is_empty()) {
+        for &lane in concerned.difference(&touched).filter(|_| !touched.is_empty()) {
             self.lanes[lane].also.insert(first, id);
         }
         id

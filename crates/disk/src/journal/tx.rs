@@ -27,7 +27,7 @@ pub struct JournalTx<'j, D: WriteBlocks> {
     handle: Handle<'j>,
     changed: ChangedBlocks,
     freed: Vec<BlockRun>,
-    /// Logs of the root cube whose blocks it has read, where there are several.
+    /// Logs of the root cube in whose lots it has read blocks, where there are several.
     read: BTreeSet<usize>,
 }
 
@@ -108,7 +108,10 @@ impl<'j, D: WriteBlocks> JournalTx<'j, D> {
         for other in self.changed.numbers() {
             *counts.entry(shared.lane_of(geo, other)).or_default() += 1;
         }
-        match counts.into_iter().all(|(lane, blocks)| fits(lane, blocks)) {
+        // Where changes wait, one log has all of it.
+        let is_whole = shared.lots.strays.are_awaited()
+            && counts.keys().all(|lane| shared.lanes[*lane].cube == 0);
+        match !is_whole && counts.into_iter().all(|(lane, blocks)| fits(lane, blocks)) {
             true => Ok(()),
             false => Err(Refusal::TooMuch("the change is longer than a quarter of the journal")),
         }
@@ -158,7 +161,7 @@ impl<D: WriteBlocks> Staging for JournalTx<'_, D> {
             let lane = self.judge_lane(&shared, block)?;
             // The superblock is not logged where there are several.
             if block.0 > 0 && shared.lanes[lane].cube == 0 && shared.has_further {
-                self.read.insert(lane);
+                self.read.insert(shared.lots.own_lane_of(&self.journal.geometry, block));
             }
             if let Some(image) = shared.newest(&self.journal.geometry, block) {
                 return Ok(Arc::clone(image));

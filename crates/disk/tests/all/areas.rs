@@ -1,23 +1,28 @@
 //! Runs on file systems whose parts become durable apart from each other, because each has a journal: recorded, and judged after
 //! every crash, and after every crash of the recovery that follows.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result, ensure};
-use floe_blockdev::{Crash, MemDevice, ReadBlocks, Recorder, Trace, WriteBlocks};
+use floe_blockdev::{Crash, MemDevice, Overlay, ReadBlocks, Recorder, Trace, WriteBlocks};
 use floe_check::{CheckOptions, check};
-use floe_disk::journal::take_over;
+use floe_disk::journal::{Dependencies, take_over};
 use floe_disk::recovery::recover;
 use floe_ext4::fs::FileSystem;
+use floe_ext4::journal;
 use floe_format::GroupNr;
 use floe_testkit::crash::{Effort, each_state, tears};
 use floe_testkit::{Image, oracle, tool};
 
 use crate::journal_ops::{Mounted, Tree, unmount};
+use crate::traced::located;
 
 /// The parts of a file system, by name, and how their trees are read.
 #[derive(Clone)]
 pub(crate) struct Parts {
     pub(crate) names: Vec<String>,
     pub(crate) of: fn(&dyn ReadBlocks, &[String]) -> Result<Vec<Tree>>,
+    pub(crate) dependencies: Dependencies,
 }
 
 impl Parts {
@@ -51,6 +56,7 @@ pub(crate) struct Recording<'r, D: WriteBlocks> {
 impl<'r, D: WriteBlocks> Recording<'r, D> {
     pub(crate) fn new(recorder: &'r Recorder<MemDevice>, device: D, parts: &Parts) -> Self {
         let mounted = Mounted::new(device).unwrap();
+        mounted.journal.set_dependencies(parts.dependencies);
         let now = parts.on(&mounted.journal).unwrap();
         let history = now.into_iter().map(|tree| vec![(0, tree)]).collect();
         let acknowledged = vec![vec![(0, 0)]; parts.names.len()];
@@ -123,6 +129,27 @@ pub(crate) fn e2fsck_finds_nothing(device: &MemDevice) -> Result<()> {
     Ok(())
 }
 
+/// Whether no two logs would write the same block home: then whoever replays them may begin with any.
+pub(crate) fn logs_are_apart(device: &dyn ReadBlocks) -> Result<()> {
+    let fs = FileSystem::open(device)?;
+    let geo = fs.geometry();
+    let found = journal::find_cubes(device, &fs.superblock, geo, fs.space.groups.descs());
+    let logs = found.usable.into_iter().map(|own| own.journal).chain([located(device)]);
+    let mut owners = BTreeMap::new();
+    for (log, journal) in logs.enumerate() {
+        let staged = Overlay::new(device, geo.block_size);
+        let pass = journal::replay_into(&staged, geo, &journal, None);
+        ensure!(!pass.failed, "{:?}", pass.events);
+        let size = geo.block_size as usize;
+        let ranges = staged.staged_ranges();
+        for at in ranges.into_iter().flat_map(|range| (range.start..range.end).step_by(size)) {
+            let other = owners.insert(at, log);
+            ensure!(other.is_none(), "log {log} and log {other:?} have block {}", at / size as u64);
+        }
+    }
+    Ok(())
+}
+
 impl Run {
     pub(crate) fn cannot_be(&self, crash: &Crash) -> bool {
         cannot_be(&self.trace, crash, &self.backups)
@@ -151,6 +178,9 @@ impl Run {
             at += 1;
             if at % one_in != 0 || self.cannot_be(crash) {
                 return Ok(());
+            }
+            if self.parts.dependencies == Dependencies::Awaited {
+                logs_are_apart(&device)?;
             }
             if at % one_in.saturating_mul(deep) == 0 {
                 nested += self.cut_recovery_off(&device, crash.issued)?;

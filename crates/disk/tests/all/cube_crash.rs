@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use anyhow::{Result, ensure};
 use floe_blockdev::{MemDevice, ReadBlocks, Recorder, WriteBlocks};
 use floe_check::check;
+use floe_disk::journal::Dependencies;
 use floe_disk::ops::NewInode;
 use floe_disk::recovery::recover;
 use floe_ext4::fs::FileSystem;
@@ -38,7 +39,11 @@ fn areas(device: &dyn ReadBlocks, names: &[String]) -> Result<Vec<Tree>> {
 }
 
 fn parts() -> Parts {
-    Parts { names: ["a", "b", "root"].map(str::to_owned).into(), of: areas }
+    Parts {
+        names: ["a", "b", "root"].map(str::to_owned).into(),
+        of: areas,
+        dependencies: Dependencies::Listed,
+    }
 }
 
 /// Makes a part durable, by its name.

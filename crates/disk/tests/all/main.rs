@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 mod areas;
+mod awaited;
 mod changes;
 mod cube_crash;
 mod cube_journals;

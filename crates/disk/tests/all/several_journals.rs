@@ -7,14 +7,16 @@ use std::io;
 use anyhow::{Result, ensure};
 use floe_blockdev::{Event, MemDevice, ReadBlocks, Recorder, WriteBlocks};
 use floe_check::check;
-use floe_disk::journal::{Journal, JournalError};
+use floe_disk::journal::{Dependencies, Journal, JournalError};
 use floe_disk::ops::{NewInode, RenameMode};
 use floe_disk::recovery::recover;
 use floe_ext4::fs::FileSystem;
 use floe_ext4::inode_table::inode_place;
 use floe_ext4::journal::{self, CubeJournal};
 use floe_ext4::tx::Tx;
-use floe_format::ext::jbd2::{self, COMMIT_BLOCK, DESCRIPTOR_BLOCK, JournalFormat};
+use floe_format::ext::jbd2::{
+    self, COMMIT_BLOCK, DESCRIPTOR_BLOCK, JournalFormat, JournalSuperblock,
+};
 use floe_format::native::{commit, is_locked};
 use floe_format::{BlockNr, InodeNr};
 use floe_testkit::crash::{Effort, each_state};
@@ -27,7 +29,7 @@ use crate::journal_ops::{Mounted, Tree, native, tree, unmount};
 use crate::traced::{BaseBytes, located};
 
 /// An empty file system of five lots of 4 MiB, dealt to so many journals.
-fn empty(journals: u32) -> Vec<u8> {
+pub(crate) fn empty(journals: u32) -> Vec<u8> {
     let mut mounted = Mounted::new(native(20 << 20)).unwrap();
     let mut made = Vec::new();
     for number in 1..journals {
@@ -47,7 +49,7 @@ fn empty(journals: u32) -> Vec<u8> {
 }
 
 /// The further journals.
-fn further(device: &dyn ReadBlocks) -> Vec<CubeJournal> {
+pub(crate) fn further(device: &dyn ReadBlocks) -> Vec<CubeJournal> {
     let fs = FileSystem::open(device).unwrap();
     let groups = fs.space.groups.descs();
     let found = journal::find_cubes(device, &fs.superblock, fs.geometry(), groups);
@@ -68,7 +70,7 @@ fn log_of(device: &dyn ReadBlocks, lot: u32) -> usize {
 
 /// A file system with a directory for each journal, in a lot that it logs, and a file `foo` in each. The names of the directories
 /// come back, too.
-fn base(journals: u32) -> (Vec<u8>, Vec<String>) {
+pub(crate) fn base(journals: u32) -> (Vec<u8>, Vec<String>) {
     let mut mounted = Mounted::new(MemDevice::new(empty(journals))).unwrap();
     let mut names = BTreeMap::new();
     for number in 0..40 {
@@ -89,7 +91,7 @@ fn base(journals: u32) -> (Vec<u8>, Vec<String>) {
 }
 
 /// Makes a file durable, or a directory.
-fn fsync<D: WriteBlocks>(mounted: &mut Mounted<D>, path: &str) {
+pub(crate) fn fsync<D: WriteBlocks>(mounted: &mut Mounted<D>, path: &str) {
     let inode = mounted.find(path).unwrap();
     let fs = FileSystem::open(&mounted.journal).unwrap();
     let place = inode_place(inode, fs.geometry(), fs.space.groups.descs());
@@ -97,7 +99,7 @@ fn fsync<D: WriteBlocks>(mounted: &mut Mounted<D>, path: &str) {
 }
 
 /// The logs that are written behind the first `from` events, their superblocks aside: 0 for that of inode 8.
-fn logs_written(device: &Recorder<MemDevice>, from: usize) -> Vec<usize> {
+pub(crate) fn logs_written(device: &Recorder<MemDevice>, from: usize) -> Vec<usize> {
     let mut logs = vec![located(device)];
     logs.extend(further(device).into_iter().map(|own| own.journal));
     let places: Vec<BTreeSet<u64>> = logs
@@ -215,7 +217,11 @@ fn areas(device: &dyn ReadBlocks, names: &[String]) -> Result<Vec<Tree>> {
     Ok(areas)
 }
 
-fn rename<D: WriteBlocks>(mounted: &mut Mounted<D>, from: (&str, &str), to: (&str, &str)) {
+pub(crate) fn rename<D: WriteBlocks>(
+    mounted: &mut Mounted<D>,
+    from: (&str, &str),
+    to: (&str, &str),
+) {
     let places = [from.0, to.0].map(|name| mounted.find(name).unwrap());
     mounted
         .run(|volume, tx, _, caller| {
@@ -226,14 +232,14 @@ fn rename<D: WriteBlocks>(mounted: &mut Mounted<D>, from: (&str, &str), to: (&st
 }
 
 /// Changes of each directory alone, and of two at a time, some of them acknowledged.
-fn changes<D: WriteBlocks>(
+pub(crate) fn changes<D: WriteBlocks>(
     recorder: &Recorder<MemDevice>,
     device: D,
-    image: &[u8],
-    names: &[String],
+    (image, names): (&[u8], &[String]),
+    dependencies: Dependencies,
     rounds: usize,
 ) -> Run {
-    let parts = Parts { names: names.to_vec(), of: areas };
+    let parts = Parts { names: names.to_vec(), of: areas, dependencies };
     let mut run = Recording::new(recorder, device, &parts);
     let synced = |run: &mut Recording<'_, D>, area: usize| {
         fsync(&mut run.mounted, &names[area]);
@@ -277,25 +283,31 @@ fn changes<D: WriteBlocks>(
     run.end(image)
 }
 
-fn explore(journals: u32, rounds: usize, effort: Effort, one_in: usize, deep: usize) -> usize {
+pub(crate) fn explore(
+    (journals, dependencies): (u32, Dependencies),
+    rounds: usize,
+    effort: Effort,
+    one_in: usize,
+    deep: usize,
+) -> usize {
     let (image, names) = base(journals);
     let recorder = Recorder::new(MemDevice::new(image.clone()));
-    let run = changes(&recorder, &recorder, &image, &names, rounds);
+    let run = changes(&recorder, &recorder, (&image, &names), dependencies, rounds);
     let states = run.explore(effort, one_in, deep).unwrap();
     eprintln!("{journals} journals: {states} states of {} events", run.trace.events.len());
     states
 }
 
-const EFFORT: Effort = Effort { random_per_epoch: 1, seed: 1 };
+pub(crate) const EFFORT: Effort = Effort { random_per_epoch: 1, seed: 1 };
 
 #[test]
 fn after_any_crash_two_journals_have_what_was_acknowledged_and_changes_of_both_whole() {
-    assert!(explore(2, 2, EFFORT, 43, 8) > 150);
+    assert!(explore((2, Dependencies::Listed), 2, EFFORT, 43, 8) > 150);
 }
 
 #[test]
 fn after_any_crash_four_journals_have_what_was_acknowledged_and_changes_of_several_whole() {
-    assert!(explore(4, 2, EFFORT, 101, 6) > 150);
+    assert!(explore((4, Dependencies::Listed), 2, EFFORT, 101, 6) > 150);
 }
 
 /// The formats of all logs.
@@ -317,22 +329,26 @@ fn without_dependencies(formats: &[JournalFormat], block: &[u8]) -> Option<Vec<u
 
 /// A fault of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+pub(crate) enum Fault {
     /// Commit blocks have no dependencies.
     Forgets,
     /// Flushes behind the first commit are left out: whoever waits for the end of a commit is told too early.
     LosesFlushes,
     /// A write to a further journal fails, with all that follow in it.
     Fails,
+    /// The tails of further journals stay where they are.
+    KeepsTails,
 }
 
-struct Faulty<'d> {
+pub(crate) struct Faulty<'d> {
     inner: &'d Recorder<MemDevice>,
     formats: Vec<JournalFormat>,
     fault: Fault,
     flushes: std::sync::atomic::AtomicUsize,
     fails: std::sync::atomic::AtomicBool,
     log: std::ops::Range<u64>,
+    /// Bytes at which the superblocks of further journals lie, those of which are in use.
+    tails: std::sync::Mutex<BTreeMap<u64, bool>>,
 }
 
 impl<'d> Faulty<'d> {
@@ -340,7 +356,17 @@ impl<'d> Faulty<'d> {
         let log = &further(inner)[0].journal;
         let start = log.offset_bytes(0).unwrap();
         let log = start..start + u64::from(log.blocks) * 4096;
-        Self { inner, formats: formats(inner), fault, flushes: 0.into(), fails: false.into(), log }
+        let all = further(inner).into_iter();
+        let tails = all.map(|own| (own.journal.offset_bytes(0).unwrap(), false)).collect();
+        Self {
+            inner,
+            formats: formats(inner),
+            fault,
+            flushes: 0.into(),
+            fails: false.into(),
+            log,
+            tails: std::sync::Mutex::new(tails),
+        }
     }
 }
 
@@ -360,6 +386,15 @@ impl WriteBlocks for Faulty<'_> {
         if self.fault == Fault::Fails && fails && self.log.contains(&offset_bytes) {
             return Err(io::Error::other("the part with this journal is broken"));
         }
+        if let Some(is_used) = self.tails.lock().unwrap().get_mut(&offset_bytes)
+            && self.fault == Fault::KeepsTails
+            && std::mem::replace(
+                is_used,
+                *is_used || JournalSuperblock::decode(from.first_chunk().unwrap()).start > 0,
+            )
+        {
+            return Ok(());
+        }
         match without_dependencies(&self.formats, from).filter(|_| self.fault == Fault::Forgets) {
             Some(bytes) => self.inner.write_at(offset_bytes, &bytes),
             None => self.inner.write_at(offset_bytes, from),
@@ -376,23 +411,27 @@ impl WriteBlocks for Faulty<'_> {
     }
 }
 
-fn caught(fault: Fault, one_in: usize) -> String {
-    let (image, names) = base(2);
+pub(crate) fn caught(
+    fault: Fault,
+    (journals, dependencies): (u32, Dependencies),
+    one_in: usize,
+) -> String {
+    let (image, names) = base(journals);
     let recorder = Recorder::new(MemDevice::new(image.clone()));
     let device = Faulty::new(&recorder, fault);
-    let run = changes(&recorder, &device, &image, &names, 1);
+    let run = changes(&recorder, &device, (&image, &names), dependencies, 1);
     let effort = Effort { random_per_epoch: 4, seed: 3 };
     format!("{:#}", run.explore(effort, one_in, usize::MAX).unwrap_err())
 }
 
 #[test]
 fn canary_commit_blocks_without_dependencies_are_caught() {
-    eprintln!("{}", caught(Fault::Forgets, 1));
+    eprintln!("{}", caught(Fault::Forgets, (2, Dependencies::Listed), 1));
 }
 
 #[test]
 fn canary_an_fsync_that_is_told_before_its_transactions_are_stable_is_caught() {
-    eprintln!("{}", caught(Fault::LosesFlushes, 1));
+    eprintln!("{}", caught(Fault::LosesFlushes, (2, Dependencies::Listed), 1));
 }
 
 /// Recovery that keeps a transaction although one on which it depends is missing: the lists are taken out of the logs before it.
@@ -400,7 +439,7 @@ fn canary_an_fsync_that_is_told_before_its_transactions_are_stable_is_caught() {
 fn canary_recovery_that_ignores_dependencies_is_caught() {
     let (image, names) = base(2);
     let recorder = Recorder::new(MemDevice::new(image.clone()));
-    let run = changes(&recorder, &recorder, &image, &names, 1);
+    let run = changes(&recorder, &recorder, (&image, &names), Dependencies::Listed, 1);
     let formats = formats(&recorder);
     let result = each_state(&run.trace, &run.image, EFFORT, |device, crash| {
         if run.cannot_be(crash) {
@@ -516,9 +555,14 @@ fn linux_mounts_what_was_unmounted_and_e2fsck_finds_nothing() {
 /// each is, and nothing is wrong.
 #[test]
 fn lots_of_further_journals_become_those_of_cubes_and_back() {
+    lots_become_those_of_cubes_and_back(Dependencies::Listed);
+}
+
+pub(crate) fn lots_become_those_of_cubes_and_back(dependencies: Dependencies) {
     let image = empty(2);
     let device = Recorder::new(MemDevice::new(image.clone()));
     let mut mounted = Mounted::new(&device).unwrap();
+    mounted.journal.set_dependencies(dependencies);
     let owners = |device: &dyn ReadBlocks| {
         let fs = FileSystem::open(device).unwrap();
         floe_disk::volume::cubes::owners(device, &fs.superblock, fs.geometry())
@@ -632,6 +676,12 @@ fn an_fsync_waits_for_changes_that_only_read_the_inode() {
 #[ignore = "minutes"]
 fn thousands_of_states_of_several_journals() {
     for journals in [2, 4] {
-        explore(journals, 6, Effort { random_per_epoch: 4, seed: 2 }, 1, 60);
+        explore(
+            (journals, Dependencies::Listed),
+            6,
+            Effort { random_per_epoch: 4, seed: 2 },
+            1,
+            60,
+        );
     }
 }

@@ -112,7 +112,10 @@ impl Args {
             message!("floe: {name}: it was not unmounted cleanly; check it with `floe check`");
         }
         match Disk::open(device) {
-            Ok((disk, volume)) => Ok(Access::Writing(disk, Box::new(volume))),
+            Ok((disk, volume)) => {
+                disk.set_dependencies(options.dependencies);
+                Ok(Access::Writing(disk, Box::new(volume)))
+            }
             // The descriptors are damaged, or the journal held a superblock that says otherwise.
             Err(DiskError::Open(error)) => Ok(Access::Reading(error.to_string())),
             Err(DiskError::Journal(JournalError::FileSystem(_))) => Ok(Access::Reading(damaged())),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use floe_format::ext::quota::QuotaKind;
-use floe_fs::{AccessTimes, Limits, OnError};
+use floe_fs::{AccessTimes, Dependencies, Limits, OnError};
 use floe_fuse::{Synchronous, Transport};
 
 use super::foreign;
@@ -17,7 +17,7 @@ const LEAST_MEMORY_BYTES: u64 = 1 << 20;
 pub(super) const REFUSED: u8 = 32;
 
 /// Options that need a value, each with an example of one.
-const WITH_VALUE: [(&str, &str); 11] = [
+const WITH_VALUE: [(&str, &str); 12] = [
     ("commit", "5"),
     ("lockfile", "/run/lock/image.lock"),
     ("fsname", "backup"),
@@ -28,6 +28,7 @@ const WITH_VALUE: [(&str, &str); 11] = [
     ("transport", "auto"),
     ("open", "fast"),
     ("errors", "remount-ro"),
+    ("journals", "wait"),
     ("threads", "2"),
 ];
 
@@ -87,6 +88,8 @@ pub(super) struct Options {
     pub(super) discard: bool,
     /// Reaction to damaged metadata; by default the superblock's.
     pub(super) on_error: Option<OnError>,
+    /// How changes of several journals of the root cube are whole.
+    pub(super) dependencies: Dependencies,
 }
 
 impl Options {
@@ -177,6 +180,8 @@ impl Options {
                     _ => return Err(bad(name, &"must be continue, remount-ro, panic or shutdown")),
                 });
             }
+            ("journals", Some("list")) => self.dependencies = Dependencies::Listed,
+            ("journals", Some("wait")) => self.dependencies = Dependencies::Awaited,
             ("threads", Some(value)) => {
                 let count = value.parse().ok().filter(|count| (1..=64).contains(count));
                 self.threads = Some(count.ok_or_else(|| bad(name, &"must be from 1 to 64"))?);

@@ -6,8 +6,9 @@ use anyhow::{Context, Result, ensure};
 use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
 use floe_check::{CheckOptions, check};
 use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
+use floe_disk::volume::Volume;
 use floe_format::ext::quota::QuotaKind;
-use floe_fs::{Disk, Limits, Live, MemFs, Timestamp};
+use floe_fs::{Dependencies, Disk, Limits, Live, MemFs, Timestamp};
 use floe_testkit::{Image, build, oracle};
 
 pub(crate) const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 5 };
@@ -74,6 +75,26 @@ pub(crate) fn mounted_with_quotas<D: WriteBlocks, T>(
 ) -> Result<T> {
     let (disk, mut volume) = Disk::open(device)?;
     volume.enforce_limits(enforced.to_vec());
+    opened((disk, volume), limits, work)
+}
+
+/// The same, where changes of several journals of the root cube depend on each other in this way.
+pub(crate) fn mounted_depending<D: WriteBlocks, T>(
+    device: D,
+    dependencies: Dependencies,
+    limits: Limits,
+    work: impl FnOnce(&MemFs<Live<'_, '_, D>>) -> Result<T>,
+) -> Result<T> {
+    let (disk, volume) = Disk::open(device)?;
+    disk.set_dependencies(dependencies);
+    opened((disk, volume), limits, work)
+}
+
+fn opened<D: WriteBlocks, T>(
+    (disk, volume): (Disk<D>, Volume),
+    limits: Limits,
+    work: impl FnOnce(&MemFs<Live<'_, '_, D>>) -> Result<T>,
+) -> Result<T> {
     let value = {
         let files = disk.files_of(&volume)?;
         let live = Live::new(&disk, &files, volume, NOW)?.discard_freed(true);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use floe_blockdev::WriteBlocks;
 use floe_blockdev::{Crash, Event, MemDevice, Model, Modelled, ReadBlocks, Recorder, Trace};
 use floe_disk::recovery::recover;
-use floe_fs::{FsError, Limits, Live, MemFs, Store};
+use floe_fs::{Dependencies, FsError, Limits, Live, MemFs, Store};
 use floe_sync::{Barrier, Condvar, Mutex, thread};
 use floe_testkit::crash::{Effort, each_state_beside, one_in};
 use floe_testkit::tool;
@@ -17,7 +17,7 @@ use super::acts::{Act, find, run, tree_below};
 use super::crash::{Call, Told, Tree, backups_of, cannot_be, tears_any, tree_of};
 use super::cube_queues::within_zone;
 use super::cubes::{judge_cubes, with_cubes, with_journals};
-use super::live::mounted;
+use super::live::{mounted, mounted_depending};
 use super::{SMALL, patterns, story};
 
 /// Directories of programs: two in each of two cubes with journals, whose commits serve both, and two in the root cube.
@@ -28,6 +28,9 @@ const DEALT: Places = ["1", "2", "3", "4", "5", "6"];
 const TURNS: u32 = 40;
 
 type Places = [&'static str; 6];
+
+/// A file system, the places of programs in it, and how changes of several journals depend on each other.
+type Ground = (&'static [u8], Places, Dependencies);
 
 /// A device with the content of another one, whose requests take so long that those of several threads overlap.
 type Slow = Recorder<Modelled<MemDevice>>;
@@ -55,11 +58,11 @@ struct Beside {
 fn record<V: WriteBlocks>(
     device: V,
     recorder: &Slow,
-    (base, places): (&'static [u8], Places),
+    (base, places, dependencies): Ground,
     stories: &[Vec<Act>],
     limits: Limits,
 ) -> Result<Beside> {
-    let programs = mounted(device, limits, |memory| {
+    let programs = mounted_depending(device, dependencies, limits, |memory| {
         for directory in ["c"].into_iter().chain(places) {
             run(memory, 0, &Act::Mkdir(directory.to_owned()))?;
         }
@@ -198,7 +201,7 @@ fn stories(seed: u8, len: usize, places: Places) -> Vec<Vec<Act>> {
 
 /// States of some seeds; flushes that overlapped others, and those that overlapped writes.
 fn explore(
-    ground: (&'static [u8], Places),
+    ground: Ground,
     seeds: std::ops::Range<u8>,
     len: usize,
     effort: Effort,
@@ -225,7 +228,8 @@ fn cubes_that_flush_beside_each_other_survive_any_crash() {
         return;
     }
     let effort = Effort { random_per_epoch: 1, seed: 21 };
-    let (states, flushes, writes) = explore((with_cubes(), PLACES), 2..3, 3, effort);
+    let (states, flushes, writes) =
+        explore((with_cubes(), PLACES, Dependencies::Listed), 2..3, 3, effort);
     assert!(states > 200 && flushes > 5 && writes > 5);
 }
 
@@ -234,7 +238,8 @@ fn cubes_that_flush_beside_each_other_survive_any_crash() {
 #[ignore = "minutes; run by cargo xtask crash"]
 fn many_overlaps_in_cubes_survive_any_crash() {
     let effort = Effort { random_per_epoch: 2, seed: 22 };
-    let (states, flushes, writes) = explore((with_cubes(), PLACES), 3..15, 8, effort);
+    let (states, flushes, writes) =
+        explore((with_cubes(), PLACES, Dependencies::Listed), 3..15, 8, effort);
     assert!(states * one_in() > 3000 && flushes > 100 && writes > 100);
 }
 
@@ -246,10 +251,22 @@ fn journals_of_the_root_cube_that_flush_beside_each_other_survive_any_crash() {
     let effort = Effort { random_per_epoch: 1, seed: 31 };
     // Which directories are dealt to which journal is a matter of luck: all to one, now and then.
     let overlaps = (0..12).any(|_| {
-        let (states, flushes, writes) = explore((with_journals(2), DEALT), 2..3, 3, effort);
+        let ground = (with_journals(2), DEALT, Dependencies::Listed);
+        let (states, flushes, writes) = explore(ground, 2..3, 3, effort);
         states > 200 && flushes > 5 && writes > 5
     });
     assert!(overlaps);
+}
+
+/// They flush beside each other as long as their changes concern one journal each.
+#[test]
+fn journals_of_the_root_cube_that_wait_for_each_other_survive_any_crash() {
+    if tool::missing() {
+        return;
+    }
+    let effort = Effort { random_per_epoch: 1, seed: 31 };
+    let ground = (with_journals(2), DEALT, Dependencies::Awaited);
+    assert!(explore(ground, 2..3, 3, effort).0 > 200);
 }
 
 /// Thousands of states: `cargo xtask crash`.
@@ -257,9 +274,13 @@ fn journals_of_the_root_cube_that_flush_beside_each_other_survive_any_crash() {
 #[ignore = "minutes; run by cargo xtask crash"]
 fn many_overlaps_of_several_journals_survive_any_crash() {
     let effort = Effort { random_per_epoch: 2, seed: 32 };
-    for journals in [2, 4] {
-        let (states, flushes, writes) = explore((with_journals(journals), DEALT), 3..12, 8, effort);
-        assert!(states * one_in() > 2000 && flushes > 50 && writes > 50);
+    let both = [Dependencies::Listed, Dependencies::Awaited];
+    for (journals, dependencies) in [2, 4].into_iter().flat_map(|many| both.map(|how| (many, how)))
+    {
+        let ground = (with_journals(journals), DEALT, dependencies);
+        let (states, flushes, writes) = explore(ground, 3..12, 8, effort);
+        let overlaps = dependencies == Dependencies::Awaited || flushes > 50 && writes > 50;
+        assert!(states * one_in() > 2000 && overlaps);
     }
 }
 
@@ -384,12 +405,18 @@ fn flushes_that_come_too_early_are_found() {
     let joins = |recorder: &Slow, acts: &[Vec<Act>]| {
         let (running, ended) = (Mutex::default(), Condvar::new());
         let device = Joins { device: recorder, running, ended };
-        record(&device, recorder, (with_cubes(), PLACES), acts, Limits::default())
+        record(
+            &device,
+            recorder,
+            (with_cubes(), PLACES, Dependencies::Listed),
+            acts,
+            Limits::default(),
+        )
     };
     assert!(is_found(&joins), "flushes that began before");
     let late = |recorder: &Slow, acts: &[Vec<Act>]| {
         let device = Late { device: recorder, held: Mutex::default() };
-        record(&device, recorder, (with_cubes(), PLACES), acts, SMALL)
+        record(&device, recorder, (with_cubes(), PLACES, Dependencies::Listed), acts, SMALL)
     };
     assert!(is_found(&late), "content that is late");
 }
