@@ -36,7 +36,15 @@ one() {
         case "$state" in *Complete* | *Failed*) break ;; esac
         sleep "${POLL:-5}"
     done
-    kubectl logs "$@" "job/floe-$claim"
+    # Pods that were evicted have left parts of reports: the newest pod has the answer.
+    pod=$(kubectl get pods "$@" --selector="job-name=floe-$claim" --sort-by=.metadata.creationTimestamp \
+        -o 'jsonpath={.items[-1:].metadata.name}')
+    kubectl logs "$@" "$pod"
+}
+
+# Whether a file is a whole report. A node keeps 10 MiB of a log, unless it is configured for more.
+is_whole() {
+    [ "$(head -n 1 "$1")" = "{" ] && [ "$(tail -n 1 "$1")" = "}" ]
 }
 
 if [ "${1:-}" = --one ]; then
@@ -44,7 +52,7 @@ if [ "${1:-}" = --one ]; then
     snapshots=$1 folder=$2 claim=$3
     shift 3
     one "$snapshots" "$claim" "$@" > "$folder/$claim.new"
-    mv "$folder/$claim.new" "$folder/$claim"
+    if is_whole "$folder/$claim.new"; then mv "$folder/$claim.new" "$folder/$claim"; fi
     exit
 fi
 

@@ -69,6 +69,25 @@ class Checks(WithFolder):
         with self.assertRaisesRegex(floe.FloeError, "no report"):
             floe.check(image, program="/bin/echo")
 
+    def test_a_path_that_no_file_can_have_is_a_report(self) -> None:
+        for name in ("", "a\0b", "x" * 200_000, "\ud800"):
+            report = floe.check(name)
+            self.assertEqual((report.verdict, report.exit_code), ("incomplete", 8))
+            self.assertIn("the path ", report.error or "")
+
+    def test_names_that_are_not_utf_8(self) -> None:
+        devices = []
+        for at in (0xFE, 0xFF):
+            name = os.fsencode(self.at("a")) + bytes([at])
+            images.make(os.fsdecode(name))
+            for path in (name, os.fsdecode(name)):
+                report = floe.check(path)
+                self.assertTrue(report.clean)
+            devices.append(report.device)
+            missing = floe.check(path + "-none").device
+            self.assertEqual(missing, report.device + "-none")
+        self.assertEqual(devices, [self.at("a\\xfe"), self.at("a\\xff")])
+
     def test_a_path_that_looks_like_an_option(self) -> None:
         images.make(self.at("a"))
         os.rename(self.at("a"), self.at("--version"))
@@ -107,6 +126,8 @@ class Shards(WithFolder):
             self.assertEqual(caught.exception.exit_code, 16)
         with self.assertRaises(ValueError):
             floe.merge(image, [])
+        with self.assertRaisesRegex(TypeError, "not one path"):
+            floe.merge(image, parts[0])
         with self.assertRaisesRegex(floe.FloeError, "last one is 2/3"):
             floe.shard(image, 3, 3, self.at("more"))
 
@@ -139,6 +160,30 @@ class Arrow(WithFolder):
         self.assertTrue(found and all(row["path"] == self.at("b") for row in found))
         self.assertEqual(reports[1].to_arrow(), tables.findings)
         self.assertEqual(reports[0].to_arrow().num_rows, 0)
+
+    def test_the_columns_stay(self) -> None:
+        """Results of years are read together: columns may be added, no others removed or changed."""
+        tables = floe.to_arrow([])
+        columns = [
+            [(field.name, str(field.type)) for field in table.schema] for table in tables
+        ]
+        text = "string"
+        self.assertEqual(
+            columns[0][:10],
+            [
+                *[("path", text), ("verdict", text), ("exit_code", "int64"), ("error", text)],
+                *[("label", text), ("uuid", text), ("bytes", "int64"), ("seconds", "double")],
+                *[("bytes_read", "int64"), ("document", text)],
+            ],
+        )
+        self.assertEqual(
+            columns[1][:11],
+            [
+                *[("path", text), ("code", text), ("id", text), ("severity", text)],
+                *[("weight", text), ("object", text), ("inode", "int64"), ("file", text)],
+                *[("message", text), ("repair", text), ("evidence", text)],
+            ],
+        )
 
     def test_the_fleet_report_reads_parquet(self) -> None:
         import pyarrow.parquet
@@ -202,6 +247,34 @@ class Arrow(WithFolder):
     def report(self, name: str) -> subprocess.CompletedProcess[str]:
         command = [images.FLOE or "floe", "report", "--fleet", self.at(name)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@unittest.skipIf(
+    importlib.util.find_spec("prometheus_client") is None, "prometheus_client is not installed"
+)
+class Metrics(WithFolder):
+    def test_a_parser_of_prometheus_reads_them(self) -> None:
+        from prometheus_client.parser import text_string_to_metric_families
+
+        hostile = images.make(self.at("a\"b\\\n{}=,#"), damaged=True)
+        reports = [floe.check(images.make(self.at("sound"))), floe.check(hostile)]
+        documents = [json.dumps(report.document) for report in reports]
+        metrics = [images.FLOE or "floe", "report", "--metrics", self.at("metrics"), "--fleet"]
+        for run, lines in (("one", documents[:1]), ("two", documents)):
+            with open(self.at(run), "w", encoding="ascii") as file:
+                file.write("\n".join(lines))
+            metrics.append(self.at(run))
+        done = subprocess.run(metrics, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 4, done.stderr)
+        with open(self.at("metrics"), encoding="utf-8", newline="") as file:
+            families = {of.name: of for of in text_string_to_metric_families(file.read())}
+        self.assertTrue(all(of.type == "gauge" and of.documentation for of in families.values()))
+        (damage,) = families["floe_fleet_image_damage"].samples
+        self.assertEqual((damage.labels["device"], damage.value), (reports[1].device, 2.0))
+        added = [of.value for of in families["floe_fleet_changes"].samples if of.labels["change"] == "added"]
+        self.assertEqual(added, [1.0])
+        slow = {of.labels["device"] for of in families["floe_fleet_slow_check_seconds"].samples}
+        self.assertEqual(slow, {report.device for report in reports})
 
 
 def reversed_list(items: list[str]) -> list[str]:

@@ -22,7 +22,8 @@ FILLED = {"@CLAIM@": "data-0", "@SNAPSHOTS@": "fast", "@STORAGE@": "block", "@SI
 KUBECTL = r"""#!/bin/sh
 printf '%s\n' "$*" >> "$FOLDER/calls"
 case "$*" in
-*'--selector=fleet=nightly'*) printf 'sound\nbroken\n';;
+'get pods '*'--selector=job-name=floe-'*) all=${*#*job-name=floe-}; printf 'pod-of-%s' "${all%% *}";;
+*'--selector=fleet=nightly'*) printf 'sound\nbroken\nzeros\n';;
 *'--selector='*) ;;
 'get pvc '*storageClassName*) printf block;;
 'get pvc '*capacity*) printf 10Gi;;
@@ -30,8 +31,13 @@ case "$*" in
 'apply '*) cat > /dev/null;;
 'get job floe-sound '*) printf 'SuccessCriteriaMet Complete';;
 'get job '*) printf 'FailureTarget Failed';;
-'logs '*job/floe-broken) [ -e "$FOLDER/lost" ] || "$FLOE" check --json "$FOLDER/broken" || true;;
-'logs '*) "$FLOE" check --json "$FOLDER/${3#job/floe-}";;
+'logs '*' pod-of-'*)
+    claim=${*#*pod-of-}
+    command=$(printf %s "$COMMAND" | sed -e "s|/dev/data-0|$FOLDER/$claim|" -e "s|/dev/term|$FOLDER/$claim.term|")
+    # A log has both outputs. If it is too long, its beginning is lost.
+    sh -c "$command" > "$FOLDER/log-$claim" 2>&1 || true
+    if [ -e "$FOLDER/lost-$claim" ]; then tail -n 9 "$FOLDER/log-$claim"; else cat "$FOLDER/log-$claim"; fi;;
+'logs '*) printf '{\n  "the report of a pod that was evicted';;
 'delete '*) cat >> "$FOLDER/deleted";;
 esac
 """
@@ -103,13 +109,19 @@ class Script(unittest.TestCase):
         with open(self.at("bin/kubectl"), "w", encoding="ascii") as file:
             file.write(KUBECTL)
         os.chmod(self.at("bin/kubectl"), 0o700)
+        os.symlink(os.path.abspath(images.FLOE or ""), self.at("bin/floe"))
+        with open(self.at("zeros"), "wb") as zeros:
+            zeros.truncate(1 << 20)
+        with open(os.path.join(RECIPES, "check-snapshot.yaml"), encoding="utf-8") as recipe:
+            (command,) = re.findall(r"command: \[sh, -c, (.*)\]", recipe.read())
+        self.command = command.replace("@CLAIM@", "data-0")
 
     def at(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
     def run_script(self, selector: str, results: str) -> subprocess.CompletedProcess[str]:
         path = f"{self.at('bin')}:{os.environ['PATH']}"
-        environment = {**os.environ, "PATH": path, "FOLDER": self.folder, "FLOE": images.FLOE or ""}
+        environment = {**os.environ, "PATH": path, "FOLDER": self.folder, "COMMAND": self.command}
         script = os.path.join(RECIPES, "check-snapshots.sh")
         command = ["sh", script, selector, "fast", self.at(results), "--namespace=data"]
         return subprocess.run(
@@ -125,10 +137,12 @@ class Script(unittest.TestCase):
         while text[at:].strip():
             document, at = decoder.raw_decode(text, at + len(text[at:]) - len(text[at:].lstrip()))
             verdicts.append(document["verdict"])
-        self.assertEqual(verdicts, ["clean", "damaged"])
+        self.assertEqual(verdicts, ["clean", "damaged", "incomplete"])
+        with open(self.at("zeros.termination-log"), encoding="utf-8") as last_words:
+            self.assertIn("superblock", last_words.read())
         with open(self.at("deleted"), encoding="utf-8") as file:
             deleted = file.read()
-        self.assertEqual(deleted.count("kind: VolumeSnapshot\nmetadata"), 2)
+        self.assertEqual(deleted.count("kind: VolumeSnapshot\nmetadata"), 3)
         self.assertIsNone(re.search("@[A-Z]+@", deleted))
         self.assertIn("name: floe-broken", deleted)
         with open(self.at("calls"), encoding="utf-8") as file:
@@ -136,17 +150,19 @@ class Script(unittest.TestCase):
         self.assertTrue(all("--namespace=data" in call for call in calls))
         report = [images.FLOE or "floe", "report", "--fleet", self.at("monday")]
         said = subprocess.run(report, capture_output=True, text=True, check=False)
-        self.assertEqual(said.returncode, 4, said.stderr)
+        self.assertEqual(said.returncode, 12, said.stderr)
         # Results are not replaced.
         self.assertEqual(self.run_script("fleet=nightly", "monday").returncode, 16)
 
     def test_a_volume_without_a_report_is_named(self) -> None:
-        open(self.at("lost"), "w", encoding="ascii").close()
+        os.remove(self.at("zeros"))
+        open(self.at("lost-broken"), "w", encoding="ascii").close()
+        open(self.at("lost-zeros"), "w", encoding="ascii").close()
         done = self.run_script("fleet=nightly", "tuesday")
         self.assertEqual(done.returncode, 8, done.stderr)
-        self.assertIn("no report of broken", done.stderr)
+        self.assertIn("no report of broken\n", done.stderr)
         with open(self.at("deleted"), encoding="utf-8") as file:
-            self.assertEqual(file.read().count("kind: Job"), 2)
+            self.assertEqual(file.read().count("kind: Job"), 3)
         with open(self.at("tuesday"), encoding="utf-8") as file:
             self.assertEqual(json.load(file)["verdict"], "clean")
         self.assertEqual(self.run_script("fleet=none", "wednesday").returncode, 16)

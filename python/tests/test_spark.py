@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import importlib.util
 import json
 import os
 import shutil
@@ -154,6 +155,68 @@ class OnSpark(unittest.TestCase):
         self.assertEqual(rows["store://lost"]["verdict"], "incomplete")
         self.assertIn("cannot fetch store://lost", rows["store://lost"]["error"])
         self.assertEqual(os.listdir(scratch), [])
+
+    def test_one_image_that_is_none_ends_no_job(self) -> None:
+        good = images.make(self.at("good"))
+        odd = os.fsencode(good) + b"'\"\n,\xff"
+        shutil.copy(good, odd)
+        for name, size in (("empty", 0), ("short", 2048)):
+            with open(good, "rb") as whole, open(self.at(name), "wb") as file:
+                file.write(whole.read(size))
+        os.mkdir(self.at("folder")), os.mkfifo(self.at("pipe"))
+        bad = [*map(self.at, ("empty", "short", "folder", "pipe", "none")), "", "a\0b", "x" * 200_000]
+        paths = [good, good, odd, *bad]
+        fleet = floe_spark.check(self.spark, paths, folder=self.at("results"), program=images.FLOE)
+        rows = fleet.images.collect()
+        verdicts = {row["path"]: row["verdict"] for row in rows}
+        self.assertEqual(len(rows), len(paths))
+        self.assertEqual(verdicts.pop(good), "clean")
+        self.assertEqual(verdicts.pop(good + "'\"\n,\\xff"), "clean")
+        self.assertEqual(verdicts, dict.fromkeys(bad, "incomplete"))
+        report = [images.FLOE, "report", "--fleet", self.at("results")]
+        said = subprocess.run(report, capture_output=True, text=True, check=False)
+        self.assertEqual(said.returncode, 8, said.stderr)
+        self.assertIn(f"{len(paths) - 1} images: 2 clean", said.stdout)
+        self.assertIn("1 result was replaced", said.stdout)
+        frame = self.spark.createDataFrame([(good,), (None,)], "path string")
+        for fetch in (None, shutil.copyfile):
+            fleet = floe_spark.check(self.spark, frame, fetch=fetch, program=images.FLOE)
+            verdicts = {row["path"]: row["error"] for row in fleet.images.collect()}
+            self.assertEqual(verdicts, {good: None, None: "this row has no path"})
+        with self.assertRaisesRegex(TypeError, "not one path"):
+            floe_spark.check(self.spark, good)
+
+    @unittest.skipIf(importlib.util.find_spec("pyarrow") is None, "pyarrow is not installed")
+    def test_images_fetched_by_url_and_their_tables(self) -> None:
+        store = self.at("store of images")
+        os.mkdir(store)
+        images.make(store + "/a 1%.img", damaged=True), images.make(store + "/b.img")
+        files = self.spark.read.format("binaryFile").load(f"file://{store}/*.img").select("path")
+        urls = {row["path"] for row in files.collect()}
+        fleet = floe_spark.check(
+            self.spark, files, fetch=floe_spark.fetch_url, folder=self.at("results"), program=images.FLOE
+        )
+        rows = {row["path"]: row["verdict"] for row in fleet.images.collect()}
+        self.assertEqual(set(rows), urls)
+        self.assertEqual(sorted(rows.values()), ["clean", "damaged"])
+        # The same columns as those of pyarrow's tables.
+        import pyarrow.parquet
+
+        tables = floe.to_arrow([])
+        for name, table in (("images", tables.images), ("findings", tables.findings)):
+            (file,) = glob.glob(self.at(f"results/{name}/*.parquet"))[:1]
+            schema = pyarrow.parquet.read_schema(file).remove_metadata()
+            fields = [field for field in schema if field.name != "findings"]
+            self.assertEqual([(of.name, of.type) for of in fields], [(of.name, of.type) for of in table.schema])
+
+    def test_a_fleet_without_findings_and_one_without_images(self) -> None:
+        good = images.make(self.at("good"))
+        for name, paths in (("clean", [good]), ("empty", [])):
+            fleet = floe_spark.check(self.spark, paths, folder=self.at(name), program=images.FLOE)
+            self.assertEqual((fleet.images.count(), fleet.findings.count()), (len(paths), 0))
+            command = [images.FLOE, "report", "--fleet", self.at(name)]
+            said = subprocess.run(command, capture_output=True, text=True, check=False)
+            self.assertEqual(said.returncode, 0 if paths else 16, said.stderr)
 
     def same(self, fleet: floe_spark.Fleet, expected: dict[str, floe.Report]) -> dict:
         """Compares the results of some images with reports of the same content elsewhere."""

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import time
-from typing import Sequence
+from typing import Any, Sequence
 
 from ._program import FloeError, message_of, run
 from ._report import Report
@@ -23,8 +23,38 @@ def _options(threads: int | None, options: Sequence[str]) -> list[str]:
 
 def _operand(path: str | os.PathLike[str]) -> str:
     """A path that begins with a dash must not be taken for an option."""
-    text = os.fspath(path)
+    text = os.fsdecode(path)
     return f"./{text}" if text.startswith("-") else text
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """A path as text: bytes of it that are not UTF-8 are told as numbers, as in reports."""
+    text = os.fsdecode(path)
+    try:
+        return os.fsencode(text).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def incomplete(device: str, error: str) -> dict[str, Any]:
+    """The document of an image that could not be checked."""
+    document = {"schema": "floe-check", "version": 1, "device": device, "findings": []}
+    return {**document, "verdict": "incomplete", "exit_code": 8, "error": error}
+
+
+def _why_no_file(path: str | os.PathLike[str]) -> str | None:
+    """Why no file can have this path, so that the program could not even be asked."""
+    text = os.fsdecode(path)
+    try:
+        length = len(os.fsencode(text))
+    except UnicodeEncodeError:
+        return "the path cannot be written in the encoding of file names"
+    if length == 0:
+        return "the path is empty"
+    if "\0" in text:
+        return "the path has a zero byte"
+    # PATH_MAX of Linux.
+    return "the path is too long" if length > 4095 else None
 
 
 def check(
@@ -38,8 +68,11 @@ def check(
 
     `options` are further options of `floe check`, such as `["--ignore-journal"]`. Raises
     `FloeError` if the program cannot run, or refuses its arguments. An image that cannot be
-    examined is no exception: its report has the verdict "incomplete" and an `error`.
+    examined is no exception: its report has the verdict "incomplete" and an `error`, also if no file
+    can have such a name.
     """
+    if why := _why_no_file(device):
+        return Report.from_json(json.dumps(incomplete(shown(device), why)))
     return _report(program, [*_options(threads, options), "--json", _operand(device)])
 
 
@@ -127,6 +160,8 @@ def merge(
 
 
 def _operands(parts: Sequence[str | os.PathLike[str]]) -> list[str]:
+    if isinstance(parts, (str, bytes, os.PathLike)):
+        raise TypeError("parts are a list of paths, not one path")
     if not parts:
         raise ValueError("there are no parts")
     return [_operand(part) for part in parts]

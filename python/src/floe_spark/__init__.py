@@ -13,5 +13,6 @@ slow ones twice; that changes no result.
 
 from ._device import check_device
 from ._fleet import Fleet, check
+from ._worker import fetch_url
 
-__all__ = ["Fleet", "check", "check_device"]
+__all__ = ["Fleet", "check", "check_device", "fetch_url"]

@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from floe._rows import FINDING_COLUMNS, IMAGE_COLUMNS
+from floe._run import shown
 
-from ._worker import How, document_of, document_of_content, document_of_fetched, row_of
+from ._worker import How, document_of_content, document_of_fetched, document_of_row, row_of
 
 _TYPES = {"text": T.StringType(), "integer": T.LongType(), "real": T.DoubleType()}
 
@@ -72,6 +73,8 @@ def check(
     tasks; by default four for each core, so that slow images do not make the others wait. (The
     tasks of a DataFrame with contents are its own: they are too large to be dealt anew.)
     """
+    if isinstance(images, (str, bytes, os.PathLike)):
+        raise TypeError("images are a list of paths or a DataFrame, not one path")
     how = How(program, threads, tuple(options), scratch)
     path = F.col("path").cast("string")
     tasks = slices or 4 * spark.sparkContext.defaultParallelism
@@ -80,14 +83,17 @@ def check(
         checked = _udf(lambda name, content: row_of(name, document_of_content(name, content, how)))
     else:
         if isinstance(images, DataFrame):
-            source = images.select(path.alias("path"))
+            source = images.select(path.alias("path"), path.cast("binary").alias("file"))
         else:
-            names = [(os.fspath(name),) for name in images]
-            source = spark.createDataFrame(names, "path string")
-        source, columns = source.repartition(tasks), ["path"]
+            # Spark's texts are Unicode; names of files need not be.
+            names = [(shown(name), bytearray(os.fsencode(name))) for name in images]
+            source = spark.createDataFrame(names, "path string, file binary")
+        source = source.repartition(tasks)
         if fetch is None:
-            checked = _udf(lambda name: row_of(name, document_of(name, how)))
+            columns = ["path", "file"]
+            checked = _udf(lambda name, file: row_of(name, document_of_row(file, how)))
         else:
+            columns = ["path"]
             checked = _udf(lambda name: row_of(name, document_of_fetched(name, fetch, how)))
     rows = source.select(checked(*columns).alias("checked")).select("checked.*")
     if folder is None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from dataclasses import dataclass
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 import floe
+from floe import _run
 from floe._rows import FINDING_COLUMNS, IMAGE_COLUMNS, finding_rows, image_row
 
 #: Bytes that are compared with zeros at once.
 _PIECE = 1 << 20
+
+#: Hadoop's names for schemes of URLs that others call otherwise.
+_HADOOP_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 
 @dataclass(frozen=True)
@@ -39,21 +44,29 @@ def document_of(path: str, how: How) -> str:
         )
     except floe.FloeKilled as error:
         # One image that takes too much memory must not end the checks of all others.
-        return incomplete(path, str(error))
+        return incomplete(_run.shown(path), str(error))
+
+
+def document_of_row(file: bytes | bytearray | None, how: How) -> str:
+    """Checks the image whose path has these bytes."""
+    if file is None:
+        return incomplete("", "this row has no path")
+    return document_of(os.fsdecode(bytes(file)), how)
 
 
 def incomplete(path: str, error: str) -> str:
     """The document of an image that could not be checked."""
-    document = {"schema": "floe-check", "version": 1, "device": path, "findings": []}
-    return json.dumps({**document, "verdict": "incomplete", "exit_code": 8, "error": error})
+    return json.dumps(_run.incomplete(path, error))
 
 
-def document_of_fetched(path: str, fetch: Callable[[str, str], object], how: How) -> str:
+def document_of_fetched(path: str | None, fetch: Callable[[str, str], object], how: How) -> str:
     """Checks an image that is first fetched into a file, which is removed afterwards.
 
     `fetch(path, file)` writes the file. If it raises an exception, the image has a document with
     that as its error.
     """
+    if path is None:
+        return incomplete("", "this row has no path")
     with tempfile.TemporaryDirectory(prefix="floe-image-", dir=how.scratch) as folder:
         file = os.path.join(folder, "image")
         try:
@@ -67,23 +80,42 @@ def document_of_fetched(path: str, fetch: Callable[[str, str], object], how: How
     return json.dumps(document)
 
 
-def document_of_content(path: str, content: bytes | bytearray | None, how: How) -> str:
+def document_of_content(path: str | None, content: bytes | bytearray | None, how: How) -> str:
     """Checks an image whose bytes are at hand."""
     if content is None:
-        return incomplete(path, f"{path} has no content")
-    return document_of_fetched(path, lambda _, file: write_sparse(file, content), how)
+        return incomplete(path or "", f"{path} has no content")
+    pieces = (content[start : start + _PIECE] for start in range(0, len(content), _PIECE))
+    return document_of_fetched(path, lambda _, file: write_sparse(file, pieces), how)
 
 
-def write_sparse(path: str, content: bytes | bytearray) -> None:
-    """Writes a new file, with holes where there are only zeros."""
-    zeros = bytes(_PIECE)
+def fetch_url(url: str, file: str) -> None:
+    """Fetches what a URL names into the new file `file`: for `floe_spark.check(..., fetch=floe_spark.fetch_url)`.
+
+    Reads with pyarrow, which knows `file`, `s3`, `gs`, `abfs` and `hdfs`, with the credentials that these find in
+    the environment of the worker. URLs are as Spark writes them: `s3a://` and `file:/images/a.img` are known, and
+    nothing in them is escaped.
+    """
+    from pyarrow import fs
+
+    store, path = fs.LocalFileSystem(), url
+    if named := re.fullmatch("([a-z][a-z0-9+.-]*):(?://([^/]*))?/(.*)", url, re.DOTALL):
+        scheme = _HADOOP_SCHEMES.get(named[1], named[1])
+        store, root = fs.FileSystem.from_uri(f"{scheme}://{named[2] or ''}/")
+        path = f"{root.rstrip('/')}/{named[3]}"
+    with store.open_input_stream(path) as stream:
+        write_sparse(file, iter(lambda: stream.read(_PIECE), b""))
+
+
+def write_sparse(path: str, pieces: Iterable[bytes | bytearray]) -> None:
+    """Writes a new file of these pieces, with holes where there are only zeros."""
+    zeros, length = bytes(_PIECE), 0
     with open(path, "xb") as file:
-        for start in range(0, len(content), _PIECE):
-            piece = content[start : start + _PIECE]
+        for piece in pieces:
             if piece != zeros[: len(piece)]:
-                file.seek(start)
+                file.seek(length)
                 file.write(piece)
-        file.truncate(len(content))
+            length += len(piece)
+        file.truncate(length)
 
 
 def part_of(device: str, share: tuple[int, int], key: bytes, how: How) -> bytes:
@@ -136,7 +168,7 @@ def write_own(path: str, content: bytes) -> None:
         file.write(content)
 
 
-def row_of(path: str, document: str) -> tuple[Any, ...]:
+def row_of(path: str | None, document: str) -> tuple[Any, ...]:
     """The row of an image, with its findings behind it, in the order of `_fleet.CHECKED`."""
     parsed = json.loads(document)
     # The program may have been given another way to write the path.

@@ -18,6 +18,8 @@ use crate::volume::open::Opened;
 pub struct Header {
     /// The version of Floe.
     program: String,
+    /// The findings that this build knows. Builds of one version that differ in these judge in different ways.
+    findings: u128,
     /// The size of the device.
     size_bytes: u64,
     uuid: [u8; 16],
@@ -50,18 +52,19 @@ struct Chosen {
 }
 
 impl Header {
-    /// The header for a check that begins now; it uses fingerprints drawn from `key`, if any. See also
-    /// [`Header::in_shards`].
+    /// The header for a check that begins now by a build that knows `findings` (a hash); it uses fingerprints drawn from
+    /// `key`, if any. See also [`Header::in_shards`].
     pub fn of(
         opened: &Opened,
         size_bytes: u64,
         journal: &JournalState,
         options: &CheckOptions<'_>,
-        key: [u8; 16],
+        (findings, key): (u128, [u8; 16]),
     ) -> Self {
         let superblock = &opened.superblock;
         Self {
             program: env!("CARGO_PKG_VERSION").to_owned(),
+            findings,
             size_bytes,
             uuid: superblock.uuid,
             mounted: (
@@ -117,6 +120,9 @@ impl Header {
         }
         if stored.program != self.program || stored.part_inodes != self.part_inodes {
             return Ok(Some(format!("it was written by Floe {}", stored.program)));
+        }
+        if stored.findings != self.findings {
+            return Ok(Some(format!("it was written by another build of Floe {}", stored.program)));
         }
         if stored.size_bytes != self.size_bytes {
             return again("it was written when the device had another size");
@@ -175,6 +181,7 @@ impl Saved for Header {
     fn save(&self, to: &mut Encoder<'_>) {
         let Self {
             program,
+            findings,
             size_bytes,
             uuid,
             mounted: (count, mounted, written),
@@ -190,6 +197,7 @@ impl Saved for Header {
             options;
         // The version comes first, because the fields behind it may differ between versions.
         program.save(to);
+        findings.save(to);
         size_bytes.save(to);
         uuid.save(to);
         [count, mounted, written].into_iter().for_each(|number| number.save(to));
@@ -208,6 +216,7 @@ impl Saved for Header {
     fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
         Ok(Self {
             program: Saved::load(from)?,
+            findings: Saved::load(from)?,
             size_bytes: Saved::load(from)?,
             uuid: Saved::load(from)?,
             mounted: (Saved::load(from)?, Saved::load(from)?, Saved::load(from)?),
@@ -226,5 +235,42 @@ impl Saved for Header {
             now_seconds: Saved::load(from)?,
             key: Saved::load(from)?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_does_not_go_on_what_another_build_found() {
+        let options = Chosen {
+            superblock: None,
+            block_size: None,
+            ignore_journal: false,
+            check_encoding: false,
+            sums: true,
+            shards: 2,
+        };
+        let header = Header {
+            program: "1.2".to_owned(),
+            findings: 7,
+            size_bytes: 1 << 20,
+            uuid: [1; 16],
+            mounted: (0, 0, 0),
+            superblock: 2,
+            descriptors: 3,
+            journal: String::new(),
+            options,
+            part_inodes: CHUNK_INODES,
+            now_seconds: 0,
+            key: [0; 16],
+        };
+        let why = |other: Header| header.compare(&other).ok().flatten().unwrap_or_default();
+        assert_eq!(why(header.clone()), "");
+        assert!(
+            why(Header { findings: 8, ..header.clone() }).contains("another build of Floe 1.2")
+        );
+        assert!(why(Header { program: "1.3".to_owned(), ..header.clone() }).contains("Floe 1.3"));
     }
 }

@@ -31,6 +31,6 @@ pub use crate::keeper::{Keeper, Notice, Parts, Round, Share};
 /// First bytes of every checkpoint, whatever its version.
 pub const MAGIC: &[u8; 7] = b"FLOECKP";
 /// The byte behind them: the version of all that follows.
-pub const VERSION: u8 = b'3';
+pub const VERSION: u8 = b'4';
 /// Bytes before the first record.
 pub(crate) const START_BYTES: u64 = MAGIC.len() as u64 + 1;

@@ -33,7 +33,7 @@ use crate::options::{CheckOptions, Checkpoints};
 use crate::passes::overlap::{self, EarlyDirs};
 use crate::passes::rescan::{Kept, Since};
 use crate::passes::{inodes, recovery};
-use crate::problem::Findings;
+use crate::problem::{Findings, known_findings};
 use crate::report::Report;
 use crate::scan::inode_tables::table_parts;
 use crate::scan::sweep::Sweep;
@@ -250,8 +250,9 @@ fn passes<'d, 'p>(
     // A check that writes its evidence to a file keeps its accounting, so that the parts can be merged.
     let settled = options.with_accounting(plan.way.accounting());
     let written = matches!(start, Start::Shard(..)) || options.checkpoints.any();
-    let mut header =
-        written.then(|| Header::of(&opened, device.size_bytes(), &journal, &settled, key));
+    let mut header = written.then(|| {
+        Header::of(&opened, device.size_bytes(), &journal, &settled, (known_findings(), key))
+    });
     let (mut volume, of_volume) = Volume::new(device, opened, options.now_seconds);
     let mut session = match (options.checkpoints.keeper, &header) {
         (Some(keeper), Some(header)) => {

@@ -6,8 +6,10 @@
 
 use std::any::Any;
 use std::fmt;
+use std::hash::Hasher;
 
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
+use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::saved::{Decoder, Encoder, Fault, Saved};
 
@@ -120,6 +122,16 @@ pub struct Row {
     pub meaning: &'static str,
     /// The repair.
     pub repair: &'static str,
+}
+
+/// A hash of the findings that this build knows. Builds of one version that differ in these judge in different ways.
+pub(crate) fn known_findings() -> u128 {
+    let mut hasher = SipHasher24::new_with_key(b"floe's findings ");
+    for row in ROWS {
+        hasher.write_u32(row.code);
+        hasher.write(format!("{:?} {:?} {}", row.severity, row.weight, row.id).as_bytes());
+    }
+    hasher.finish128().as_u128()
 }
 
 /// One value of the evidence of a finding.

@@ -2,6 +2,7 @@
 //! not in use.
 
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -51,13 +52,20 @@ pub(crate) struct Source {
     pub(crate) read_holes: bool,
 }
 
-/// A path for printing: a newline in it would end the line that scripts read, and ESC commands a terminal.
-fn shown(path: &Path) -> String {
-    let escaped = |char: char| match char.is_control() {
-        true => char.escape_default().to_string(),
-        false => char.to_string(),
-    };
-    path.to_string_lossy().chars().map(escaped).collect()
+/// A path for printing: a newline in it would end the line that scripts read, and ESC commands a terminal. Bytes that
+/// are not UTF-8 are told as numbers, so that reports on two such files have two names.
+pub(crate) fn shown(path: &Path) -> String {
+    let mut text = String::new();
+    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
+        for char in chunk.valid().chars() {
+            match char.is_control() {
+                true => text.extend(char.escape_default()),
+                false => text.push(char),
+            }
+        }
+        text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    text
 }
 
 /// Parses a block size: a power of two from 1024 to 65536, optionally with a unit (4K).
@@ -388,6 +396,10 @@ mod tests {
     fn printed_paths_command_no_terminal() {
         let path = Path::new("a b/\u{e4}\n\u{1b}[2J\\n");
         assert_eq!(shown(path), "a b/\u{e4}\\n\\u{1b}[2J\\n");
+        // Two files that only these bytes tell apart are two in a report.
+        let bytes = std::ffi::OsStr::from_bytes;
+        let names = [&b"a\xff.img"[..], b"a\xfe\xe4.img"].map(|name| shown(Path::new(bytes(name))));
+        assert_eq!(names, ["a\\xff.img", "a\\xfe\\xe4.img"]);
     }
 
     #[test]

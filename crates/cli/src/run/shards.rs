@@ -3,24 +3,34 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use floe_blockdev::NewFile;
+use floe_blockdev::{NewFile, UNFINISHED};
 use floe_check::checkpoint::{MAGIC, Part, Parts, Round, Share};
 use floe_check::{Accounting, CheckError};
 use floe_format::words::agree;
 use floe_report::human::size;
+use floe_sync::thread;
 
 use crate::exit::Ended;
 use crate::input::clock::now_seconds;
 use crate::input::files::{InputPath, Judged, OutputPath, SHARD_KEY_HEAD};
 use crate::input::random::random_bytes;
+use crate::message::message;
 use crate::run::checkpoint::open_own;
+use crate::terminal::shell::quoted_path;
 
 /// Name of that file beside a part, unless an option names another.
 const KEY_NAME: &str = "floe-shards.key";
+
+/// How long a shard waits for another process that writes the same part.
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
+/// How often it looks meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Options of a check by several machines.
 #[derive(Debug, clap::Args)]
@@ -133,9 +143,19 @@ impl ShardArgs {
         Ok(Some(Shard { share, out, key: Some(key) }))
     }
 
-    /// The parts to merge, if any are.
+    /// The parts to merge, if any are. A part that is not finished is none: `part-*` also names those that a shard is
+    /// writing for the second time, or was killed while it wrote them. If one is lacking, the merge will tell.
     pub(crate) fn merge(&self) -> Option<PartFiles<'_>> {
-        (!self.merge.is_empty()).then_some(PartFiles(&self.merge))
+        if self.merge.is_empty() {
+            return None;
+        }
+        let is_unfinished =
+            |path: &&InputPath| path.as_os_str().as_bytes().ends_with(UNFINISHED.as_bytes());
+        let (unfinished, parts): (Vec<_>, Vec<_>) = self.merge.iter().partition(is_unfinished);
+        for path in unfinished {
+            message!("floe: {} is not finished, and is not read", quoted_path(path));
+        }
+        Some(PartFiles(parts))
     }
 
     /// How a check is accounted for that asks for `wanted`: by fingerprints in shards, because shards can prove
@@ -183,9 +203,29 @@ impl Shard<'_> {
         if self.out.metadata().is_ok_and(|found| !found.is_file()) {
             return Ok(());
         }
-        NewFile::replacing(self.out, 0o600, MAGIC)
-            .map(drop)
-            .with_context(|| format!("cannot write {}", self.out.display()))
+        match NewFile::replacing(self.out, 0o600, MAGIC) {
+            // The same shard, started before this one, writes its part at this moment.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(()),
+            probed => probed.map(drop),
+        }
+        .with_context(|| format!("cannot write {}", self.out.display()))
+    }
+
+    /// The file of the part, to be written. Waits while the same shard, started twice, writes it elsewhere: retries and
+    /// speculative runs overlap.
+    fn create(&self) -> io::Result<NewFile> {
+        let begun = Instant::now();
+        loop {
+            match NewFile::replacing(self.out, 0o600, MAGIC) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::ResourceBusy
+                        && begun.elapsed() < LONGEST_WAIT =>
+                {
+                    thread::sleep(LOOK_EVERY);
+                }
+                created => return created,
+            }
+        }
     }
 
     /// Writes the part. It appears under its name only when it is complete.
@@ -196,7 +236,7 @@ impl Shard<'_> {
         let path = self.out;
         let cannot = || format!("cannot write {}", path.display());
         // It contains the key, so other users must not read it.
-        let new = NewFile::replacing(path, 0o600, MAGIC).with_context(cannot)?;
+        let new = self.create().with_context(cannot)?;
         let mut out = BufWriter::new(new.file());
         part.write(&mut out).and_then(|()| out.flush()).with_context(cannot)?;
         drop(out);
@@ -278,7 +318,7 @@ impl Common {
 }
 
 /// The files of parts.
-pub(crate) struct PartFiles<'a>(&'a [InputPath]);
+pub(crate) struct PartFiles<'a>(Vec<&'a InputPath>);
 
 impl Parts for PartFiles<'_> {
     fn count(&self) -> usize {
@@ -329,7 +369,7 @@ mod tests {
             let (common, created) = shard.common().unwrap().unwrap();
             (common, created.is_some())
         };
-        let drawn: Vec<(Common, bool)> = std::thread::scope(|scope| {
+        let drawn: Vec<(Common, bool)> = thread::scope(|scope| {
             let all: Vec<_> = (0..8).map(|_| scope.spawn(|| common(shard()))).collect();
             all.into_iter().map(|one| one.join().unwrap()).collect()
         });

@@ -180,11 +180,12 @@ impl Slurm {
     }
 
     /// Submits a check in shards; comes back with the number of the job that merges.
-    fn submit(&self, image: &str, folder: &Path, program: &Path, shards: u32) -> String {
+    fn submit(&self, image: &Path, folder: &Path, program: &Path, shards: u32) -> String {
         let output = self
             .command("sh")
             .arg(dist("slurm/floe-check.sh"))
-            .args([image, folder.to_str().unwrap(), &shards.to_string()])
+            .args([image, folder])
+            .arg(shards.to_string())
             .env("FLOE", program)
             .current_dir(self.folder.path())
             .output()
@@ -216,6 +217,12 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
+fn executable(path: &Path, script: &str) {
+    fs::write(path, script).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(path, mode).unwrap();
+}
+
 /// An image with several groups, and damage in them.
 fn damaged() -> Option<Image> {
     if tool::missing() {
@@ -234,15 +241,32 @@ fn slurm_runs_the_shards_and_merges_them() {
     let path = image.path().to_str().unwrap();
     let one = floe(&["check", "--json", "--accounting", "fingerprint", path]);
     assert_eq!(one.code, 4, "{}", one.err);
-    let folder = slurm.folder.path().join("check");
-    let job = slurm.submit(path, &folder, Path::new(env!("CARGO_BIN_EXE_floe")), 5);
+    // Names that a shell could take for more than names.
+    let folder = slurm.folder.path().join("it's \"a\" $(check) %j");
+    let path = slurm.folder.path().join("it's \"a\" $(disk); `x` \\.img");
+    std::os::unix::fs::symlink(image.path(), &path).unwrap();
+    let job = slurm.submit(&path, &folder, Path::new(env!("CARGO_BIN_EXE_floe")), 5);
     let end = slurm.end_of(&job);
     let log = fs::read_to_string(folder.join("merge.log")).unwrap_or_default();
     assert!(end.contains("ExitCode=4:0"), "{end}\n{log}");
     let report = fs::read_to_string(folder.join("report.json")).unwrap();
     assert_eq!(findings(&report), findings(&one.out));
-    // Five parts, five logs, the key, the report and the log of the merge.
-    assert_eq!(fs::read_dir(&folder).unwrap().count(), 13);
+    // Five parts, five logs, the name of the check, the key, the report and the log of the merge.
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 14);
+    let script = |more: [&str; 3]| {
+        let mut command = slurm.command("sh");
+        ran(&command.arg(dist("slurm/floe-check.sh")).args(more).output().unwrap())
+    };
+    let (path, folder) = (path.to_str().unwrap(), folder.to_str().unwrap());
+    for (wrong, why) in [
+        ([path, folder, "4"], "belongs to another check: 5 shards"),
+        (["/dev/other", folder, "5"], "belongs to another check"),
+        ([path, "/nowhere", "0"], "not a number from 1"),
+        ([path, "/nowhere", "many"], "not a number from 1"),
+    ] {
+        let ran = script(wrong);
+        assert!(ran.code == 16 && ran.err.contains(why), "{wrong:?}: {}", ran.err);
+    }
 }
 
 /// A node is lost while it runs a shard. Slurm repeats the shard on the other node; the lost one goes on and writes its
@@ -265,10 +289,8 @@ fn slurm_repeats_the_shards_of_a_lost_node() {
          {floe} \"$@\"; echo $? > {marks}/late; exit\nfi;; esac\nexec {floe} \"$@\"\n",
         floe = env!("CARGO_BIN_EXE_floe")
     );
-    fs::write(&program, script).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(&program, mode).unwrap();
-    let job = slurm.submit(path, &folder, &program, 4);
+    executable(&program, &script);
+    let job = slurm.submit(image.path(), &folder, &program, 4);
     let lost = slurm.folder.path().join("lost");
     slurm.until("shard 1 runs", |_| lost.exists());
     let text = fs::read_to_string(lost).unwrap();
@@ -289,4 +311,39 @@ fn slurm_repeats_the_shards_of_a_lost_node() {
     let mut merge = vec!["check", "--json", path, "--merge"];
     merge.extend(parts.iter().map(String::as_str));
     assert_eq!(findings(&floe(&merge).out), findings(&one.out));
+}
+
+/// A shard that a signal ends is requeued. One that fails ends the check, and the same command completes it.
+#[test]
+fn slurm_requeues_a_killed_shard_and_a_failed_one_is_run_again() {
+    let Some(image) = damaged() else { return };
+    let Some(slurm) = Slurm::start() else { return };
+    let path = image.path().to_str().unwrap();
+    let one = floe(&["check", "--json", "--accounting", "fingerprint", path]);
+    let folder = slurm.folder.path().join("check");
+    let marks = slurm.folder.path().to_str().unwrap().to_owned();
+    let program = slurm.folder.path().join("floe");
+    let script = format!(
+        "#!/bin/sh\necho \"$*\" >> {marks}/runs\ncase \"$*\" in\n\
+         *'--shard 1/3'*) if mkdir {marks}/killed 2>/dev/null; then kill -9 $$; fi;;\n\
+         *'--shard 2/3'*) if mkdir {marks}/failed 2>/dev/null; then echo no disk; exit 8; fi;;\n\
+         esac\nexec {floe} \"$@\"\n",
+        floe = env!("CARGO_BIN_EXE_floe")
+    );
+    executable(&program, &script);
+    let job = slurm.submit(image.path(), &folder, &program, 3);
+    let end = slurm.end_of(&job);
+    assert!(end.contains("CANCELLED"), "{end}");
+    assert!(fs::read_to_string(folder.join("shard-2.log")).unwrap().contains("no disk"));
+    slurm.until("the killed shard was run again", |_| folder.join("part-1").exists());
+    let log = fs::read_to_string(folder.join("shard-1.log")).unwrap();
+    assert!(log.contains("signal 9 ended the shard, which is requeued"), "{log}");
+    let job = slurm.submit(image.path(), &folder, &program, 3);
+    let end = slurm.end_of(&job);
+    assert!(end.contains("ExitCode=4:0"), "{end}");
+    let report = fs::read_to_string(folder.join("report.json")).unwrap();
+    assert_eq!(findings(&report), findings(&one.out));
+    let runs = fs::read_to_string(slurm.folder.path().join("runs")).unwrap();
+    let runs_of = |share: &str| runs.lines().filter(|line| line.contains(share)).count();
+    assert_eq!(["--shard 0/3", "--shard 1/3", "--shard 2/3"].map(runs_of), [1, 2, 2], "{runs}");
 }

@@ -228,3 +228,35 @@ fn no_key_is_left_where_no_part_can_be() {
     assert_eq!(ran.code, 8, "{}", ran.err);
     assert_eq!(fs::read_dir(&parts).unwrap().count(), 0);
 }
+
+/// Retries and speculative runs overlap: the same shard is written by a process of another machine at this moment, and
+/// what that one has written so far is named by `part-*`.
+#[test]
+fn a_shard_that_runs_twice_at_once_waits_and_is_not_merged_unfinished() {
+    let Some(image) = image(true) else { return };
+    let folder = tool::scratch("floe-shards-").unwrap();
+    let mut parts = shards(image.path(), folder.path(), 2);
+    let expected = merge(&["--json"], image.path(), &parts);
+    let unfinished = folder.path().join("part-1.unfinished");
+    let head = &fs::read(&parts[1]).unwrap()[..64];
+    fs::write(&unfinished, head).unwrap();
+    let other = fs::File::open(&unfinished).unwrap();
+    rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    parts.push(unfinished.clone());
+    let merged = merge(&["--json"], image.path(), &parts);
+    assert_eq!(json_without_cost(&merged.out), json_without_cost(&expected.out), "{}", merged.err);
+    assert!(merged.err.contains("part-1.unfinished is not finished"), "{}", merged.err);
+    let lacking = merge(&[], image.path(), &[parts[0].clone(), unfinished.clone()]);
+    assert!(lacking.code == 16 && lacking.err.contains("none of 1"), "{}", lacking.err);
+
+    let (mut child, _) = begin(image.path(), folder.path(), 1, 2);
+    // However long the shard takes, it has not failed.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert!(child.try_wait().unwrap().is_none_or(|status| status.success()));
+    drop(other);
+    let ended = ran(&child.wait_with_output().unwrap());
+    assert_eq!(ended.code, 0, "{}", ended.err);
+    assert!(!unfinished.exists());
+    let merged = merge(&["--json"], image.path(), &parts[..2]);
+    assert_eq!(json_without_cost(&merged.out), json_without_cost(&expected.out), "{}", merged.err);
+}

@@ -1,14 +1,14 @@
 //! The report of a fleet as one self-contained HTML page.
 
-use super::human::{changes, reason, sentence};
-use super::{Change, Image, Run, State, Totals, Trend, to_look_at, trend};
+use super::human::{changes, reason, replaced, sentence};
+use super::{Change, Run, State, Totals, Trend, to_look_at, trend};
 use crate::html::{Headline, Html, Tone, counted, frame, tile};
 use crate::human::{grouped, size};
 
 /// Images listed before the rest is only counted.
 const SHOWN_IMAGES: usize = 500;
-/// Slowest checks shown.
-const SHOWN_SLOWEST: usize = 15;
+/// Images named beside a kind of findings.
+const SHOWN_PLACES: usize = 5;
 
 /// The page of the last of `runs`, which are in the order of time. `now_seconds`: seconds since 1970.
 pub fn page(runs: &[Run], now_seconds: i64) -> String {
@@ -25,11 +25,15 @@ pub fn page(runs: &[Run], now_seconds: i64) -> String {
         [.., before, _] => format!("{}; {}.", sentence(&totals), changes(&trend, &before.name)),
         _ => format!("{}.", sentence(&totals)),
     };
+    let sentence = match replaced(run) {
+        Some(more) => format!("{sentence} {more}."),
+        None => sentence,
+    };
     let subject = format!("{}, reported {}", run.name, crate::html::date(now_seconds));
     frame(&subject, &Headline { tone, verdict, sentence: &sentence }, |html| {
         tiles(html, &totals);
         images(html, runs, run, &trend);
-        kinds(html, &totals);
+        kinds(html, run, &totals);
         history(html, runs);
         slowest(html, run);
     })
@@ -133,12 +137,13 @@ fn since(runs: &[Run], device: &str, trend: &Trend) -> String {
     }
 }
 
-fn kinds(html: &mut Html, totals: &Totals) {
+/// The kinds of findings, with the images that have most of each.
+fn kinds(html: &mut Html, run: &Run, totals: &Totals) {
     if totals.kinds.is_empty() {
         return;
     }
     let columns =
-        [("Kind", false), ("Images", true), ("Findings", true), ("Meaning and repair", false)];
+        [("Kind", false), ("Images", false), ("Findings", true), ("Meaning and repair", false)];
     table(html, "Findings by kind", &columns, |html| {
         for (code, kind, images) in totals.kinds_by_importance() {
             html.element("tr", &[], |html| {
@@ -152,7 +157,7 @@ fn kinds(html: &mut Html, totals: &Totals) {
                     html.leaf("span", &[("class", "id")], &kind.id).raw(" ");
                     html.leaf("span", &[("class", "code")], code);
                 });
-                number(html, &grouped(images));
+                html.element("td", &[], |html| places(html, run, code, images));
                 number(html, &grouped(kind.findings));
                 html.element("td", &[], |html| match kind.row() {
                     Some(row) => {
@@ -166,6 +171,24 @@ fn kinds(html: &mut Html, totals: &Totals) {
             });
         }
     });
+}
+
+/// How many images have a kind of findings, and the names of some.
+fn places(html: &mut Html, run: &Run, code: &str, images: u64) {
+    html.text(&grouped(images));
+    let mut found: Vec<(u64, &str)> = run
+        .images
+        .iter()
+        .filter_map(|(device, image)| Some((image.kinds.get(code)?.findings, device.as_str())))
+        .collect();
+    found.sort_by_key(|(findings, device)| (std::cmp::Reverse(*findings), *device));
+    for (findings, device) in found.iter().take(SHOWN_PLACES) {
+        html.raw("<br>").leaf("code", &[], device);
+        html.text(&format!(" {}", grouped(*findings)));
+    }
+    if let Some(more) = found.len().checked_sub(SHOWN_PLACES).filter(|more| *more > 0) {
+        html.raw("<br>").text(&format!("and {} more", grouped(more as u64)));
+    }
 }
 
 /// The counts of all runs, with a bar each.
@@ -203,9 +226,7 @@ fn history(html: &mut Html, runs: &[Run]) {
 
 /// The checks that took longest.
 fn slowest(html: &mut Html, run: &Run) {
-    let images = run.images.iter().filter(|(_, image)| image.seconds > 0.0);
-    let mut images: Vec<(&String, &Image)> = images.collect();
-    images.sort_by(|(_, one), (_, other)| other.seconds.total_cmp(&one.seconds));
+    let images = super::slowest(run);
     let Some((_, first)) = images.first() else { return };
     let longest = first.seconds;
     let columns = [
@@ -216,7 +237,7 @@ fn slowest(html: &mut Html, run: &Run) {
         ("Share of the longest", false),
     ];
     table(html, "Slowest checks", &columns, |html| {
-        for (device, image) in images.iter().take(SHOWN_SLOWEST) {
+        for (device, image) in &images {
             html.element("tr", &[], |html| {
                 html.element("th", &[("scope", "row")], |html| {
                     html.leaf("code", &[], device);
@@ -268,6 +289,11 @@ mod tests {
         let slowest = &text[text.find("Slowest checks").unwrap()..];
         assert!(slowest.find("vol-39").unwrap() < slowest.find("vol-38").unwrap());
         assert!(!slowest.contains("vol-0<") && !slowest.contains("lost"));
+        // A kind of findings names some of its images.
+        let kinds = &text[text.find("Findings by kind").unwrap()..text.find(">Runs<").unwrap()];
+        assert!(kinds.contains("<td>3<br><code>&lt;b&gt;vol-0</code> "), "{kinds}");
+        let many = page(&[run("monday", 9)], 0);
+        assert!(many.contains("vol-4</code>") && many.contains("and 4 more"), "{many}");
         // A single run has no history.
         let alone = page(&[Run::read("x", results("v", 2, 0).as_bytes()).unwrap()], 0);
         assert!(text.contains(">Runs<") && !alone.contains(">Runs<"), "{alone}");

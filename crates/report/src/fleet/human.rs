@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::{Change, Run, State, Totals, to_look_at, trend};
+use super::{Change, Run, State, Totals, slowest, to_look_at, trend};
+use crate::html::misleads;
 use crate::human::{grouped, plural, size};
 
 /// Images named before the rest is only counted.
@@ -15,9 +16,12 @@ const SHOWN_IMAGES: usize = 20;
 pub fn write(out: &mut impl Write, runs: &[Run]) -> io::Result<()> {
     let Some(run) = runs.last() else { return Ok(()) };
     let (totals, trend) = (Totals::of(run), trend(runs));
-    writeln!(out, "{}: {}", run.name, sentence(&totals))?;
+    writeln!(out, "{}: {}", printable(&run.name), sentence(&totals))?;
     if let [.., before, _] = runs {
-        writeln!(out, "{}", changes(&trend, &before.name))?;
+        writeln!(out, "{}", printable(&changes(&trend, &before.name)))?;
+    }
+    if let Some(text) = replaced(run) {
+        writeln!(out, "{text}")?;
     }
     for (at, (device, image)) in to_look_at(run).into_iter().enumerate() {
         if at == SHOWN_IMAGES {
@@ -34,15 +38,34 @@ pub fn write(out: &mut impl Write, runs: &[Run]) -> io::Result<()> {
     for (_, kind, images) in totals.kinds_by_importance() {
         let (s, findings) = (plural(images), grouped(kind.findings));
         let remark = if kind.remark { ", a remark" } else { "" };
-        writeln!(out, "{} image{s}: {} ({findings} found{remark})", grouped(images), kind.id)?;
+        writeln!(
+            out,
+            "{} image{s}: {} ({findings} found{remark})",
+            grouped(images),
+            printable(&kind.id)
+        )?;
     }
     writeln!(
         out,
-        "{:.1} s of checks, {:.2} s the longest; {} read",
+        "{:.1} s of checks, {:.2} s the longest{}; {} read",
         totals.seconds.0,
         totals.seconds.1,
+        slowest(run)
+            .first()
+            .map(|(device, _)| format!(" ({})", printable(device)))
+            .unwrap_or_default(),
         size(totals.bytes_read)
     )
+}
+
+/// How many results of this run do not count, if any.
+pub(super) fn replaced(run: &Run) -> Option<String> {
+    let count = grouped(run.replaced);
+    match run.replaced {
+        0 => None,
+        1 => Some("1 result was replaced by a later one of the same image".to_owned()),
+        _ => Some(format!("{count} results were replaced by later ones of the same images")),
+    }
 }
 
 /// The counts of a run as a sentence without a stop.
@@ -72,7 +95,8 @@ pub(super) fn changes(trend: &super::Trend, before: &str) -> String {
 /// Why an image is in the list, in a few words.
 pub(super) fn reason(image: &super::Image) -> String {
     let damage = image.damage();
-    let worst = image.worst().map(|kind| format!(", among them {}", kind.id)).unwrap_or_default();
+    let worst = image.worst().map(|kind| format!(", among them {}", printable(&kind.id)));
+    let worst = worst.unwrap_or_default();
     let found = format!("{} finding{}{worst}", grouped(damage), plural(damage));
     match (image.error.as_str(), damage) {
         ("", 0) => image.state.words().to_owned(),
@@ -81,15 +105,32 @@ pub(super) fn reason(image: &super::Image) -> String {
     }
 }
 
-/// Text from elsewhere on one line, without characters that steer a terminal.
+/// Text from elsewhere on one line, without characters that steer a terminal or hide what stands there.
 fn printable(text: &str) -> String {
-    text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
+    let steers = |char: char| char.is_control() || misleads(char);
+    text.chars().map(|char| if steers(char) { ' ' } else { char }).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::read::tests::results;
     use super::*;
+
+    /// Results come from machines that somebody else may have.
+    #[test]
+    fn nothing_in_results_steers_a_terminal() {
+        let lines = results("vol", 2, 2).replace("inode-", "\\u001b[2Jinode-\\u202e");
+        let mut text = Vec::new();
+        write(&mut text, &[Run::read("run\u{1b}\n", (lines.clone() + &lines).as_bytes()).unwrap()])
+            .unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("[2Jinode- "), "{text}");
+        assert!(text.contains("3 results were replaced by later ones"), "{text}");
+        assert!(
+            !text.contains(['\u{1b}', '\u{202e}']) && text.lines().all(|line| !line.is_empty()),
+            "{text}"
+        );
+    }
 
     #[test]
     fn a_run_is_told_with_what_changed() {

@@ -88,6 +88,8 @@ pub struct Image {
     pub error: String,
     /// The label of the file system, perhaps empty.
     pub label: String,
+    /// The UUID of the file system; empty if unknown.
+    pub uuid: String,
     /// The size of the file system in bytes; 0 if unknown.
     pub bytes: u64,
     /// Duration of the check in seconds; 0 if unknown.
@@ -162,6 +164,18 @@ impl Totals {
         });
         kinds
     }
+}
+
+/// Slowest checks that reports name.
+const SHOWN_SLOWEST: usize = 15;
+
+/// The checks of a run that took longest, the longest first; those without a duration are none.
+fn slowest(run: &Run) -> Vec<(&str, &Image)> {
+    let images = run.images.iter().map(|(device, image)| (device.as_str(), image));
+    let mut images: Vec<_> = images.filter(|(_, image)| image.seconds > 0.0).collect();
+    images.sort_by(|(_, one), (_, other)| other.seconds.total_cmp(&one.seconds));
+    images.truncate(SHOWN_SLOWEST);
+    images
 }
 
 /// The images of a run that are not clean, the worst first.

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use super::{Change, Run, State, Totals, to_look_at, trend};
+use super::{Change, Run, State, Totals, slowest, to_look_at, trend};
 
 /// The first bytes of the text.
 pub const HEAD: &str = "# HELP floe_fleet_";
@@ -33,6 +33,11 @@ pub fn text(runs: &[Run]) -> String {
     page.value("check_seconds", &[], totals.seconds.0);
     page.family("longest_check_seconds", "Duration of the longest check.");
     page.value("longest_check_seconds", &[], totals.seconds.1);
+    page.family("slow_check_seconds", "Durations of the checks that took longest.");
+    for (device, image) in slowest(run) {
+        let labels = [("device", device), ("label", &image.label)];
+        page.value("slow_check_seconds", &labels, image.seconds);
+    }
     page.family("read_bytes", "Bytes read by all checks.");
     page.value("read_bytes", &[], totals.bytes_read);
     if runs.len() > 1 {
@@ -88,6 +93,7 @@ mod tests {
             r#"floe_fleet_images{state="clean"} 6"#,
             r#"floe_fleet_images{state="incomplete"} 1"#,
             r#"floe_fleet_changes{change="no-longer-clean"} 1"#,
+            r#"floe_fleet_slow_check_seconds{device="a\"\\\n-8",label="demo"} 0.009"#,
             r#"floe_fleet_image_damage{device="a\"\\\n-<lost>",label="",state="incomplete"} 0"#,
         ] {
             assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");

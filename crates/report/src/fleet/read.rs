@@ -1,6 +1,6 @@
 //! Reads the results of a run: documents of `floe check --json`, one after another, or in a column of a Parquet file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 use serde_json::{Deserializer, Value};
@@ -16,8 +16,13 @@ const COLUMN: &str = "document";
 pub struct Run {
     /// Its name, such as that of the file of results.
     pub name: String,
-    /// The images by device, as each check was given it. If one was checked twice, the later result counts.
+    /// The images by device, as each check was given it. If one was checked twice, the later result counts. Devices of
+    /// one name with different file systems, as of different hosts, are different images: `NAME (UUID)`.
     pub images: BTreeMap<String, Image>,
+    /// Results that later ones of the same image have replaced.
+    pub replaced: u64,
+    /// Devices of which several are so named.
+    shared: BTreeSet<String>,
 }
 
 /// Why results cannot be read.
@@ -57,7 +62,7 @@ impl From<ParquetError> for ReadError {
 impl Run {
     /// A run without results.
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), images: BTreeMap::new() }
+        Self { name: name.to_owned(), ..Self::default() }
     }
 
     /// A run with documents alone.
@@ -103,7 +108,20 @@ impl Run {
     /// Adds a result, the document number `at` of its file.
     fn add(&mut self, at: usize, document: &Value) -> Result<(), ReadError> {
         let (device, image) = image(document).map_err(|why| ReadError::Foreign(at, why))?;
-        self.images.insert(device, image);
+        if let Some(known) = self.images.get(&device) {
+            let differ = known.uuid != image.uuid;
+            if differ && !known.uuid.is_empty() && !image.uuid.is_empty() {
+                let before = format!("{device} ({})", known.uuid);
+                let known = self.images.remove(&device);
+                self.images.extend(known.map(|known| (before, known)));
+                self.shared.insert(device.clone());
+            }
+        }
+        let name = match self.shared.contains(&device) && !image.uuid.is_empty() {
+            true => format!("{device} ({})", image.uuid),
+            false => device,
+        };
+        self.replaced += u64::from(self.images.insert(name, image).is_some());
         Ok(())
     }
 }
@@ -140,8 +158,10 @@ fn image(document: &Value) -> Result<(String, Image), String> {
     let number = |value: &Value| value.as_u64().unwrap_or(0);
     let image = Image {
         state,
-        error: text(&document["error"]),
+        // Messages begin with the name.
+        error: text(&document["error"]).trim_start_matches(&format!("{device}: ")).to_owned(),
         label: text(&system["label"]),
+        uuid: text(&system["uuid"]),
         bytes: number(&system["blocks"]).saturating_mul(number(&system["block_size"])),
         seconds: cost["seconds"].as_f64().unwrap_or(0.0).max(0.0),
         bytes_read: number(&cost["bytes_read"]),
@@ -194,7 +214,29 @@ pub(super) mod tests {
         // A check that was run again replaces the earlier result.
         let twice = results("vol", 5, 2) + &results("vol", 5, 0);
         let run = Run::read("night", twice.as_bytes()).unwrap();
-        assert_eq!(run.images["vol-0"].state, Clean);
+        assert_eq!((run.images["vol-0"].state, run.replaced), (Clean, 6));
+    }
+
+    /// The results of many hosts, each of which has a `/dev/vda1`, lie in one file.
+    #[test]
+    fn devices_of_one_name_with_other_file_systems_are_not_one() {
+        let of = |uuid: &str, damaged: usize| {
+            let result = results("vda", 1, damaged);
+            let mut result: Value =
+                serde_json::from_str(&result[..result.find("\n{\n").unwrap()]).unwrap();
+            result["filesystem"]["uuid"] = uuid.into();
+            result.to_string()
+        };
+        let lost = json::failure("vda-0", "vda-0: no such device", &[], 8).to_string();
+        for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+            let all = [of("a", 0), of("b", 1), of("c", 0), of("a", 1)];
+            let all: String = order.iter().map(|at| all[*at].as_str()).collect();
+            let run = Run::read("night", (all + &lost).as_bytes()).unwrap();
+            let names: Vec<&str> = run.images.keys().map(String::as_str).collect();
+            assert_eq!(names, ["vda-0", "vda-0 (a)", "vda-0 (b)", "vda-0 (c)"], "{order:?}");
+            assert_eq!(run.replaced, 1);
+            assert_eq!(run.images["vda-0"].error, "no such device");
+        }
     }
 
     #[test]

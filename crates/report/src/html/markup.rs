@@ -79,6 +79,20 @@ impl Html {
     }
 }
 
+/// Whether a character is invisible, or changes the direction of those after it.
+pub(crate) const fn misleads(char: char) -> bool {
+    matches!(
+        char,
+        '\u{61c}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}'
+            | '\u{feff}'
+            | '\u{fffe}'
+            | '\u{ffff}'
+    )
+}
+
 /// Escapes HTML metacharacters, characters not allowed in a page, and bidirectional controls, with
 /// which a name could imitate another.
 fn escape(text: &str, into: &mut String) {
@@ -89,15 +103,7 @@ fn escape(text: &str, into: &mut String) {
             '>' => into.push_str("&gt;"),
             '"' => into.push_str("&quot;"),
             '\'' => into.push_str("&#39;"),
-            '\u{61c}'
-            | '\u{200b}'..='\u{200f}'
-            | '\u{202a}'..='\u{202e}'
-            | '\u{2066}'..='\u{2069}'
-            | '\u{feff}'
-            | '\u{fffe}'
-            | '\u{ffff}' => {
-                into.extend(char.escape_unicode());
-            }
+            char if misleads(char) => into.extend(char.escape_unicode()),
             char if char.is_control() && char != '\n' => into.extend(char.escape_default()),
             char => into.push(char),
         }

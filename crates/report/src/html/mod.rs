@@ -12,6 +12,7 @@ mod phases;
 pub use disk::DiskMap;
 pub use findings::{badge, by_kind, by_place};
 pub use map::map;
+pub(crate) use markup::misleads;
 pub use markup::{Attributes, Html};
 pub use phases::phases;
 

@@ -10,6 +10,7 @@ use super::identity::Identity;
 
 use super::judge::{Judged, Refused, is_standard_output};
 use super::{InputPath, OutputPath};
+use crate::input::device::shown;
 
 /// A file, and the option that names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +81,7 @@ impl Files {
     /// The device or image of the command, as the user named it; empty if there is none.
     pub(crate) fn device(&self) -> String {
         let device = self.inputs.iter().find(|named| named.option == "DEVICE");
-        device.map(|named| named.path.to_string_lossy().into_owned()).unwrap_or_default()
+        device.map(|named| shown(&named.path)).unwrap_or_default()
     }
 
     /// Whether an output goes to standard output, called `-`, where then nothing else may go.
