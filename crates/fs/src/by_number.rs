@@ -16,21 +16,27 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NumberHasher(u64);
 
+impl NumberHasher {
+    const fn add(&mut self, number: u64) {
+        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(SPREAD);
+    }
+}
+
 impl Hasher for NumberHasher {
     fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+        bytes.iter().for_each(|byte| self.add((*byte).into()));
     }
 
     fn write_u8(&mut self, number: u8) {
-        self.write_u64(number.into());
+        self.add(number.into());
     }
 
     fn write_u32(&mut self, number: u32) {
-        self.write_u64(number.into());
+        self.add(number.into());
     }
 
     fn write_u64(&mut self, number: u64) {
-        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(SPREAD);
+        self.add(number);
     }
 
     fn finish(&self) -> u64 {

@@ -14,8 +14,8 @@ const HEAD_BYTES: u64 = 64 << 10;
 pub fn derived(device: &dyn ReadBlocks, epoch_seconds: i64) -> [u8; 16] {
     let mut hasher = SipHasher24::new();
     hasher.write(b"identifiers of floe");
-    hasher.write_i64(epoch_seconds);
-    hasher.write_u64(device.size_bytes());
+    hasher.write(&epoch_seconds.to_le_bytes());
+    hasher.write(&device.size_bytes().to_le_bytes());
     let mut block = [0; 1024];
     for at in (0..HEAD_BYTES.min(device.size_bytes())).step_by(block.len()) {
         if device.read_at(at, &mut block).is_ok() {

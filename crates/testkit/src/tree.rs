@@ -93,7 +93,7 @@ impl Digest {
             let mut whole = [0; PIECE_BYTES];
             whole[..piece.len()].copy_from_slice(piece);
             let offset_bytes = offset_bytes + at * PIECE_BYTES as u64;
-            self.whole.write_u64(offset_bytes);
+            self.whole.write(&offset_bytes.to_le_bytes());
             self.whole.write(&whole);
             let mut piece = DefaultHasher::default();
             piece.write(&whole);

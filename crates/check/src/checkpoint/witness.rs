@@ -31,7 +31,7 @@ impl Witness {
         match volume.read_run(run, buffer) {
             Ok(()) => hasher.write(buffer),
             // An unreadable run hashes to a value of its own, so that a change shows as well.
-            Err(_) => hasher.write_u8(0),
+            Err(_) => hasher.write(&[0]),
         }
         Self { run, hash: hasher.finish128().as_u128() }
     }
@@ -69,7 +69,7 @@ fn choose(count: usize, most: usize, key: &[u8; 16]) -> Vec<usize> {
     }
     let number = |at: u64| {
         let mut hasher = SipHasher24::new_with_key(key);
-        hasher.write_u64(at);
+        hasher.write(&at.to_le_bytes());
         // Below `count`.
         (hasher.finish128().as_u128() % count as u128) as usize
     };

@@ -67,8 +67,14 @@ impl Dirs {
     ///
     /// The evidence of each worker is already in order, or nearly so.
     pub fn sort(&mut self, pool: &Pool) {
-        sort_stretches(&mut self.runs, |run| (run.block, run.dir, run.logical), pool);
-        sort_stretches(&mut self.infos, |info| *info, pool);
+        // As one number, which takes fewer instructions to compare than its fields one after another.
+        let place = |run: &DirRun| {
+            let (block, dir) = (u128::from(run.block.0), u128::from(run.dir.0));
+            block << 64 | dir << 32 | u128::from(run.logical)
+        };
+        sort_stretches(&mut self.runs, place, pool);
+        let number = |info: &DirInfo| u64::from(info.inode.0) << 32 | u64::from(info.size_blocks);
+        sort_stretches(&mut self.infos, number, pool);
         sort_stretches(&mut self.inline, |inode| *inode, pool);
     }
 

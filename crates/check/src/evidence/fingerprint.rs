@@ -135,8 +135,8 @@ const SPANS: u64 = 16;
 
 fn random(key: &[u8; 16], domain: u64, at: u64) -> u128 {
     let mut hasher = SipHasher24::new_with_key(key);
-    hasher.write_u64(domain);
-    hasher.write_u64(at);
+    hasher.write(&domain.to_le_bytes());
+    hasher.write(&at.to_le_bytes());
     hasher.finish128().as_u128()
 }
 

@@ -75,8 +75,8 @@ impl Suspects {
     pub fn digest(&self) -> u128 {
         let mut hasher = SipHasher24::new_with_key(b"floe refinement ");
         for groups in [&self.clusters, &self.inodes] {
-            hasher.write_u64(groups.len() as u64);
-            groups.iter().for_each(|group| hasher.write_u32(group.0));
+            hasher.write(&(groups.len() as u64).to_le_bytes());
+            groups.iter().for_each(|group| hasher.write(&group.0.to_le_bytes()));
         }
         hasher.finish128().as_u128()
     }
