@@ -12,6 +12,7 @@ use floe_ext4::fs::{FileSystem, read_superblock};
 use floe_ext4::tx::{DirectTx, Refusal, Tx};
 use floe_format::Geometry;
 use floe_format::features::Compat;
+use floe_format::native::lot::lot_groups;
 
 /// Blocks of the log that are reserved for a change: more than most operations take, and less than a quarter of the
 /// smallest journal. A change that takes more waits for them when it joins its transaction.
@@ -67,12 +68,28 @@ pub(crate) enum ChangeError {
 }
 
 impl<D: WriteBlocks> Disk<D> {
-    /// Recovers the journal if it must be, judges whether the file system can be written safely, and opens the journal.
+    /// Recovers the journal if it must be, judges whether the file system can be written safely, and opens the journal. A commit of
+    /// little takes one flush of the device in stock file systems, two in native ones, whose logs tell all damage.
     ///
     /// # Errors
     /// [`DiskError`].
     pub fn open(device: D) -> Result<(Self, Volume), DiskError> {
-        let (_, geometry) = read_superblock(&device)?;
+        Self::open_with(device, None)
+    }
+
+    /// The same, where a commit of little takes one flush in native file systems, too, as long as inode 8's journal is the only one. It
+    /// costs them the checksums of blocks in the log: damage of the last transaction passes for one that was being written, and a repair
+    /// cannot use transactions behind damage.
+    ///
+    /// # Errors
+    /// [`DiskError`].
+    pub fn open_with_async_commits(device: D) -> Result<(Self, Volume), DiskError> {
+        Self::open_with(device, Some(Barriers::One))
+    }
+
+    fn open_with(device: D, barriers: Option<Barriers>) -> Result<(Self, Volume), DiskError> {
+        let (superblock, geometry) = read_superblock(&device)?;
+        let usual = if lot_groups(&superblock) > 0 { Barriers::Two } else { Barriers::One };
         if !geometry.features.compat.contains(Compat::HAS_JOURNAL) {
             let volume = Volume::open(&device)?;
             return Ok((Self::Direct { device, geometry }, volume));
@@ -80,7 +97,7 @@ impl<D: WriteBlocks> Disk<D> {
         let recovered = recover(&device)?;
         // Judged before the journal marks the file system as in need of recovery.
         let volume = Volume::open(&device)?;
-        let journal = Journal::open_recovered(device, &recovered, Barriers::One)?;
+        let journal = Journal::open_recovered(device, &recovered, barriers.unwrap_or(usual))?;
         Ok((Self::Journaled(Box::new(journal)), volume))
     }
 

@@ -7,6 +7,7 @@ use floe_ext4::fs::read_superblock;
 use floe_ext4::journal::{CubeJournal, find_cube};
 use floe_format::BlockNr;
 use floe_format::features::Features;
+use floe_sync::Arc;
 
 use super::Journal;
 use super::error::JournalError;
@@ -292,11 +293,40 @@ impl<D: WriteBlocks> Journal<D> {
         let Some(own) = found.usable.into_iter().find(is_it) else {
             return Ok(None);
         };
+        self.end_one_barrier()?;
         let index = self.lock().lanes.len();
         let lane = open_lane(&self.device, own, index, &self.geometry.features)?;
         let mut shared = self.lock();
         shared.add(lane);
         Ok(Some(index))
+    }
+}
+
+impl<D: WriteBlocks> Journal<D> {
+    /// Gives the log of inode 8 checksums of blocks instead of transactions, because there will be a second log. It is emptied first:
+    /// features change on an empty log. No handle is open.
+    fn end_one_barrier(&self) -> Result<(), JournalError> {
+        if !self.has_one_barrier() {
+            return Ok(());
+        }
+        self.empty_log(0)?;
+        let lanes = BTreeSet::from([0]);
+        let mut shared = self.lock();
+        while shared.lanes[0].state.working {
+            shared = self.wait(shared);
+        }
+        let (log, next, head) = {
+            let Lane { log, state, .. } = &shared.lanes[0];
+            let log = log.with_two_barriers();
+            (log, state.last().next().sequence(), state.in_log.head)
+        };
+        let mut shared = self.turn(shared, &lanes, |journal| {
+            log.write_superblock(&journal.device, next, 0, head)?;
+            journal.flush_all(&lanes, "flushing the empty log")
+        })?;
+        let lane = &mut shared.lanes[0];
+        (lane.log, lane.state.in_log.marked_empty) = (Arc::new(log), true);
+        Ok(())
     }
 }
 

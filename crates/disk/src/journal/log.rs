@@ -24,7 +24,7 @@ pub enum Barriers {
 }
 
 /// A log that can be written. Each cube may have one, so it is kept small.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Log {
     /// Its superblock, without the zeroes at the end.
     superblock: Box<[u8]>,
@@ -79,6 +79,18 @@ impl Log {
         let runs =
             runs_of(&place).ok_or(JournalError::Unsupported("a block of it has no place"))?;
         Ok(Self { superblock, runs, block_size, resting, one_barrier, ring, format, uuid })
+    }
+
+    /// The same log, which is empty, with two barriers.
+    pub(super) fn with_two_barriers(&self) -> Self {
+        let (compat, incompat) = self.resting;
+        let superblock = JournalSuperblock {
+            feature_compat: compat.bits(),
+            feature_incompat: incompat.bits(),
+            ..self.superblock()
+        };
+        let format = superblock.format();
+        Self { superblock: trimmed(&superblock), format, one_barrier: false, ..self.clone() }
     }
 
     fn superblock(&self) -> JournalSuperblock {

@@ -112,8 +112,6 @@ pub struct Journal<D> {
     is_native: bool,
     /// The root cube has more journals than that of inode 8 when it is opened.
     has_several: bool,
-    /// The log of inode 8 has checksums of transactions.
-    one_barrier: bool,
     handles: Handles,
     shared: Mutex<Shared>,
     /// The primary superblock of the device, as long as it is never logged. Held while it is written, so that an older one never
@@ -135,7 +133,7 @@ impl<D: WriteBlocks> Journal<D> {
 
     /// Whether a commit of a transaction takes one flush instead of two, where no data was written past it.
     pub fn has_one_barrier(&self) -> bool {
-        self.one_barrier
+        self.lock().lanes[0].log.one_barrier
     }
 
     /// Begins a change of `credits` blocks, or a few more, alone: waits until no other handle is open, and for room in the log

@@ -11,7 +11,7 @@ use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::Incompat;
 use floe_format::native::is_locked;
 use floe_sync::atomic::AtomicU64;
-use floe_sync::{Condvar, Mutex};
+use floe_sync::{Arc, Condvar, Mutex};
 
 use super::cubes::open_lane;
 use super::error::JournalError;
@@ -42,8 +42,8 @@ impl<D: WriteBlocks> Journal<D> {
         Self::open_after(device, &recovered, Times::Clock(clock), Barriers::Two)
     }
 
-    /// As [`Journal::open`], behind a [`recover`] that said so, with this number of barriers for a transaction of a stock file system;
-    /// those of native ones have two. (A second recovery finds empty logs, and so not the numbers that are still in them: rule R9.)
+    /// As [`Journal::open`], behind a [`recover`] that said so, with this number of barriers for a transaction, as long as there is one
+    /// journal; with several they have two. (A second recovery finds empty logs, and so not the numbers that are still in them: rule R9.)
     ///
     /// # Errors
     /// As [`Journal::open`].
@@ -83,12 +83,7 @@ impl<D: WriteBlocks> Journal<D> {
         let stored = stored_superblock(&device, &place)?;
         let (last, mut commit_time) = behind(stored.sequence, recovered.seen);
         let mut lots = Lots::of(&fs_superblock);
-        // Their transactions depend on each other, and recovery erases what it drops.
-        let barriers = if lots.is_native() { Barriers::Two } else { barriers };
-        let log = Log::of(place, &geometry.features, barriers)?;
-        if log.differs_from(&stored) {
-            log.write_superblock(&device, stored.sequence, 0, stored.head)?;
-        }
+        let log = Log::of(place.clone(), &geometry.features, Barriers::Two)?;
         let state = State::new(TransactionId::of(0, last), log.first_head());
         let root = Lane::new((0, 0), None, log, state);
         let mut lanes = vec![root];
@@ -99,6 +94,13 @@ impl<D: WriteBlocks> Journal<D> {
             let latest = open_cubes(&device, &fs, recovered, &mut lanes, &mut lots)?;
             commit_time = commit_time.max(latest);
         }
+        // With several, transactions depend on each other, and recovery erases what it drops.
+        let barriers = if lanes.len() > 1 { Barriers::Two } else { barriers };
+        let log = Log::of(place, &geometry.features, barriers)?;
+        if log.differs_from(&stored) {
+            log.write_superblock(&device, stored.sequence, 0, stored.head)?;
+        }
+        lanes[0].log = Arc::new(log);
         let superblock = set_needs_recovery(&device)?;
         let shared = Shared {
             has_further: lanes.iter().skip(1).any(|lane| lane.cube == 0),
@@ -120,7 +122,6 @@ impl<D: WriteBlocks> Journal<D> {
             times,
             is_native: shared.lots.is_native(),
             has_several: shared.has_further,
-            one_barrier: barriers == Barriers::One,
             handles: Handles::default(),
             shared: Mutex::new(shared),
             superblock_writes: Mutex::new(superblock),

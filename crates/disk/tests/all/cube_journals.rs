@@ -7,19 +7,21 @@ use std::time::Duration;
 
 use floe_blockdev::{Event, MemDevice, Model, Modelled, ReadBlocks, Recorder, WriteBlocks};
 use floe_check::{CheckOptions, check};
-use floe_disk::journal::{Journal, JournalError};
+use floe_disk::journal::{Barriers, Journal, JournalError};
 use floe_disk::ops::{NewCube, NewInode};
 use floe_disk::recovery::recover;
 use floe_ext4::fs::FileSystem;
 use floe_ext4::journal::{self, CubeJournal};
 use floe_ext4::tx::Tx;
-use floe_format::ext::jbd2::{self, COMMIT_BLOCK, DESCRIPTOR_BLOCK};
+use floe_format::ext::jbd2::{self, COMMIT_BLOCK, Checksums, DESCRIPTOR_BLOCK, JournalIncompat};
 use floe_format::ext::superblock::Superblock;
 use floe_format::native::cube::Policies;
 use floe_format::native::{LOCK, is_locked};
 use floe_format::{BlockNr, InodeNr};
+use floe_testkit::crash::{Effort, each_state};
 use floe_testkit::{Image, oracle, tool};
 
+use crate::areas::{backups, cannot_be, options, sound};
 use crate::journal_ops::{Mounted, NOW, native, tree, unmount};
 use crate::traced::{BaseBytes, first_byte, located};
 
@@ -497,4 +499,81 @@ fn a_crashed_image_is_checked_with_all_its_journals() {
     let others = report.found.iter().filter(|one| !one.row().id.contains("orphan"));
     assert_eq!(others.count(), 0, "{:?}", report.found);
     assert_eq!(device.to_vec(), before, "a check writes nothing");
+}
+
+/// With inode 8's journal alone one flush makes a change durable. As soon as a cube has a journal, there are two again, because
+/// transactions depend on each other: inode 8's log is emptied first, and gets checksums of blocks.
+#[test]
+fn r4_a_native_file_system_has_one_barrier_until_a_cube_has_a_journal() {
+    let device = Recorder::new(native(20 << 20));
+    let mut mounted = Mounted::with(&device, Barriers::One).unwrap();
+    let flushes = |from: usize| {
+        let events = &device.trace().events[from..];
+        events.iter().filter(|event| **event == Event::Flush).count()
+    };
+    let one_more = |mounted: &mut Mounted<_>, name: &str| {
+        create(mounted, name);
+        let from = device.trace().events.len();
+        mounted.journal.sync().unwrap();
+        flushes(from)
+    };
+    // The first one in an empty log has two.
+    one_more(&mut mounted, "first");
+    let made = ["second", "third"].map(|name| one_more(&mut mounted, name));
+    assert_eq!((made, mounted.journal.has_one_barrier()), ([1, 1], true));
+    assert_eq!(located(&device).superblock.format().checksums, Checksums::V1);
+    make_cube(&mut mounted, "/a");
+    mounted.sync();
+    create(&mut mounted, "a/new");
+    mounted.sync();
+    assert!(!mounted.journal.has_one_barrier());
+    let superblock = located(&device).superblock;
+    assert_eq!(superblock.format().checksums, Checksums::V3);
+    assert!(!superblock.incompat().contains(JournalIncompat::ASYNC_COMMIT));
+    assert_eq!(one_more(&mut mounted, "fourth"), 2);
+    let expected = tree(&mounted.journal).unwrap();
+    let crashed = MemDevice::new(device.base_bytes());
+    recover(&crashed).unwrap();
+    assert_eq!(tree(&crashed).unwrap().len(), expected.len());
+    unmount(mounted).unwrap();
+    let superblock = located(&device).superblock;
+    assert!(!superblock.incompat().contains(JournalIncompat::ASYNC_COMMIT));
+}
+
+/// A crash anywhere on the way from one barrier to two.
+#[test]
+fn a_first_journal_of_a_cube_survives_any_crash_where_there_was_one_barrier() {
+    let image = native(20 << 20).to_vec();
+    let device = Recorder::new(MemDevice::new(image.clone()));
+    let mut mounted = Mounted::with(&device, Barriers::One).unwrap();
+    for name in ["first", "second"] {
+        create(&mut mounted, name);
+        mounted.sync();
+    }
+    let kept = device.trace().events.len();
+    make_cube(&mut mounted, "/a");
+    for name in ["a/new", "third"] {
+        create(&mut mounted, name);
+        mounted.sync();
+    }
+    unmount(mounted).unwrap();
+    let (trace, backups) = (device.trace(), backups(&device));
+    let mut at = 0;
+    let explored =
+        each_state(&trace, &image, Effort { random_per_epoch: 2, seed: 9 }, |device, crash| {
+            at += 1;
+            if at % 5 != 0 || cannot_be(&trace, crash, &backups) {
+                return Ok(());
+            }
+            recover(&device)?;
+            let found = tree(&device)?;
+            let all = ["first", "second"].iter().all(|name| found.contains_key(*name));
+            anyhow::ensure!(all || crash.issued < kept, "{:?}", found.keys());
+            sound(&device)?;
+            let device = unmount(Mounted::with(device, Barriers::One)?)?;
+            let report = check(&device, &options())?;
+            anyhow::ensure!(report.is_clean(), "{:?}", report.found);
+            Ok(())
+        });
+    assert!(explored.unwrap() > 200);
 }

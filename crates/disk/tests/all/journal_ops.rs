@@ -81,7 +81,7 @@ impl<D: WriteBlocks> Mounted<D> {
     }
 
     /// With one barrier for each transaction, which has content, too; or with two.
-    fn with(device: D, barriers: Barriers) -> Result<Self> {
+    pub(crate) fn with(device: D, barriers: Barriers) -> Result<Self> {
         let recovered = recover(&device)?;
         let journal = Journal::open_recovered(device, &recovered, barriers)?;
         let mut volume = Volume::open_journaled(&journal)?;
@@ -219,13 +219,15 @@ enum Base {
     OneBarrier,
     /// Three lots of 4 MiB, with metadata regions.
     Native,
+    /// The same, with one barrier for each transaction.
+    NativeOneBarrier,
     /// ext4 with values of attributes in inodes of their own.
     Values,
 }
 
 impl Base {
     fn empty(self) -> MemDevice {
-        if self != Self::Native {
+        if !self.is_native() {
             let image = Image::empty(3 << 20).unwrap();
             let features = if self == Self::Values { "ea_inode" } else { "^ea_inode" };
             let args = ["-t", "ext4", "-b", "1024", "-J", "size=1", "-N", "64", "-O", features];
@@ -235,8 +237,16 @@ impl Base {
         native(9 << 20)
     }
 
+    const fn is_native(self) -> bool {
+        matches!(self, Self::Native | Self::NativeOneBarrier)
+    }
+
     const fn barriers(self) -> Barriers {
-        if matches!(self, Self::OneBarrier) { Barriers::One } else { Barriers::Two }
+        if matches!(self, Self::OneBarrier | Self::NativeOneBarrier) {
+            Barriers::One
+        } else {
+            Barriers::Two
+        }
     }
 }
 
@@ -256,7 +266,7 @@ pub(crate) fn native(size_bytes: usize) -> MemDevice {
 /// A small file system with `a/foo` (3,000 bytes), the empty directory `a/empty`, and `bar` (2,000 bytes). Where there can be
 /// values in inodes of their own, both files have one.
 fn base(kind: Base) -> &'static [u8] {
-    static BASES: [OnceLock<Vec<u8>>; 4] = [const { OnceLock::new() }; 4];
+    static BASES: [OnceLock<Vec<u8>>; 5] = [const { OnceLock::new() }; 5];
     BASES[kind as usize].get_or_init(|| {
         let mut mounted = Mounted::new(kind.empty()).unwrap();
         mounted.make("a", &NewInode::directory(0o755)).unwrap();
@@ -459,6 +469,12 @@ fn pairs_of_operations_on_native_file_systems_survive_any_crash() {
     explore_some(Base::Native, workloads().skip(5).step_by(47), effort);
 }
 
+#[test]
+fn pairs_of_operations_on_native_file_systems_with_one_barrier_survive_any_crash() {
+    let effort = Effort { random_per_epoch: 3, seed: 5 };
+    explore_some(Base::NativeOneBarrier, workloads().skip(7).step_by(61), effort);
+}
+
 /// All pairs of acts that concern values of attributes, each with a commit in between and without.
 fn workloads_of_values() -> impl Iterator<Item = ([Act; 2], bool)> {
     let second = |first| ACTS_OF_VALUES.map(|second| [first, second]);
@@ -478,7 +494,7 @@ fn all_pairs_of_operations_survive_any_crash() {
     let effort = Effort { random_per_epoch: 4, seed: 2 };
     let states = explore(Base::Values, workloads_of_values(), effort);
     eprintln!("values: {states} states of {} workloads", workloads_of_values().count());
-    for base in [Base::Stock, Base::OneBarrier, Base::Native] {
+    for base in [Base::Stock, Base::OneBarrier, Base::Native, Base::NativeOneBarrier] {
         let states = explore(base, workloads(), effort);
         eprintln!("{base:?}: {states} states of {} workloads", workloads().count());
         assert!(states * one_in() > 10_000);
@@ -492,10 +508,11 @@ fn a_volume_in_a_journal_is_recovered_by_e2fsck() {
         return;
     }
     let of_values = ACTS_OF_VALUES.map(|act| (Base::Values, act));
-    let others = [Base::Stock, Base::Native].map(|one| ACTS.map(|act| (one, act)));
+    let others = [Base::Stock, Base::Native, Base::NativeOneBarrier];
+    let others = others.map(|one| ACTS.map(|act| (one, act)));
     for (base_kind, act) in others.concat().into_iter().chain(of_values) {
         let device = MemDevice::new(base(base_kind).to_vec());
-        let mut mounted = Mounted::new(&device).unwrap();
+        let mut mounted = Mounted::with(&device, base_kind.barriers()).unwrap();
         mounted.act(act).unwrap();
         // Linux leaves the totals of the superblock alone while it is mounted, and e2fsck then counts them anew.
         mounted.run(|volume, tx, _, _| volume.settle(tx, NOW)).unwrap();
@@ -506,7 +523,7 @@ fn a_volume_in_a_journal_is_recovered_by_e2fsck() {
         image.write(0, &device.to_vec()).unwrap();
         let verdict = oracle::run(image.path(), &["-fy"]).unwrap();
         // e2fsck 1.47.0 says so of every image with an orphan file that was captured while it was mounted.
-        let mounted = base_kind == Base::Native && verdict.text.contains("orphan_present is set");
+        let mounted = base_kind.is_native() && verdict.text.contains("orphan_present is set");
         let problems = verdict.problems.len() - usize::from(mounted);
         assert_eq!(problems, 0, "{base_kind:?} {act:?}: {}", verdict.text);
         assert_eq!(tree(&image).unwrap(), seen, "{act:?}");

@@ -3,9 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use floe_blockdev::{Event, MemDevice, ReadBlocks, Recorder, WriteBlocks};
+use floe_blockdev::{
+    Event, MemDevice, Model, Modelled, ReadBlocks, Recorder, Striped, WriteBlocks,
+};
 use floe_check::check;
 use floe_disk::journal::{Dependencies, Journal, JournalError};
 use floe_disk::ops::{NewInode, RenameMode};
@@ -669,6 +672,43 @@ fn an_fsync_waits_for_changes_that_only_read_the_inode() {
     assert!(journal.is_durable(id));
     assert_eq!(logs_written(&device, from), [0]);
     journal.close().unwrap();
+}
+
+/// Two devices in stripes of a lot, so that each has the lots of one of two journals: an fsync flushes the device that its transaction
+/// was written to, twice, and the other one not at all; a change of both flushes both.
+#[test]
+fn r12_an_fsync_flushes_only_the_device_of_its_journal() {
+    let (image, names) = base(2);
+    let part = || {
+        let memory = MemDevice::new(vec![0; image.len().div_ceil(8 << 20) * (4 << 20)]);
+        Modelled::new(memory, &Model::flushes(Duration::ZERO))
+    };
+    let device = Striped::new(vec![part(), part()], 4 << 20).unwrap();
+    device.write_at(0, &image).unwrap();
+    device.flush().unwrap();
+    let mut mounted = Mounted::new(&device).unwrap();
+    // The bit that keeps others out is set, and no log is empty.
+    names.iter().for_each(|name| create(&mut mounted, &format!("{name}/first")));
+    mounted.sync();
+    let flushes = || device.devices().map(Modelled::flushes).collect::<Vec<_>>();
+    let made = |mounted: &mut Mounted<_>, path: &str| {
+        let before = flushes();
+        fsync(mounted, path);
+        flushes().into_iter().zip(before).map(|(now, before)| now - before).collect::<Vec<_>>()
+    };
+    for (log, expected) in [(0, [2, 0]), (1, [0, 2]), (0, [2, 0])] {
+        let path = format!("{}/new", names[log]);
+        if mounted.find(&path).is_none() {
+            create(&mut mounted, &path);
+        } else {
+            let file = mounted.find(&path).unwrap();
+            mounted.write(file, 0, &[7; 3000]).unwrap();
+        }
+        assert_eq!(made(&mut mounted, &path), expected, "{path}");
+    }
+    rename(&mut mounted, (&names[0], "new"), (&names[1], "moved"));
+    assert_eq!(made(&mut mounted, &format!("{}/moved", names[1])), [2, 2]);
+    unmount(mounted).unwrap();
 }
 
 /// Thousands of states, by hand: `cargo xtask crash`.

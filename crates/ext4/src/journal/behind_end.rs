@@ -47,8 +47,12 @@ impl End<'_> {
     /// and the second one be whole.
     pub(super) fn lost_commit(&self) -> Option<u32> {
         let (journal, checksums) = (self.log.journal, self.format.checksums);
-        // A native journal whose features are damaged has another fault.
-        let is_known = checksums == Checksums::V3 && !self.is_async;
+        // A native journal whose features are damaged has another fault. Commits are asynchronous where it is the only one.
+        let is_known = match checksums {
+            Checksums::V3 => !self.is_async,
+            Checksums::V1 => self.is_async,
+            _ => false,
+        };
         if journal.cut == Some(self.sequence) || (journal.is_native && !is_known) {
             return None;
         }

@@ -16,8 +16,9 @@ use floe_format::ext::jbd2::{
     TagFlags, uuid_of_seed,
 };
 use floe_format::features::Incompat;
-use floe_format::{BlockNr, Geometry};
+use floe_format::{BlockNr, Geometry, InodeNr};
 
+use super::event::JournalPlace;
 use super::locate::Journal;
 use super::log::{Log, Ring, is_after};
 use super::mended::{is_async, leads};
@@ -190,7 +191,9 @@ impl Headless<'_> {
             let kinds = [JournalIncompat::CSUM_V3, JournalIncompat::CSUM_V2];
             all.extend(kinds.map(|kind| self.plain(uuid, base | kind)));
         }
-        if commits.values().any(|commit| commit.is_v1) && !self.journal.is_native {
+        let own = [JournalPlace::Inode, JournalPlace::InodeBackup].map(|of| of(InodeNr::JOURNAL));
+        let is_root = own.contains(&self.journal.place);
+        if commits.values().any(|commit| commit.is_v1) && (is_root || !self.journal.is_native) {
             // Beside checksums of metadata only Floe writes those of version 1, with asynchronous commits.
             let is_async = self.geo.features.metadata_csum();
             let extra =

@@ -45,7 +45,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "nobarrier",
     "journal_checksum",
     "nojournal_checksum",
-    "journal_async_commit",
     "stripe",
     "init_itable",
     "noinit_itable",
@@ -147,10 +146,11 @@ mod tests {
         + ro rw atime noatime diratime nodiratime relatime norelatime strictatime nostrictatime nodev noexec nosuid
         + sync async dirsync errors=continue errors=remount-ro errors=panic commit=7 commit=0 norecovery noload sb=8193
         + delalloc nodelalloc discard nodiscard quota noquota usrquota grpquota prjquota grpid bsdgroups nogrpid sysvgroups
+        + journal_async_commit
         = defaults auto noauto dev suid exec group owner user nouser users nofail _netdev lazytime nolazytime iversion
         = noiversion mand nomand silent loud x-systemd.automount X-mount.mkdir=755 acl user_xattr bsddf minixdf check=none
         = nocheck debug orlov oldalloc barrier barrier=0 barrier=1 nobarrier journal_checksum nojournal_checksum
-        = journal_async_commit inode_readahead_blks=32 stripe=16 max_batch_time=15000 min_batch_time=0 journal_ioprio=3
+        = inode_readahead_blks=32 stripe=16 max_batch_time=15000 min_batch_time=0 journal_ioprio=3
         = auto_da_alloc noauto_da_alloc noinit_itable init_itable=10 init_itable block_validity noblock_validity
         = dioread_lock dioread_nolock i_version nombcache mb_optimize_scan=1 prefetch_block_bitmaps data=ordered
         = data=writeback data_err=ignore resuid=0 resgid=0 max_dir_size_kb=0 dax=never usrjquota= grpjquota= sb=1

@@ -111,7 +111,11 @@ impl Args {
             let name = self.source.name();
             message!("floe: {name}: it was not unmounted cleanly; check it with `floe check`");
         }
-        match Disk::open(device) {
+        let opened = match options.async_commits {
+            true => Disk::open_with_async_commits(device),
+            false => Disk::open(device),
+        };
+        match opened {
             Ok((disk, volume)) => {
                 disk.set_dependencies(options.dependencies);
                 Ok(Access::Writing(disk, Box::new(volume)))

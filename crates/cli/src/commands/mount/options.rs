@@ -88,6 +88,8 @@ pub(super) struct Options {
     pub(super) discard: bool,
     /// Reaction to damaged metadata; by default the superblock's.
     pub(super) on_error: Option<OnError>,
+    /// One flush a commit in native file systems, too.
+    pub(super) async_commits: bool,
     /// How changes of several journals of the root cube are whole.
     pub(super) dependencies: Dependencies,
 }
@@ -207,6 +209,7 @@ impl Options {
             "dirsync" => self.synchronous.names = true,
             "grpid" | "bsdgroups" => self.group_of_directory = true,
             "nogrpid" | "sysvgroups" => self.group_of_directory = false,
+            "journal_async_commit" => self.async_commits = true,
             "idmap" | "noidmap" => self.mapped_ids = name == "idmap",
             "discard" | "nodiscard" => self.discard = name == "discard",
             "colocate" | "nocolocate" => self.colocate = name == "colocate",
