@@ -1,8 +1,9 @@
 //! `cargo xtask shards`: counts the work of one check in shards: instructions (callgrind) and bytes read (strace) of one
 //! machine, of all shards together, of the largest shard and of the merge, and the bytes of the parts. Counts, because
 //! the machines that shards are for do not exist here. `--model` extends the counts to a file system that does not exist
-//! here either.
+//! here either. `--equal` compares reports.
 
+mod equal;
 mod model;
 
 use std::ffi::OsString;
@@ -27,6 +28,12 @@ pub(crate) struct Args {
     /// Fit the costs of groups, files and directories to four images, and extend them to a large file system
     #[arg(long)]
     model: bool,
+    /// Compare the report of 1, 2, 5 and 16 shards with that of one check, byte for byte but for the cost; count nothing
+    #[arg(long, conflicts_with = "model")]
+    equal: bool,
+    /// Only the image of this shape: file-intensive or directory-intensive
+    #[arg(long, conflicts_with = "model")]
+    shape: Option<Kind>,
     #[command(flatten)]
     large: model::Large,
     /// Folder of the images, which are kept and reused
@@ -61,12 +68,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.model {
         return model::run(&floe, &args.folder, &args.large);
     }
+    let kinds = [Kind::FileIntensive, Kind::DirectoryIntensive];
+    let kinds = kinds.into_iter().filter(|kind| args.shape.is_none_or(|shape| shape == *kind));
+    if args.equal {
+        for kind in kinds {
+            equal::run(&floe, &image(&args.folder, args.inodes, kind)?)?;
+        }
+        return Ok(());
+    }
     println!(
         "| image | instructions, alone | shards | largest shard | merge | bytes read, alone | shards | \
          merge | bytes of parts |\n|---|{}",
         "---:|".repeat(8)
     );
-    for kind in [Kind::FileIntensive, Kind::DirectoryIntensive] {
+    for kind in kinds {
         let image = image(&args.folder, args.inodes, kind)?;
         let alone = work_of(&floe, &arguments(&image, &[]))?;
         let shared = in_shards(&floe, &image, args.shards)?;

@@ -10,6 +10,7 @@ use floe_report::fleet::{PARQUET_MAGIC, Run, State, Totals, html, human, prometh
 
 use crate::exit::{Ended, Outcome};
 use crate::input::clock::now_seconds;
+use crate::input::device::shown;
 use crate::input::files::{self, FLEET_METRICS_HEAD, InputPath, OutputPath};
 use crate::run::html_page;
 
@@ -73,6 +74,10 @@ fn read(path: &Path) -> anyhow::Result<Run> {
     }
     for part in parts(folder).with_context(|| cannot_read(folder))? {
         add(&mut run, &part)?;
+        // A check that was killed leaves the file that its shell made for it. (Spark leaves Parquet without rows.)
+        if std::fs::metadata(&part).is_ok_and(|of| of.len() == 0) {
+            run.add_lost(&shown(&part), "the file of its result is empty");
+        }
     }
     Ok(run)
 }

@@ -143,17 +143,22 @@ impl ShardArgs {
         Ok(Some(Shard { share, out, key: Some(key) }))
     }
 
-    /// The parts to merge, if any are. A part that is not finished is none: `part-*` also names those that a shard is
-    /// writing for the second time, or was killed while it wrote them. If one is lacking, the merge will tell.
+    /// The parts to merge, if any are. Whatever else a pattern such as `part-*` or `*` names in their folder is none: the
+    /// key, and parts that a shard is writing for the second time, or was killed while it wrote them. If one is lacking,
+    /// the merge will tell.
     pub(crate) fn merge(&self) -> Option<PartFiles<'_>> {
         if self.merge.is_empty() {
             return None;
         }
-        let is_unfinished =
-            |path: &&InputPath| path.as_os_str().as_bytes().ends_with(UNFINISHED.as_bytes());
-        let (unfinished, parts): (Vec<_>, Vec<_>) = self.merge.iter().partition(is_unfinished);
-        for path in unfinished {
-            message!("floe: {} is not finished, and is not read", quoted_path(path));
+        let is_part = |path: &&InputPath| {
+            let is_unfinished = path.as_os_str().as_bytes().ends_with(UNFINISHED.as_bytes());
+            !is_unfinished && !path.ends_with(KEY_NAME)
+        };
+        let (parts, others): (Vec<_>, Vec<_>) = self.merge.iter().partition(is_part);
+        for path in others {
+            let why =
+                if path.ends_with(KEY_NAME) { "the key of the shards" } else { "not finished" };
+            message!("floe: {} is {why}, and not read as a part", quoted_path(path));
         }
         Some(PartFiles(parts))
     }

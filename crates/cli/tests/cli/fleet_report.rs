@@ -113,3 +113,21 @@ fn results_that_are_none_are_refused() {
     assert!(ran.code == 8 && ran.err.contains("none"), "{}", ran.err);
     assert_eq!(floe(&["report"]).code, 16);
 }
+
+/// Checks that run at once write a file each. One of them was killed.
+#[test]
+fn a_check_without_a_result_is_not_left_out() {
+    let Some(image) = image("ext4-1k") else { return };
+    let folder = tool::scratch("floe-fleet-").unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::write(at("a.json"), floe(&["check", "--json", image.path().to_str().unwrap()]).out)
+        .unwrap();
+    let folder = folder.path().to_str().unwrap();
+    assert_eq!(floe(&["report", "--fleet", folder]).code, 0);
+    fs::write(at("b.json"), "").unwrap();
+    let ran = floe(&["report", "--fleet", folder]);
+    assert_eq!(ran.code, 8, "{}", ran.err);
+    assert!(ran.out.contains("2 images: 1 clean, 1 not checked completely"), "{}", ran.out);
+    let line = format!("{}: the file of its result is empty", at("b.json"));
+    assert!(ran.out.contains(&line), "{}", ran.out);
+}

@@ -242,10 +242,12 @@ fn a_shard_that_runs_twice_at_once_waits_and_is_not_merged_unfinished() {
     fs::write(&unfinished, head).unwrap();
     let other = fs::File::open(&unfinished).unwrap();
     rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    parts.push(unfinished.clone());
+    parts.extend([unfinished.clone(), folder.path().join("floe-shards.key")]);
     let merged = merge(&["--json"], image.path(), &parts);
     assert_eq!(json_without_cost(&merged.out), json_without_cost(&expected.out), "{}", merged.err);
-    assert!(merged.err.contains("part-1.unfinished is not finished"), "{}", merged.err);
+    for why in ["part-1.unfinished is not finished", "floe-shards.key is the key"] {
+        assert!(merged.err.contains(why), "{why}: {}", merged.err);
+    }
     let lacking = merge(&[], image.path(), &[parts[0].clone(), unfinished.clone()]);
     assert!(lacking.code == 16 && lacking.err.contains("none of 1"), "{}", lacking.err);
 

@@ -105,6 +105,21 @@ impl Run {
         })
     }
 
+    /// Adds an image whose check left no result.
+    pub fn add_lost(&mut self, device: &str, why: &str) {
+        let lost = Image {
+            state: State::Incomplete,
+            error: why.to_owned(),
+            label: String::new(),
+            uuid: String::new(),
+            bytes: 0,
+            seconds: 0.0,
+            bytes_read: 0,
+            kinds: BTreeMap::new(),
+        };
+        self.images.insert(device.to_owned(), lost);
+    }
+
     /// Adds a result, the document number `at` of its file.
     fn add(&mut self, at: usize, document: &Value) -> Result<(), ReadError> {
         let (device, image) = image(document).map_err(|why| ReadError::Foreign(at, why))?;
