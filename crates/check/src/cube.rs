@@ -132,9 +132,10 @@ impl CubeScope {
         (0..self.geometry.group_count).map(GroupNr).filter(|group| self.holds_group(*group))
     }
 
-    /// Whether a finding concerns the cube alone: all inodes, groups and blocks that it names belong to the cube. Findings
-    /// about copies of the superblock and of descriptors belong to nobody's cube. Entangled objects concern the cube of the
-    /// inode or directory.
+    /// Whether a finding concerns the cube alone: its inode or directory, and all groups and blocks that it names, belong to
+    /// the cube. Another inode that it names may lie anywhere, because an entry that leads out of the cube is damage of the
+    /// cube. Findings about copies of the superblock and of descriptors belong to nobody's cube, and where the directory of the
+    /// cube has no name, its parent has lost that.
     pub fn concerns(&self, problem: &Problem) -> bool {
         if let Problem::CubeEntangledBlocks { cube, .. }
         | Problem::CubeEntangledName { cube, .. }
@@ -144,6 +145,9 @@ impl CubeScope {
         {
             return *cube == self.sub.cube;
         }
+        if matches!(problem, Problem::DirectoryUnconnected { dir, .. } if *dir == self.top()) {
+            return false;
+        }
         let row = problem.row();
         if row.object == Object::Superblock || row.id.starts_with("backup-") {
             let number = |(name, value): &(&str, Evidence)| {
@@ -151,9 +155,11 @@ impl CubeScope {
             };
             return problem.evidence().iter().any(number);
         }
-        let mut any = false;
+        let (mut any, mut is_placed) = (false, false);
         let of_cube = problem.evidence().into_iter().all(|(_, value)| {
             let (counts, holds) = match value {
+                // The first inode is the place of the damage, others are what is wrong there.
+                Evidence::Inode(_) if std::mem::replace(&mut is_placed, true) => (false, true),
                 // Numbers outside the file system belong to nobody else.
                 Evidence::Inode(inode) => {
                     let is_none = self.geometry.place_of(inode).is_none();
@@ -312,24 +318,31 @@ impl<'d> Cubes<'d> {
         Files::new(self.base, superblock.clone(), geometry.clone(), groups)
     }
 
-    /// The directory that names the directory of a cube: the root if nobody knows.
-    fn parent_of(&self, scope: &CubeScope) -> InodeNr {
+    /// The directory that names the directory of a cube: by its path, or else by that directory itself. `None` if nobody knows.
+    fn parent_of(&self, scope: &CubeScope) -> Option<InodeNr> {
         let path = trimmed(&scope.sub.path);
         let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
         let files = self.files();
-        let by_path = files.lookup(&path[..end], Follow::NotLast).ok().filter(|_| {
-            files.lookup(path, Follow::NotLast).is_ok_and(|node| node.number == scope.top())
-        });
-        let by_entry = || {
-            let top = files.node(scope.top()).ok()?;
-            let listing = files.list(&top).ok()?;
-            listing.parent
-        };
-        let known = by_path.map(|node| node.number).or_else(by_entry);
         let is_outside = |inode: &InodeNr| {
             self.opened.geometry.place_of(*inode).is_some() && !scope.holds_inode(*inode)
         };
-        known.filter(is_outside).unwrap_or(InodeNr::ROOT)
+        let by_path = files.lookup(&path[..end], Follow::NotLast).ok().filter(|_| {
+            files.lookup(path, Follow::NotLast).is_ok_and(|node| node.number == scope.top())
+        });
+        if let Some(parent) = by_path.map(|node| node.number).filter(is_outside) {
+            return Some(parent);
+        }
+        let top = files.node(scope.top()).ok()?;
+        let by_entry = files.list(&top).ok().and_then(|listing| listing.parent);
+        let by_inode = top.backpointer().map(|own| InodeNr(own.parent));
+        let own: Vec<InodeNr> =
+            [by_entry, by_inode].into_iter().flatten().filter(is_outside).collect();
+        let names_top = |parent: &InodeNr| {
+            let listing = files.node(*parent).ok().and_then(|node| files.list(&node).ok());
+            listing.is_some_and(|all| all.entries.iter().any(|entry| entry.inode == scope.top()))
+        };
+        // Where all above is destroyed, nothing contradicts `..`.
+        own.iter().copied().find(names_top).or_else(|| own.first().copied())
     }
 
     /// A device that shows the lots of a cube, and stand-ins for all else that a check needs.

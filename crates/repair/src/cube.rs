@@ -67,16 +67,16 @@ pub fn repair_cube<'d>(
 ) -> Result<Repair<'d>, RepairError> {
     let superblock = options.check.superblock;
     let top = |device: &dyn ReadBlocks| parent_of_top(device, scope, superblock);
-    let was_whole = top(device)?;
+    let before = top(device)?;
     let mut options = RepairOptions { cube: Some(scope), ..*options };
     options.check.cube = Some(scope.known());
     let mut policy = OnlyCube { inner: policy, scope };
     let mut repaired = repair(device, &options, &mut policy)?;
-    // If it is lost, only its parent, which lies outside of the cube, says what it was.
+    // If it is lost, only its parent, which lies outside of the cube, says what it was; and no `..` is made that may be wrong.
     let is_whole = match repaired.halted {
         None => {
             let above = top(&repaired.staged)?;
-            above.is_some_and(|above| was_whole.is_some() || above == device.parent())
+            above.is_some() && (above == device.parent() || above == before)
         }
         Some(_) => true,
     };

@@ -54,9 +54,7 @@ pub fn damage(image: &Image, seed: u64) -> Result<Damage> {
     let volume = Volume::open(image)?;
     let places = survey(&volume).context("damage starts from an undamaged image")?;
     let mut rng = Rng::new(seed);
-    // Mostly one event, so that its effect can be isolated; sometimes several, for their
-    // interaction.
-    let count = if rng.chance(3) { 2 + rng.below(3) } else { 1 };
+    let count = event_count(&mut rng);
     let mut events = Vec::new();
     match seed {
         HOSTILE_FROM.. => events.push(hostile::event(&volume, &places, &mut rng)?),
@@ -69,6 +67,29 @@ pub fn damage(image: &Image, seed: u64) -> Result<Damage> {
         events.push(event(&volume, &places, &mut rng)?);
     }
     Ok(Damage { seed, events })
+}
+
+/// Damages some of the structures of an undamaged image: those that `wanted` selects.
+///
+/// # Errors
+/// The image was already damaged, has no such structure, or cannot be written.
+pub fn damage_among(
+    image: &Image,
+    seed: u64,
+    wanted: impl Fn(&Volume<'_>, Place) -> bool,
+) -> Result<Damage> {
+    let volume = Volume::open(image)?;
+    let mut places = survey(&volume).context("damage starts from an undamaged image")?;
+    places.retain(|place| wanted(&volume, *place));
+    let mut rng = Rng::new(seed);
+    let count = event_count(&mut rng);
+    let events = (0..count).map(|_| event(&volume, &places, &mut rng));
+    Ok(Damage { seed, events: events.collect::<Result<_>>()? })
+}
+
+/// Mostly one event, so that its effect can be isolated; sometimes several, for their interaction.
+const fn event_count(rng: &mut Rng) -> u64 {
+    if rng.chance(3) { 2 + rng.below(3) } else { 1 }
 }
 
 /// Makes one random damage; returns its description.

@@ -41,12 +41,12 @@ pub struct CubeDevice<'d> {
     /// The path of the cube's directory on this device.
     path: Vec<u8>,
     directories: u64,
-    parent: InodeNr,
+    parent: Option<InodeNr>,
 }
 
 impl<'d> CubeDevice<'d> {
-    /// The directory that names the directory of the cube.
-    pub const fn parent(&self) -> InodeNr {
+    /// The directory that names the directory of the cube; `None` if nobody knows, and the root stands for it.
+    pub const fn parent(&self) -> Option<InodeNr> {
         self.parent
     }
 
@@ -54,8 +54,9 @@ impl<'d> CubeDevice<'d> {
         base: &'d dyn ReadBlocks,
         opened: &Opened,
         scope: CubeScope,
-        parent: InodeNr,
+        known: Option<InodeNr>,
     ) -> Self {
+        let parent = known.unwrap_or(InodeNr::ROOT);
         let name = trimmed(&scope.sub.path).rsplit(|byte| *byte == b'/').next().unwrap_or(b"");
         let name = if name.is_empty() || name.len() > 255 { b"cube" } else { name };
         let mut path = vec![b'/'];
@@ -90,7 +91,7 @@ impl<'d> CubeDevice<'d> {
         making.directories(&dirs, &descs);
         making.holder(holder, &descs);
         making.superblock(&descs);
-        let made = making.made;
+        let (made, parent) = (making.made, known);
         Self { base, scope, made, path, directories, parent }
     }
 

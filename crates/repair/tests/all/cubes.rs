@@ -29,6 +29,7 @@ use floe_testkit::{Image, build, oracle, tool, tree};
 
 use crate::judged;
 
+mod clean;
 mod hints;
 mod home;
 mod lost_home;

@@ -10,6 +10,7 @@ use floe_format::ext::inode::FileType;
 use crate::checks::context::directory::{DirCx, DirEvidence};
 use crate::checks::directory::dirents::check_type;
 use crate::checks::directory::entry_rules::unusable_inode;
+use crate::evidence::inode_facts::Facts;
 use crate::problem::{Name, Problem, Sink};
 use crate::scan::directory_blocks::DirBlock;
 
@@ -94,7 +95,12 @@ pub(crate) fn check_dotdot(
         });
         return;
     }
-    let facts = cx.facts_of(inode_named, entry.file_type);
+    // Whether an entry that leads out of the cube names the parent is for the tree to tell. The check of one cube cannot see
+    // the inode, and the check of all says the same.
+    let facts = match cx.stays_in_cube(dir, inode_named) {
+        true => cx.facts_of(inode_named, entry.file_type),
+        false => Facts::used(Some(FileType::Directory)),
+    };
     if !facts.is_used() || facts.is_bad() {
         if let Some(Some(problem)) = unusable_inode(cx, block, entry, facts) {
             evidence.found.push(problem);

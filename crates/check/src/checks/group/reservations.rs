@@ -150,7 +150,11 @@ pub(super) fn check(
             found.push(Problem::LotRecordWrong { group, reason });
             continue;
         }
-        match held(&files, &node, region(record)) {
+        let held = match node.in_use() {
+            true => held(&files, &node, region(record)),
+            false => Err("it has no links"),
+        };
+        match held {
             Err(reason) => {
                 found.push(Problem::ReservationFileWrong { inode, group, reason });
             }

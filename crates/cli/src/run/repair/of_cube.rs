@@ -8,7 +8,7 @@ use floe_blockdev::{Counted, Overlay, ReadBlocks};
 use floe_check::cube::{CubeName, CubeScope, Cubes, couples};
 use floe_check::open::Opened;
 use floe_check::problem::Weight;
-use floe_check::{CheckOptions, JournalUse, Problem};
+use floe_check::{CheckOptions, JournalUse};
 use floe_ext4::journal::find_cubes;
 use floe_format::ext::superblock::Superblock;
 use floe_format::features::Incompat;
@@ -59,7 +59,6 @@ impl RepairRun<'_> {
         let cubes = Cubes::of(&counted, &options.check).with_context(named)?;
         let scope = cubes.find(name).with_context(named)?;
         self.refuse_early(&counted, &opened, &scope, &options)?;
-        let of_lots = cubes.check_lots(&scope);
         let shown = Counted::new(cubes.device(&scope));
         let staged = self.watch.during(&|| counted.counts().bytes, || {
             let mut policy = ProgressPolicy { inner: policy, watch: self.watch };
@@ -73,6 +72,7 @@ impl RepairRun<'_> {
         if repair.halted.is_none() {
             changes(&repair, &scope, &onto).with_context(named)?;
         }
+        let of_lots = Cubes::of(&onto, &options.check).with_context(named)?.check_lots(&scope);
         let mut account = Account::new(&repair, &shown, named(), Ending::DryRun);
         if !self.dry_run {
             match self.commit(&|to| commit(&onto, &*device, to), fs_offset_bytes, &seen, &interrupt)
@@ -85,8 +85,8 @@ impl RepairRun<'_> {
             }
         }
         let mut outcome = self.tell(account, None, &counted, started, out)?;
-        let left = of_lots.0.iter().filter(|problem| !is_mended(problem));
-        for problem in left.filter(|problem| problem.row().weight > Weight::Remark) {
+        let left = of_lots.0.iter().filter(|problem| problem.row().weight > Weight::Remark);
+        for problem in left {
             outcome.damaged = true;
             message!(
                 "floe: {}: left: {problem}; `floe repair` of the whole file system repairs it",
@@ -159,9 +159,4 @@ fn has_log_in_use(device: &dyn ReadBlocks, opened: &Opened, cube: u32) -> bool {
             .usable
             .iter()
             .any(|own| own.cube == cube && own.journal.needs_replay)
-}
-
-/// Whether the repair of a cube repairs a finding about its lots: copies of the sub-superblock are written again.
-const fn is_mended(problem: &Problem) -> bool {
-    matches!(problem, Problem::CubeCopyDamaged { .. } | Problem::CubeFailureRecorded { .. })
 }
