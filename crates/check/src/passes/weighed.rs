@@ -79,7 +79,7 @@ pub(super) fn weigh<'d>(
     };
     // In the order of preference among equals.
     let mut states = Vec::new();
-    if let Some(damaged) = damaged.filter(|_| journal::has_block_checksums(journal)) {
+    if let Some(damaged) = damaged {
         let (all, is_whole) =
             journal::with_sound_ones(empty(), geometry, journal, external, damaged);
         states.push(state(if is_whole { WHOLE } else { SOUND }, all));

@@ -88,6 +88,16 @@ impl Ring {
         [block.saturating_add(1)..self.end, self.first..block]
     }
 
+    /// All blocks of the ring, from one on.
+    pub(crate) fn from(self, block: u32) -> [Range<u32>; 2] {
+        [block..self.end, self.first..block]
+    }
+
+    /// Blocks of the ring from one on before another one.
+    pub(crate) fn distance(self, from: u32, to: u32) -> u32 {
+        if to >= from { to - from } else { self.len_blocks() - (from - to) }
+    }
+
     /// The block `by` blocks behind `block`, wrapping around. `block` must lie in the ring.
     #[must_use]
     pub fn advance(self, block: u32, by: u32) -> u32 {

@@ -12,21 +12,21 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 
 use floe_blockdev::{Overlay, ReadBlocks};
-use floe_format::ext::jbd2::{self, CommitBlock, JournalFormat, JournalIncompat, Tag, TagFlags};
+use floe_format::ext::jbd2::{
+    self, Checksums, CommitBlock, JournalFormat, JournalIncompat, Tag, TagFlags,
+};
 use floe_format::native::commit::{self, Dependency};
 use floe_format::{BlockNr, Geometry};
 
 use super::behind_end::End;
+use super::controls::{Control, Controls};
 use super::event::{JournalEvent, JournalPlace, RecoveryFault};
 use super::fast_commit;
 use super::finish;
 use super::locate::Journal;
 use super::log::{Log, Ring, is_after};
-use super::recover::{Replay, Stop};
+use super::recover::{Replay, Stop, v1_fits};
 use super::stable::Committed;
-
-/// Bytes of the header of a block of the log.
-const HEADER_BYTES: usize = 12;
 
 /// The first transaction that could not be replayed although it was committed. `None`: the log was replayed to its end, but for
 /// single blocks perhaps.
@@ -60,8 +60,8 @@ pub fn without_log<D: ReadBlocks>(
 
 /// The file system with all sound transactions of the log, also those behind the damage. A control block that fits its checksum
 /// with one bit flipped back is sound. Blocks that only a damaged control block names stay as they are, and so do those that have
-/// content of a damaged transaction already. The log must have the [checksums](has_block_checksums) for that. `damaged` is the first
-/// transaction that is. Says also whether nothing was lost.
+/// content of a damaged transaction already. Without [checksums of blocks](has_block_checksums) the order of control blocks, and
+/// checksums of transactions, say which are sound. `damaged` is the first transaction that is not. Says also whether nothing was lost.
 pub fn with_sound_ones<D: ReadBlocks>(
     overlay: Overlay<D>,
     geo: &Geometry,
@@ -114,7 +114,10 @@ pub(super) fn stage_sound<D: ReadBlocks>(
         transactions: walk.last.wrapping_add(1).wrapping_sub(journal.superblock.sequence),
         blocks,
         last: walk.last,
-        is_whole: walk.unknown.is_empty() && walk.is_at_end() && lost == 0,
+        is_whole: journal.superblock.format().has_block_tails()
+            && walk.unknown.is_empty()
+            && walk.is_at_end()
+            && lost == 0,
     }
 }
 
@@ -175,6 +178,20 @@ struct Copy {
     sequence: u32,
     /// Block of the log.
     at: u32,
+    /// No checksum of its transaction says otherwise.
+    is_proved: bool,
+}
+
+/// A transaction, as far as it was followed.
+#[derive(Default)]
+struct Part {
+    /// Of all copies, those before it.
+    copies_before: usize,
+    revoked: Vec<u64>,
+    /// Its checksum so far (version 1).
+    sum: u32,
+    /// A block of it may be unknown.
+    has_gap: bool,
 }
 
 /// A way through the log that goes on behind damage.
@@ -182,12 +199,14 @@ struct Walk<'a> {
     log: Log<'a>,
     format: JournalFormat,
     ring: Ring,
-    at: u32,
+    is_async: bool,
     sequence: u32,
     /// The last transaction that was committed.
     last: u32,
     commit_seconds: u64,
     copies: Vec<Copy>,
+    /// The transaction that is being followed.
+    part: Part,
     /// For each revoked block, the last transaction that revoked it.
     revoked: HashMap<u64, u32>,
     /// Blocks of the log that no sound control block leads to.
@@ -202,10 +221,8 @@ impl<'a> Walk<'a> {
     /// `None`: the log cannot be followed.
     fn new(log: Log<'a>, damaged: u32) -> Option<Self> {
         let superblock = &log.journal.superblock;
-        if !has_block_checksums(log.journal) {
-            return None;
-        }
-        let (format, ring) = (superblock.format(), log.journal.ring()?);
+        let ring = log.journal.ring().filter(|ring| ring.contains(superblock.start))?;
+        let format = superblock.format();
         let is_async = superblock.incompat().contains(JournalIncompat::ASYNC_COMMIT);
         let end = End {
             log,
@@ -223,11 +240,12 @@ impl<'a> Walk<'a> {
             log,
             format,
             ring,
-            at: superblock.start,
+            is_async,
             sequence: superblock.sequence,
             last: cut.filter(|cut| is_after(last, *cut)).unwrap_or(last),
             commit_seconds: 0,
             copies: Vec::new(),
+            part: Part { sum: JournalFormat::FIRST_SUM, ..Part::default() },
             revoked: HashMap::new(),
             unknown: Vec::new(),
             last_unknown: None,
@@ -241,109 +259,90 @@ impl<'a> Walk<'a> {
 
     fn run(&mut self) {
         let mut block = vec![0; self.log.journal.block_size as usize];
-        let mut budget = self.ring.len_blocks();
-        let mut between = 0;
-        while budget > 0 && !self.is_at_end() {
-            // One that cannot be read is known as little as one that is overwritten.
-            if self.log.read(self.at, &mut block).is_err() {
-                block.fill(0);
+        let numbers = (self.sequence, self.last);
+        let (log, format, ring) = (self.log, self.format, self.ring);
+        let controls = Controls { log, format, ring, numbers }.find();
+        let mut expected = log.journal.superblock.start;
+        for (nr, control) in controls.iter().enumerate() {
+            if control.sequence != self.sequence {
+                self.go_on_with(control.sequence);
             }
-            let next = header_of(&block, self.sequence.wrapping_add(1));
-            let mut len_blocks = 1;
-            let unknown = self.unknown.len();
-            if self.is_sound(&mut block, self.sequence) {
-                match jbd2::header(&block).map(|header| header.blocktype) {
-                    Some(jbd2::DESCRIPTOR_BLOCK) => len_blocks += self.descriptor(&block),
-                    Some(jbd2::REVOKE_BLOCK) => self.revoke(&block),
-                    _ if !self.commit(&block) => break,
-                    _ => {}
+            // All between belongs to control blocks that are damaged.
+            self.unknown_until(expected, control);
+            expected = control.at;
+            if self.read(control, &mut block).is_none() {
+                continue;
+            }
+            let next = controls.get(nr + 1).map(|next| ring.distance(control.at, next.at) - 1);
+            let room = next.unwrap_or(ring.len_blocks() - 1);
+            expected = ring.advance(control.at, 1);
+            match control.kind {
+                jbd2::DESCRIPTOR_BLOCK => {
+                    let count = self.descriptor(&block, control.at, room);
+                    expected = ring.advance(expected, count);
                 }
-                between = unknown;
-            } else if let Some((sequence, kind)) = self.later(&block) {
-                // All control blocks between are damaged.
-                let last_lost = sequence.wrapping_sub(u32::from(kind != jbd2::COMMIT_BLOCK));
-                self.last_unknown = self.last_unknown.map(|_| last_lost);
-                self.sequence = sequence;
-                continue;
-            } else if next.is_some_and(|kind| kind != jbd2::COMMIT_BLOCK) {
-                // The commit block before it is damaged.
-                self.sequence = self.sequence.wrapping_add(1);
-                continue;
-            } else {
-                self.unknown.push(self.at);
-                self.last_unknown = Some(self.sequence);
+                jbd2::REVOKE_BLOCK => self.revoke(&block),
+                _ if !self.commit(&block, nr + 1 == controls.len()) => break,
+                _ => {}
             }
-            self.at = self.ring.advance(self.at, len_blocks);
-            budget = budget.saturating_sub(len_blocks);
         }
-        if !self.is_at_end() {
-            // The last commit block is lost. Behind it lie remnants of earlier turns of the ring, which are at home.
-            self.unknown.truncate(between);
+        self.go_on_with(self.sequence);
+    }
+
+    /// Ends what is known of a transaction, behind which another one follows.
+    fn go_on_with(&mut self, next: u32) {
+        for block in std::mem::take(&mut self.part.revoked) {
+            self.revoked.insert(block, self.sequence);
+        }
+        let copies_before = self.copies.len();
+        self.part = Part { copies_before, sum: JournalFormat::FIRST_SUM, ..Part::default() };
+        self.sequence = next;
+    }
+
+    /// Notes the blocks of the log from one on, up to a control block.
+    fn unknown_until(&mut self, from: u32, control: &Control) {
+        let count = self.ring.distance(from, control.at);
+        self.unknown.extend((0..count).map(|by| self.ring.advance(from, by)));
+        if count > 0 {
+            self.last_unknown = Some(control.sequence);
+            self.part.has_gap = true;
         }
     }
 
-    /// The transaction and the kind of a sound control block that belongs behind the transaction that is looked for.
-    fn later(&self, block: &[u8]) -> Option<(u32, u32)> {
-        let sequence = jbd2::header(block)?.sequence;
-        let kind = header_of(block, sequence)?;
-        let is_later = is_after(sequence, self.sequence) && !is_after(sequence, self.last);
-        (is_later && self.fits(block, sequence)).then_some((sequence, kind))
-    }
-
-    /// Whether a block is a control block of a transaction; one bit is flipped back where that makes it one.
-    fn is_sound(&self, block: &mut [u8], sequence: u32) -> bool {
-        if self.fits(block, sequence) {
-            return true;
-        }
-        match header_of(block, sequence) {
-            // Data blocks have checksums of their own.
-            Some(jbd2::COMMIT_BLOCK) => true,
-            Some(_) => {
-                let bit = self.format.wrong_bit(block);
-                bit.is_some_and(|bit| self.fits_with(block, sequence, bit))
-            }
-            None => bit_of_header(block, sequence)
-                .is_some_and(|bit| self.fits_with(block, sequence, bit)),
-        }
-    }
-
-    /// Flips a bit of the block, and back if it does not fit with it.
-    fn fits_with(&self, block: &mut [u8], sequence: u32, bit: usize) -> bool {
-        block[bit / 8] ^= 1 << (bit % 8);
-        let fits = self.fits(block, sequence);
-        if !fits {
+    /// Reads a control block, with the bit that was wrong in it flipped back.
+    fn read(&self, control: &Control, block: &mut [u8]) -> Option<()> {
+        self.log.read(control.at, block).ok()?;
+        if let Some(bit) = control.wrong_bit {
             block[bit / 8] ^= 1 << (bit % 8);
         }
-        fits
+        Some(())
     }
 
-    fn fits(&self, block: &[u8], sequence: u32) -> bool {
-        match header_of(block, sequence) {
-            Some(jbd2::COMMIT_BLOCK) => self.format.commit_ok(block),
-            Some(_) => self.format.tail_ok(block),
-            None => false,
+    /// Notes the copies behind a descriptor, and returns how many there are. One that names more than there is room for is damaged.
+    fn descriptor(&mut self, block: &[u8], at: u32, room: u32) -> u32 {
+        let tags: Vec<Tag> = self.format.tags(block).collect();
+        let count = u32::try_from(tags.len()).unwrap_or(u32::MAX);
+        if count > room {
+            return 0;
         }
-    }
-
-    /// Notes the copies behind a descriptor, and returns how many there are.
-    fn descriptor(&mut self, block: &[u8]) -> u32 {
-        let mut count = 0;
-        for tag in self.format.tags(block) {
-            count += 1;
-            let at = self.ring.advance(self.at, count);
-            self.copies.push(Copy { tag, sequence: self.sequence, at });
+        self.part.sum = self.format.sum_up(self.part.sum, block);
+        let mut data = vec![0; block.len()];
+        for (tag, by) in tags.into_iter().zip(1..) {
+            let at = self.ring.advance(at, by);
+            if self.format.checksums == Checksums::V1 && self.log.read(at, &mut data).is_ok() {
+                self.part.sum = self.format.sum_up(self.part.sum, &data);
+            }
+            self.copies.push(Copy { tag, sequence: self.sequence, at, is_proved: true });
         }
         count
     }
 
     fn revoke(&mut self, block: &[u8]) {
-        for number in self.format.revoked(block).into_iter().flatten() {
-            self.revoked.insert(number, self.sequence);
-        }
+        self.part.revoked.extend(self.format.revoked(block).into_iter().flatten());
     }
 
     /// Ends a transaction. `false`: it is one of an earlier turn of the ring.
-    fn commit(&mut self, block: &[u8]) -> bool {
+    fn commit(&mut self, block: &[u8], is_last: bool) -> bool {
         let commit = CommitBlock::decode(block.first_chunk().unwrap_or(&[0; 60]));
         if self.format.commit_ok(block) {
             if commit.commit_sec < self.commit_seconds {
@@ -352,7 +351,17 @@ impl<'a> Walk<'a> {
             self.commit_seconds = commit.commit_sec;
             self.dependencies.insert(self.sequence, commit::of(block));
         }
-        self.sequence = self.sequence.wrapping_add(1);
+        let is_v1 = self.format.checksums == Checksums::V1;
+        if is_v1 && !self.part.has_gap && !v1_fits(&commit, self.part.sum) {
+            let own = &mut self.copies[self.part.copies_before..];
+            own.iter_mut().for_each(|copy| copy.is_proved = false);
+            if is_last && self.is_async {
+                // It arrived before its transaction, which a crash cut off.
+                self.part.revoked.clear();
+                self.last = self.sequence.wrapping_sub(1);
+            }
+        }
+        self.go_on_with(self.sequence.wrapping_add(1));
         true
     }
 
@@ -373,7 +382,8 @@ impl<'a> Walk<'a> {
                 continue;
             }
             let read = self.log.read(copy.at, &mut data);
-            if read.is_ok() && self.format.data_ok(&copy.tag, copy.sequence, &data) {
+            let is_sound = copy.is_proved && self.format.data_ok(&copy.tag, copy.sequence, &data);
+            if read.is_ok() && is_sound {
                 lost.remove(&copy.tag.block);
                 newest.insert(copy.tag.block, copy);
             } else {
@@ -382,9 +392,7 @@ impl<'a> Walk<'a> {
         }
         // Where home has what the damaged copy had, nothing is missing, and an earlier copy would set it back.
         lost.retain(|block, copy| {
-            let to = geo.offset_bytes(BlockNr(*block));
-            let is_home = overlay.base().read_at(to, &mut data).is_ok()
-                && self.format.data_ok(&copy.tag, copy.sequence, &data);
+            let is_home = self.is_home(overlay, geo, copy);
             if is_home {
                 newest.remove(block);
             }
@@ -411,6 +419,20 @@ impl<'a> Walk<'a> {
         (staged, lost.len() as u64)
     }
 
+    /// Whether a block has at home what a damaged copy had: by its checksum, or without one by the bytes of both.
+    fn is_home<D: ReadBlocks>(&self, overlay: &Overlay<D>, geo: &Geometry, copy: &Copy) -> bool {
+        let mut home = vec![0; self.log.journal.block_size as usize];
+        let to = geo.offset_bytes(BlockNr(copy.tag.block));
+        if overlay.base().read_at(to, &mut home).is_err() {
+            return false;
+        }
+        if self.format.has_block_tails() {
+            return self.format.data_ok(&copy.tag, copy.sequence, &home);
+        }
+        let mut own = vec![0; home.len()];
+        self.log.read(copy.at, &mut own).is_ok() && own == home
+    }
+
     fn stage_one<D: ReadBlocks>(
         &self,
         overlay: &Overlay<D>,
@@ -433,26 +455,4 @@ pub(super) fn hash(data: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     data.hash(&mut hasher);
     hasher.finish()
-}
-
-/// The kind of a control block of a transaction.
-fn header_of(block: &[u8], sequence: u32) -> Option<u32> {
-    let kinds = [jbd2::DESCRIPTOR_BLOCK, jbd2::REVOKE_BLOCK, jbd2::COMMIT_BLOCK];
-    let header = jbd2::header(block).filter(|header| header.sequence == sequence)?;
-    Some(header.blocktype).filter(|kind| kinds.contains(kind))
-}
-
-/// The one bit by which the header differs from that of a control block of a transaction.
-fn bit_of_header(block: &[u8], sequence: u32) -> Option<usize> {
-    let header = block.get(..HEADER_BYTES)?;
-    let kinds = [jbd2::DESCRIPTOR_BLOCK, jbd2::REVOKE_BLOCK, jbd2::COMMIT_BLOCK];
-    kinds.into_iter().find_map(|kind| {
-        let words = [jbd2::MAGIC, kind, sequence];
-        let expected = words.into_iter().flat_map(u32::to_be_bytes);
-        let mut differing = header.iter().zip(expected).enumerate().filter(|(_, (a, b))| *a != b);
-        let (at, (byte, expected)) = differing.next()?;
-        let bits = byte ^ expected;
-        let is_one = bits.is_power_of_two() && differing.next().is_none();
-        is_one.then_some(at * 8 + bits.trailing_zeros() as usize)
-    })
 }

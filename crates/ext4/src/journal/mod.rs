@@ -12,6 +12,7 @@
 //! its last copy.  Does not verify: the resulting file system.
 
 mod behind_end;
+mod controls;
 mod cubes;
 mod event;
 mod fast_commit;

@@ -494,7 +494,7 @@ impl<D: ReadBlocks> Recovery<'_, D> {
 
 /// Whether a commit block of version 1 fits its transaction. One without a checksum fits, too,
 /// because old kernels wrote none.
-fn v1_fits(commit: &CommitBlock, crc: u32) -> bool {
+pub(super) fn v1_fits(commit: &CommitBlock, crc: u32) -> bool {
     let stored = (commit.chksum_type, commit.chksum_size, commit.chksum[0]);
     stored == (CHECKSUM_CRC32, CHECKSUM_CRC32_SIZE, crc) || stored == (0, 0, 0)
 }

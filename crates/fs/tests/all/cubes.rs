@@ -26,10 +26,10 @@ mod modes;
 mod policies;
 mod several;
 mod states;
-mod struck;
-mod superblocks;
+pub(crate) mod struck;
+pub(crate) mod superblocks;
 mod waiting;
-mod weighed;
+pub(crate) mod weighed;
 mod weighed_random;
 
 use faults::structures;

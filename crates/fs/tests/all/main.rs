@@ -5,5 +5,6 @@
 mod cubes;
 mod faults;
 mod fuzz_inputs;
+mod logs;
 mod memory;
 mod mounted_image;

@@ -23,7 +23,7 @@ use super::weighed::{Grown, HOMES, ROUNDS, grown, logs};
 use crate::memory::with_journals;
 
 /// A file system with these directories in its root.
-fn with_tops(base: Vec<u8>, tops: &[&str]) -> Vec<u8> {
+pub(crate) fn with_tops(base: Vec<u8>, tops: &[&str]) -> Vec<u8> {
     let device = MemDevice::new(base);
     let ((), closed) = used(&device, |fs| {
         for top in tops {
@@ -34,9 +34,9 @@ fn with_tops(base: Vec<u8>, tops: &[&str]) -> Vec<u8> {
     device.to_vec()
 }
 
-fn stock() -> Vec<u8> {
+pub(crate) fn stock(block_bytes: &str) -> Vec<u8> {
     let mut options = Options::of_type(FsType::Ext4);
-    for (letter, value) in [('J', "size=4"), ('N', "1000")] {
+    for (letter, value) in [('J', "size=4"), ('N', "1000"), ('b', block_bytes)] {
         options.set(letter, value).unwrap();
     }
     let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: NOW };
@@ -50,7 +50,7 @@ fn stock() -> Vec<u8> {
 fn bases() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
     const SIX: &[&str] = &["1", "2", "3", "4", "5", "6"];
     vec![
-        ("stock", with_tops(stock(), &["a", "b"]), &["a", "b"]),
+        ("stock", with_tops(stock("1024"), &["a", "b"]), &["a", "b"]),
         ("native", laid_out(Tenants::Shared, Policies::default()), &["a", "b"]),
         ("cubes", laid_out(Tenants::Apart, Policies::default()), &["a", "b"]),
         ("several", with_tops(with_journals(2).to_vec(), SIX), SIX),

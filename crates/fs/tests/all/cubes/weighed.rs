@@ -84,7 +84,7 @@ pub(super) fn grown(base: Vec<u8>, tops: &'static [&'static str]) -> Grown {
 }
 
 /// The home blocks that the logs have: by what a crash left, and recovery made of it.
-pub(super) fn logged(crashed: &[u8], home: &[u8]) -> Vec<usize> {
+pub(crate) fn logged(crashed: &[u8], home: &[u8]) -> Vec<usize> {
     let device = MemDevice::new(crashed.to_vec());
     let of_logs = logs(&device).into_iter().flat_map(|(_, _, log)| {
         let blocks = (0..log.blocks).map(move |at| log.offset_bytes(at).unwrap() / BLOCK);
