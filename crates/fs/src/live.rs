@@ -91,6 +91,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         live.meet_stray_orphans();
         live.finish_all_orphans(now)?;
         live.make_durable()?;
+        live.know_unusable_cubes();
         live.take_fence_back(now)?;
         live.untangle(now);
         Ok(live)

@@ -532,14 +532,22 @@ fn crafted_fast_commits_are_taken() {
 
 /// Three fast commits, some blocks of which are damaged at a byte: the tags that are replayed, and whether damage is told.
 fn damaged_fast_commits(damage: &[(u32, usize)]) -> (u64, bool) {
+    changed_fast_commits(|commit, block| {
+        damage.iter().filter(|(of, _)| *of == commit).for_each(|(_, byte)| block[*byte] ^= 0x10);
+    })
+}
+
+/// The same for blocks that are changed.
+fn changed_fast_commits(change: impl Fn(u32, &mut [u8])) -> (u64, bool) {
     let padding = [7, 0, 4, 0, 0, 0, 0, 0];
     let mut bytes = with_fast_commits(&vec![padding.to_vec(); 12]);
     let Hostile { log, .. } = hostile();
     let raw = bytes[log[0] as usize * 1024..].first_chunk().unwrap();
     let superblock = JournalSuperblock::decode(raw);
     let first = superblock.maxlen - superblock.fast_commit_blocks() + 1;
-    for (commit, byte) in damage {
-        bytes[log[(first + commit) as usize] as usize * 1024 + byte] ^= 0x10;
+    for commit in 0..3 {
+        let at = log[(first + commit) as usize] as usize * 1024;
+        change(commit, &mut bytes[at..at + 1024]);
     }
     let device = MemDevice::new(bytes);
     let opened = open(&device);
@@ -556,13 +564,50 @@ fn a_sound_fast_commit_proves_that_damage_before_it_is_no_end() {
     // A tag, padding, the transaction in the tail, its checksum.
     for byte in [0, 5, 36, 40] {
         assert_eq!(damaged_fast_commits(&[(1, byte)]), (6, true), "byte {byte}");
-        // The last one may have been torn.
-        assert_eq!(damaged_fast_commits(&[(2, byte)]), (11, false), "byte {byte}");
-        assert_eq!(damaged_fast_commits(&[(1, byte), (2, byte)]), (6, false), "byte {byte}");
+        // No crash leaves one wrong bit.
+        assert_eq!(damaged_fast_commits(&[(2, byte)]), (11, true), "byte {byte}");
+        assert_eq!(damaged_fast_commits(&[(1, byte), (2, byte)]), (6, true), "byte {byte}");
     }
     // The same behind the head, and the tag and the transaction in the head.
     for byte in [0, 8, 17, 48, 52] {
         assert_eq!(damaged_fast_commits(&[(0, byte)]), (0, true), "byte {byte}");
+    }
+}
+
+/// Where the area of fast commits begins, the head of the first one tells.
+#[test]
+fn fast_commits_are_found_without_the_superblock_of_the_journal() {
+    let padding = [7, 0, 4, 0, 0, 0, 0, 0];
+    let mut bytes = with_fast_commits(&vec![padding.to_vec(); 12]);
+    let at = hostile().log[0] as usize * 1024;
+    bytes[at..at + 1024].fill(0);
+    let device = MemDevice::new(bytes);
+    let opened = open(&device);
+    let (journal, events) = journal::find(&device, &opened.sb, &opened.geo, &opened.groups, None);
+    let is_told = matches!(events[..], [JournalEvent::SuperblockRebuilt { .. }]);
+    assert!(is_told, "{events:?}");
+    let replay = journal::replay(&device, &opened.geo, &journal.unwrap(), None);
+    assert_eq!((replay.fast_commit_tags, &replay.events[..]), (16, &[][..]));
+}
+
+/// The last one may have been torn, the first one, too: no program was told that it is durable. e2fsck takes it for the end as well.
+#[test]
+fn a_torn_fast_commit_is_the_end() {
+    for torn in 0..3 {
+        // Part of it was written; all behind it is of an earlier time.
+        let told = changed_fast_commits(|commit, block| match commit {
+            _ if commit == torn => block[20..].fill(0x5a),
+            _ if commit > torn => block.fill(0),
+            _ => {}
+        });
+        assert_eq!(told, ([0, 6, 11][torn as usize], false), "fast commit {torn}");
+        // A sound one behind it proves damage.
+        let told = changed_fast_commits(|commit, block| {
+            if commit == torn {
+                block[20..].fill(0x5a);
+            }
+        });
+        assert_eq!(told.1, torn < 2, "fast commit {torn}");
     }
 }
 

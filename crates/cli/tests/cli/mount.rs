@@ -22,11 +22,16 @@ pub(super) struct Ours(tempfile::TempDir);
 
 impl Ours {
     pub(super) fn new(image: &Path, options: &[&str]) -> Self {
+        Self::told(image, options).0
+    }
+
+    /// The same, with what the mount has said.
+    pub(super) fn told(image: &Path, options: &[&str]) -> (Self, String) {
         let folder = tool::scratch("floe-ours-").unwrap();
         let (image, place) = (image.to_str().unwrap(), folder.path().to_str().unwrap());
         let ran = floe(&[&["mount", image, place], options].concat());
         assert_eq!(ran.code, 0, "{}", ran.err);
-        Self(folder)
+        (Self(folder), ran.err)
     }
 
     pub(super) fn path(&self) -> &Path {

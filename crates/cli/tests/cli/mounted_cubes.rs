@@ -275,7 +275,8 @@ fn a_log_that_waits_is_told_by_fsck() {
     let own: Vec<usize> = descriptors.into_iter().filter(|at| *at > superblocks[1]).collect();
     bytes[own[own.len() / 2] * 4096..][..4096].fill(0xa5);
     fs::write(image.path(), &bytes).unwrap();
-    let ours = Ours::new(image.path(), &[]);
+    let (ours, told) = Ours::told(image.path(), &[]);
+    assert!(told.contains("cube 1 is not served: ") && told.contains("floe repair"), "{told}");
     assert!(fs::read(ours.path().join("a/f0")).is_err());
     ours.unmount();
     let before = fs::read(path).unwrap();

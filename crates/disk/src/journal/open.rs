@@ -162,7 +162,10 @@ fn open_cubes<D: WriteBlocks>(
         let why = format!("the journal of cube {} cannot be used: {}", lost.cube, lost.why);
         lots.lose(lost.cube, &lost.lots, &why);
     }
-    let is_wrong = |own: &CubeJournal| own.journal.damage.is_some();
+    let waits = |own: &CubeJournal| {
+        recovered.cubes.iter().any(|cube| cube.inode == own.inode && cube.waits)
+    };
+    let is_wrong = |own: &CubeJournal| own.journal.damage.is_some() && !waits(own);
     let (wrong, usable): (Vec<_>, Vec<_>) = found.usable.into_iter().partition(is_wrong);
     for own in wrong {
         let why = in_words(own.journal.damage.map(JournalEvent::from).as_slice());
@@ -179,7 +182,7 @@ fn open_cubes<D: WriteBlocks>(
         if let Some(why) = failed.clone().filter(|_| own.cube == 0) {
             return Err(JournalError::Cube { cube: 0, why });
         }
-        if recovered.cubes.iter().any(|cube| cube.inode == own.inode && cube.waits) {
+        if waits(&own) {
             lots.lose(own.cube, &own.lots, &failed.unwrap_or_default());
             lots.waiting.insert(own.cube);
             continue;

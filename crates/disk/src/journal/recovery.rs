@@ -7,7 +7,9 @@ use std::ops::Range;
 use floe_blockdev::{Noting, Overlay, ReadBlocks, WriteBlocks};
 use floe_ext4::fs::{FileSystem, read_superblock};
 use floe_ext4::inode_table::{desc_place, read_groups_to};
-use floe_ext4::journal::{self, Choices, CubeJournal, Cuts, Journal, JournalEvent, Seen, in_words};
+use floe_ext4::journal::{
+    self, Choices, CubeJournal, Cuts, Journal, JournalEvent, Seen, Taken, in_words,
+};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::{Compat, Incompat};
 use floe_format::native::identity::Identity;
@@ -17,8 +19,7 @@ use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
 use super::JournalError;
 
-const WAITS: &str = "its log is damaged in the middle, and waits for `floe repair`, which weighs what it holds; until then nothing \
-                     of the cube is read or written";
+const MIDDLE: &str = "its log is damaged in the middle";
 
 /// The result of a recovery.
 #[derive(Debug, Default)]
@@ -148,18 +149,20 @@ fn recover_cubes<D: WriteBlocks>(
         return Err(JournalError::Cube { cube: 0, why: lost.why.to_owned() });
     }
     let wrong = |own: &&CubeJournal| own.journal.damage.is_some();
-    let is_used = |own: &&CubeJournal| own.cube == 0 || own.journal.needs_replay;
-    if let Some(own) = found.usable.iter().filter(wrong).find(is_used) {
+    if let Some(own) = found.usable.iter().filter(wrong).find(|own| own.cube == 0) {
         let why = in_words(own.journal.damage.map(JournalEvent::from).as_slice());
-        return Err(JournalError::Cube { cube: own.cube, why });
+        return Err(JournalError::Cube { cube: 0, why });
     }
     // An empty one is left to the repair.
     let mut found = found.usable;
-    found.retain(|own| own.journal.damage.is_none());
+    found.retain(|own| own.journal.damage.is_none() || own.journal.needs_replay);
     let noting = Noting::new(device);
     let all = found.iter().map(|own| &own.journal).chain([&*root]);
-    let damaged = journal::damaged_logs(&noting, geometry, all);
+    let mut damaged = journal::damaged_logs(&noting, geometry, all);
     noting.judge().map_err(JournalError::io("reading the journals of cubes"))?;
+    for own in found.iter().filter(wrong) {
+        damaged.entry(own.inode.0).or_insert(Taken::Before);
+    }
     recovered.cubes = leave_damaged(device, fs, root, &found, &damaged)?;
     found.retain(|own| recovered.cubes.iter().all(|left| left.inode != own.inode));
     let mut numbers = Vec::new();
@@ -225,14 +228,17 @@ fn leave_damaged(
         let bound = bound.map_err(JournalError::io(doing))?;
         let coupled = Identity::is_coupled(&fs.superblock)
             .then_some("another system has written since, so its files may lie in other cubes");
-        if let Some(reason) = bound.or(coupled) {
-            let why = format!(
-                "its log is damaged in the middle, and {reason}; nothing was changed, floe repair may help"
-            );
-            return Err(JournalError::Cube { cube: own.cube, why });
-        }
         let (cube, inode, waits) = (own.cube, own.inode, true);
-        left.push(RecoveredCube { cube, inode, seen: None, failed: Some(WAITS.to_owned()), waits });
+        let wrong = own.journal.damage.map(|_| "the superblock of its log is damaged");
+        let damage = wrong.unwrap_or(MIDDLE);
+        if let Some(reason) = bound.or(coupled) {
+            let why = format!("{damage}, and {reason}; nothing was changed, floe repair may help");
+            return Err(JournalError::Cube { cube, why });
+        }
+        let failed = Some(format!(
+            "{damage}, and waits for `floe repair`, which weighs what it holds; until then nothing of the cube is read or written"
+        ));
+        left.push(RecoveredCube { cube, inode, seen: None, failed, waits });
     }
     Ok(left)
 }

@@ -11,6 +11,8 @@ use super::pieces::each_block;
 
 /// Bytes of the header of a block of the log.
 const HEADER_BYTES: usize = 12;
+/// The first bit of the number in it.
+const NUMBER_BIT: usize = 64;
 const KINDS: [u32; 3] = [jbd2::DESCRIPTOR_BLOCK, jbd2::REVOKE_BLOCK, jbd2::COMMIT_BLOCK];
 
 /// A control block of a transaction.
@@ -61,14 +63,16 @@ impl Controls<'_> {
             // Data blocks have checksums of their own. Remnants of earlier uses are older.
             let commit = CommitBlock::decode(block.first_chunk()?);
             let is_new = commit.commit_sec >= self.log.journal.since_seconds;
-            return (is_new || !self.format.commit_ok(block)).then_some(control);
+            return match self.format.commit_ok(block) {
+                true => is_new.then_some(control),
+                false => self.by_header_bit(at, block).or(Some(control)),
+            };
         }
         if self.format.tail_ok(block) {
             return Some(control);
         }
-        let bit = self.format.wrong_bit(block);
-        bit.filter(|bit| self.fits_with(block, *bit))
-            .map(|bit| Control { wrong_bit: Some(bit), ..control })
+        let bit = self.format.wrong_bit(block)?;
+        self.with_bit(at, block, bit)
     }
 
     /// A control block in whose header one bit is wrong.
@@ -78,32 +82,26 @@ impl Controls<'_> {
         if differing > 1 || KINDS.iter().all(|one| differing + (kind ^ one).count_ones() > 1) {
             return None;
         }
-        (0..HEADER_BYTES * 8).find_map(|bit| {
-            let mut header = *block.first_chunk::<HEADER_BYTES>()?;
-            header[bit / 8] ^= 1 << (bit % 8);
-            let found = jbd2::header(&header)?;
-            let (sequence, kind) = (found.sequence, found.blocktype);
-            let is_one = KINDS.contains(&kind) && self.has(sequence);
-            // An older number is that of an earlier turn of the ring, where no checksum proves it.
-            let is_proved = self.format.has_block_tails() || bit < 64;
-            let counts = is_one && is_proved && self.fits_with(block, bit);
-            counts.then_some(Control { at, sequence, kind, wrong_bit: Some(bit) })
-        })
+        self.by_header_bit(at, block)
     }
 
-    /// Whether a control block fits its checksum with a bit flipped.
-    fn fits_with(&self, block: &[u8], bit: usize) -> bool {
+    fn by_header_bit(&self, at: u32, block: &[u8]) -> Option<Control> {
+        // An older number is that of an earlier turn of the ring, where no checksum proves it.
+        let bits = if self.format.has_block_tails() { HEADER_BYTES * 8 } else { NUMBER_BIT };
+        (0..bits).find_map(|bit| self.with_bit(at, block, bit))
+    }
+
+    /// The control block that a block is with a bit flipped.
+    fn with_bit(&self, at: u32, block: &[u8], bit: usize) -> Option<Control> {
         let mut block = block.to_vec();
-        block[bit / 8] ^= 1 << (bit % 8);
-        match jbd2::header(&block).map(|header| (header.sequence, header.blocktype)) {
-            Some((sequence, jbd2::COMMIT_BLOCK)) => {
-                self.has(sequence) && self.format.commit_ok(&block)
-            }
-            Some((sequence, kind)) => {
-                self.has(sequence) && KINDS.contains(&kind) && self.format.tail_ok(&block)
-            }
-            None => false,
-        }
+        *block.get_mut(bit / 8)? ^= 1 << (bit % 8);
+        let header = jbd2::header(&block).filter(|header| self.has(header.sequence))?;
+        let (sequence, kind) = (header.sequence, header.blocktype);
+        let fits = match kind {
+            jbd2::COMMIT_BLOCK => self.format.commit_ok(&block),
+            _ => KINDS.contains(&kind) && self.format.tail_ok(&block),
+        };
+        fits.then_some(Control { at, sequence, kind, wrong_bit: Some(bit) })
     }
 
     /// As many as follow each other: none comes before one with a higher number, and commit blocks end transactions.

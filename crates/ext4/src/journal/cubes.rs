@@ -301,9 +301,9 @@ fn judge(
     let damage = mend(&mut bytes, device, geo.block_size, &at);
     let place = JournalPlace::Inode(number);
     let journal = Journal::headless(place, sb, geo, Some(map), file.blocks);
-    let (uuid, bytes) = (sb.uuid, &bytes);
-    let in_use =
-        is_locked(sb).then(|| Headless { device, geo, uuid, bytes, journal: journal.clone() });
+    let bytes = &bytes;
+    let headless = || Headless { device, home: device, geo, sb, bytes, journal: journal.clone() };
+    let in_use = is_locked(sb).then(headless);
     let (superblock, damage) = match (judge_superblock(bytes, geo, file.blocks), in_use) {
         (Ok(superblock), Some(log)) if damage.is_none() => match log.newer(&superblock) {
             Some(newer) => (newer, Some(SuperblockDamage::Rebuilt(OLD))),

@@ -305,7 +305,7 @@ impl Finder<'_> {
         let read = device.read_at(offset, superblock.as_mut_slice());
         let at = |block| u64::from(block).checked_mul(u64::from(self.geo.block_size));
         let damage = mend(&mut superblock, device, self.geo.block_size, &at);
-        if read.is_err() || jbd2::header(superblock.as_slice()).is_none() {
+        if read.is_err() {
             self.events.push(JournalEvent::ExternalNotAJournal);
             return None;
         }
@@ -315,12 +315,15 @@ impl Finder<'_> {
 
     /// Validates the journal superblock; the returned one has no stale fields.
     fn judge(&mut self, candidate: &Candidate) -> Option<JournalSuperblock> {
+        let internal = candidate.place != JournalPlace::External;
         if jbd2::header(candidate.superblock.as_slice()).is_none() {
-            self.inode_invalid(InodeFault::NoMagic);
+            match internal {
+                true => self.inode_invalid(InodeFault::NoMagic),
+                false => self.events.push(JournalEvent::ExternalNotAJournal),
+            }
             return None;
         }
         let superblock = JournalSuperblock::decode(&candidate.superblock);
-        let internal = candidate.place != JournalPlace::External;
         let clean = match superblock.blocktype {
             jbd2::SUPERBLOCK_V1 => {
                 let fields = [

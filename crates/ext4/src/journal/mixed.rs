@@ -185,7 +185,7 @@ struct Copy {
 /// A transaction, as far as it was followed.
 #[derive(Default)]
 struct Part {
-    /// Of all copies, those before it.
+    /// Copies before it.
     copies_before: usize,
     revoked: Vec<u64>,
     /// Its checksum so far (version 1).
@@ -199,7 +199,6 @@ struct Walk<'a> {
     log: Log<'a>,
     format: JournalFormat,
     ring: Ring,
-    is_async: bool,
     sequence: u32,
     /// The last transaction that was committed.
     last: u32,
@@ -240,7 +239,6 @@ impl<'a> Walk<'a> {
             log,
             format,
             ring,
-            is_async,
             sequence: superblock.sequence,
             last: cut.filter(|cut| is_after(last, *cut)).unwrap_or(last),
             commit_seconds: 0,
@@ -355,7 +353,8 @@ impl<'a> Walk<'a> {
         if is_v1 && !self.part.has_gap && !v1_fits(&commit, self.part.sum) {
             let own = &mut self.copies[self.part.copies_before..];
             own.iter_mut().for_each(|copy| copy.is_proved = false);
-            if is_last && self.is_async {
+            let superblock = &self.log.journal.superblock;
+            if is_last && superblock.incompat().contains(JournalIncompat::ASYNC_COMMIT) {
                 // It arrived before its transaction, which a crash cut off.
                 self.part.revoked.clear();
                 self.last = self.sequence.wrapping_sub(1);

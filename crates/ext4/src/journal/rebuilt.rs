@@ -9,17 +9,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use floe_blockdev::ReadBlocks;
+use floe_format::ext::fast_commit::{FcRecords, FcTag};
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::jbd2::{
     self, CHECKSUM_CRC32, CHECKSUM_CRC32C, COMMIT_BLOCK, Checksums, CommitBlock, DESCRIPTOR_BLOCK,
-    JournalCompat, JournalFormat, JournalIncompat, JournalSuperblock, REVOKE_BLOCK, SUPERBLOCK_V2,
-    TagFlags, uuid_of_seed,
+    JournalCompat, JournalFormat, JournalIncompat, JournalSuperblock, LOG_PER_FAST_COMMIT_BLOCK,
+    REVOKE_BLOCK, SUPERBLOCK_V2, TagFlags, leaves_room, uuid_of_seed,
 };
-use floe_format::features::Incompat;
+use floe_format::ext::superblock::Superblock;
+use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, Geometry, InodeNr};
 
 use super::event::JournalPlace;
-use super::locate::Journal;
+use super::locate::{Journal, external_superblock};
 use super::log::{Log, Ring, is_after};
 use super::mended::{is_async, leads};
 use super::mixed::hash;
@@ -33,9 +35,10 @@ pub(super) const OLD: &str = "it is older than transactions in the log, because 
 pub(super) struct Headless<'a> {
     /// The device that holds it.
     pub(super) device: &'a dyn ReadBlocks,
+    /// That of the file system.
+    pub(super) home: &'a dyn ReadBlocks,
     pub(super) geo: &'a Geometry,
-    /// UUID of the file system.
-    pub(super) uuid: [u8; 16],
+    pub(super) sb: &'a Superblock,
     /// The bytes in the place of the superblock.
     pub(super) bytes: &'a [u8; 1024],
     /// With any superblock; its blocks are found by it.
@@ -49,6 +52,8 @@ struct Commit {
     seed: u32,
     /// It has a checksum of version 1.
     is_v1: bool,
+    /// It has none.
+    is_bare: bool,
 }
 
 impl Commit {
@@ -57,7 +62,7 @@ impl Commit {
         match format.checksums {
             Checksums::V1 => self.is_v1,
             Checksums::V2 | Checksums::V3 => self.seed == format.seed,
-            Checksums::None => false,
+            Checksums::None => self.is_bare,
         }
     }
 }
@@ -67,16 +72,17 @@ struct Whole {
     sequence: u32,
     /// Its first block.
     start: u32,
+    /// The block behind its commit block.
+    end: u32,
 }
 
 impl Headless<'_> {
-    /// A superblock by which the log is read; one of an empty log where no transaction has to be replayed. `None`: the log has no
-    /// checksums, so that nothing in it is proved.
+    /// A superblock by which the log is read; one of an empty log where no transaction has to be replayed. `None`: nothing in the log is
+    /// proved.
     pub(super) fn superblock(mut self) -> Option<JournalSuperblock> {
-        let ring = Ring::new(1, self.journal.blocks)?;
         let commits = self.commits();
         let kinds = self.kinds(&commits);
-        let Some(chain) = self.find(ring, kinds, &commits, 1) else { return self.empty() };
+        let Some((ring, chain)) = self.find(kinds, &commits, 1) else { return self.empty() };
         let last = chain.last()?.sequence;
         let stored = JournalSuperblock::decode(self.bytes);
         if is_async(&stored) && stored.sequence == last.wrapping_add(1) {
@@ -94,7 +100,6 @@ impl Headless<'_> {
         if leads(stored, self.device, &place) {
             return None;
         }
-        let ring = Ring::new(stored.first, self.journal.blocks)?;
         let mut commits = self.commits();
         commits.retain(|sequence, _| !is_after(stored.sequence, *sequence));
         // Where the first transaction is there, its first block is damaged, and all else in place.
@@ -107,33 +112,101 @@ impl Headless<'_> {
             _ => vec![stored.clone()],
         };
         let least = if self.journal.is_native { 1 } else { 2 };
-        let chain = self.find(ring, kinds, &commits, least)?;
+        let (ring, chain) = self.find(kinds, &commits, least)?;
         self.leading_to(ring, &chain)
     }
 
-    /// Takes the first of `kinds` by which at least so many transactions are whole; returns these.
+    /// Takes that of `kinds` by which most transactions are whole, at least so many, the first one among equals; returns these. Without
+    /// checksums two must follow each other.
     fn find(
         &mut self,
-        ring: Ring,
         kinds: Vec<JournalSuperblock>,
         commits: &BTreeMap<u32, Commit>,
         least: usize,
-    ) -> Option<Vec<Whole>> {
-        kinds.into_iter().find_map(|superblock| {
+    ) -> Option<(Ring, Vec<Whole>)> {
+        let mut best: Option<(JournalSuperblock, Ring, Vec<Whole>)> = None;
+        for superblock in kinds {
+            let log_blocks = self.journal.blocks.checked_sub(superblock.fast_commit_blocks());
+            let ring = log_blocks.and_then(|end| Ring::new(superblock.first, end));
+            let Some(ring) = ring else { continue };
             self.journal.superblock = superblock;
             let format = self.journal.superblock.format();
+            let least = if format.checksums == Checksums::None { least.max(2) } else { least };
             let proved = commits.iter().filter(|(_, commit)| commit.fits(&format));
             let proved = proved.map(|(sequence, commit)| (*sequence, commit.at)).collect();
-            Some(self.chain(ring, &proved)).filter(|chain| chain.len() >= least)
-        })
+            let chain = self.chain(ring, &proved);
+            let most = best.as_ref().map_or(least, |(_, _, best)| best.len() + 1);
+            if chain.len() >= most {
+                best = Some((self.journal.superblock.clone(), ring, chain));
+            }
+        }
+        let (superblock, ring, chain) = best?;
+        self.journal.superblock = superblock;
+        Some((ring, chain))
     }
 
-    /// The superblock that leads to what has to be replayed of a chain; one of an empty log where nothing has to be.
+    /// The first block of the log.
+    fn first(&self) -> u32 {
+        if self.is_external() { external_superblock(self.geo) + 1 } else { 1 }
+    }
+
+    fn is_external(&self) -> bool {
+        self.journal.place == JournalPlace::External
+    }
+
+    /// The UUID that the journal should have.
+    fn uuid(&self) -> [u8; 16] {
+        if self.is_external() { self.sb.journal_uuid } else { self.sb.uuid }
+    }
+
+    /// How many blocks the area for fast commits may have, the likeliest first: it begins in front of the block with the head of the
+    /// first one; without any only the place matters at which the log goes round.
+    fn areas(&self) -> Vec<u32> {
+        let blocks = self.journal.blocks;
+        let is_further = match self.journal.place {
+            JournalPlace::Inode(inode) => inode.0 != self.sb.journal_inum,
+            JournalPlace::InodeBackup(_) | JournalPlace::External => false,
+        };
+        if is_further || !self.geo.features.compat.contains(Compat::FAST_COMMIT) {
+            return vec![0];
+        }
+        let mut head = None;
+        each_block(self.device, &self.journal, self.first()..blocks, |at, block| {
+            let first =
+                block.ok().and_then(|block| FcRecords::new(block, self.geo.inode_size).next());
+            if let Some(FcTag::Head { features: 0, .. }) = first.map(|first| first.tag) {
+                head = Some(at);
+            }
+        });
+        let found = head.map(|head| blocks - head + 1);
+        let stored = JournalSuperblock::decode(self.bytes).num_fc_blks;
+        let known = [Some(stored), Some(blocks / (LOG_PER_FAST_COMMIT_BLOCK + 1)), Some(256)];
+        let all = found.map_or(known.to_vec(), |found| vec![Some(found)]);
+        let fits = |area: &u32| *area > 0 && leaves_room(blocks, *area);
+        all.into_iter().flatten().filter(fits).collect()
+    }
+
+    /// The superblock that leads to what has to be replayed of a chain, and to fast commits behind it; one of an empty log where nothing
+    /// has to be.
     fn leading_to(self, ring: Ring, chain: &[Whole]) -> Option<JournalSuperblock> {
-        let behind = chain.last()?.sequence.wrapping_add(1);
+        let last = chain.last()?;
+        let behind = last.sequence.wrapping_add(1);
+        let end = if self.has_fast_commit(behind) { last.end } else { 0 };
         let first = self.first_to_replay(ring, chain);
-        let (sequence, start) = first.map_or((behind, 0), |first| (first.sequence, first.start));
+        let (sequence, start) = first.map_or((behind, end), |first| (first.sequence, first.start));
         Some(JournalSuperblock { sequence, start, ..self.journal.superblock })
+    }
+
+    /// Whether fast commits of a transaction lie in their area.
+    fn has_fast_commit(&self, sequence: u32) -> bool {
+        let area = self.journal.superblock.fast_commit_blocks();
+        let mut block = vec![0; self.journal.block_size as usize];
+        let first = self.journal.blocks.saturating_sub(area).saturating_add(1);
+        if area == 0 || self.read(first, &mut block).is_none() {
+            return false;
+        }
+        let record = FcRecords::new(&block, self.geo.inode_size).next();
+        matches!(record.map(|record| record.tag), Some(FcTag::Head { tid, .. }) if tid == sequence)
     }
 
     /// That of an empty log, behind all numbers in it: nothing was found. Where Floe alone makes journals, that settles what they hold.
@@ -142,11 +215,11 @@ impl Headless<'_> {
             return None;
         }
         let mut last = None;
-        each_block(self.device, &self.journal, 1..self.journal.blocks, |_, block| {
+        each_block(self.device, &self.journal, self.first()..self.journal.blocks, |_, block| {
             let number = block.ok().and_then(jbd2::header).map(|header| header.sequence);
             last = last.max(number);
         });
-        self.journal.superblock = self.plain(self.uuid, JournalIncompat::CSUM_V3);
+        self.journal.superblock = self.plain(self.uuid(), JournalIncompat::CSUM_V3);
         self.journal.superblock.sequence = last.unwrap_or(0).wrapping_add(1);
         Some(self.journal.superblock)
     }
@@ -154,15 +227,17 @@ impl Headless<'_> {
     /// All that look like commit blocks of the present use, by number.
     fn commits(&self) -> BTreeMap<u32, Commit> {
         let mut all: BTreeMap<u32, Commit> = BTreeMap::new();
-        each_block(self.device, &self.journal, 1..self.journal.blocks, |at, block| {
+        each_block(self.device, &self.journal, self.first()..self.journal.blocks, |at, block| {
             let Ok(block) = block else { return };
             let header = jbd2::header(block).filter(|header| header.blocktype == COMMIT_BLOCK);
             let Some((header, bytes)) = header.zip(block.first_chunk()) else { return };
             let commit = CommitBlock::decode(bytes);
             if commit.commit_sec >= self.journal.since_seconds {
                 let is_v1 = commit.chksum_type == CHECKSUM_CRC32;
+                let is_bare =
+                    (commit.chksum_type, commit.chksum_size, commit.chksum) == (0, 0, [0; 8]);
                 let seed = JournalFormat::seed_of_commit(block);
-                all.insert(header.sequence, Commit { at, seed, is_v1 });
+                all.insert(header.sequence, Commit { at, seed, is_v1, is_bare });
             }
         });
         all
@@ -176,13 +251,13 @@ impl Headless<'_> {
         for commit in commits.values() {
             *votes.entry(commit.seed).or_default() += 1;
         }
-        let known = [stored.uuid, self.uuid];
+        let known = [stored.uuid, self.uuid()];
         let votes = votes.into_iter().max_by_key(|(seed, count)| (*count, *seed));
         let elected = votes.filter(|(_, count)| *count > 1).map(|(seed, _)| seed);
         let is_known = |uuid: &&[u8; 16]| commits.values().any(|one| one.seed == seed_of(**uuid));
         let uuid = known.iter().find(is_known).copied();
         let uuid = uuid.filter(|uuid| elected.is_none_or(|seed| seed_of(*uuid) == seed));
-        let uuid = uuid.or_else(|| elected.map(|seed| uuid_of_seed(seed, self.uuid)));
+        let uuid = uuid.or_else(|| elected.map(|seed| uuid_of_seed(seed, self.uuid())));
         let is_wide = self.geo.features.incompat.contains(Incompat::BIT64);
         let wide = if is_wide { JournalIncompat::BIT64 } else { JournalIncompat::empty() };
         let base = JournalIncompat::REVOKE | wide;
@@ -198,22 +273,44 @@ impl Headless<'_> {
             let is_async = self.geo.features.metadata_csum();
             let extra =
                 if is_async { JournalIncompat::ASYNC_COMMIT } else { JournalIncompat::empty() };
-            let superblock = self.plain(self.uuid, base | extra);
+            let superblock = self.plain(self.uuid(), base | extra);
             all.push(JournalSuperblock {
                 feature_compat: JournalCompat::CHECKSUM.bits(),
                 ..superblock
             });
         }
-        all
+        if !self.journal.is_native {
+            // Order alone proves it then: the numbers of blocks in each descriptor lead to the next control block.
+            all.push(self.plain(self.uuid(), base));
+        }
+        let areas = self.areas();
+        let with_area = |superblock: JournalSuperblock| {
+            let each = areas.clone().into_iter();
+            each.map(move |area| self.with_area(superblock.clone(), area))
+        };
+        all.into_iter().flat_map(with_area).collect()
+    }
+
+    fn with_area(&self, mut superblock: JournalSuperblock, area: u32) -> JournalSuperblock {
+        if area > 0 {
+            superblock.feature_incompat |= JournalIncompat::FAST_COMMIT.bits();
+            superblock.num_fc_blks = area;
+        }
+        superblock
     }
 
     fn plain(&self, uuid: [u8; 16], incompat: JournalIncompat) -> JournalSuperblock {
+        let mut users = [0; 768];
+        if self.is_external() {
+            users[..16].copy_from_slice(&self.sb.uuid);
+        }
         JournalSuperblock {
             magic: jbd2::MAGIC,
             blocktype: SUPERBLOCK_V2,
             blocksize: self.geo.block_size,
             maxlen: self.journal.blocks,
-            first: 1,
+            first: self.first(),
+            users,
             feature_incompat: incompat.bits(),
             uuid,
             nr_users: 1,
@@ -236,7 +333,7 @@ impl Headless<'_> {
             else {
                 break;
             };
-            chain.push(Whole { sequence: number, start });
+            chain.push(Whole { sequence: number, start, end: ring.advance(*commit, 1) });
             sequence = before.map(|_| number.wrapping_sub(1));
         }
         chain.reverse();
@@ -311,7 +408,7 @@ impl Headless<'_> {
         if let Some(first) = chain.iter().find(is_stored) {
             return Some(first);
         }
-        let fixed = fixed(self.device, self.geo);
+        let fixed = fixed(self.home, self.geo);
         let is_fixed = |block: u64| {
             let behind = fixed.partition_point(|range| range.start <= block);
             behind.checked_sub(1).is_some_and(|at| fixed[at].contains(&block))
@@ -320,7 +417,7 @@ impl Headless<'_> {
         let mut home = vec![0; self.journal.block_size as usize];
         let first_out = versions.iter().filter_map(|(block, versions)| {
             let to = self.geo.offset_bytes(BlockNr(*block));
-            let read = self.device.read_at(to, &mut home).ok();
+            let read = self.home.read_at(to, &mut home).ok();
             let now = read.map(|()| hash(&home));
             match versions.iter().rposition(|(_, hash)| Some(*hash) == now) {
                 Some(at) => versions.get(at + 1),

@@ -142,6 +142,13 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         new.map_or(Ok(()), |cube| Err(FsError::CubeFailed { cube }))
     }
 
+    /// Notes the cubes whose journals cannot be used from the beginning: a mount says so, and as nothing of theirs is changed, nothing
+    /// of it is lost later.
+    pub(super) fn know_unusable_cubes(&self) {
+        let ended = self.fail_ended_cubes();
+        self.work().durable.told.extend(ended);
+    }
+
     /// Lets cubes fail whose journals have ended, unless all have. Returns their numbers.
     fn fail_ended_cubes(&self) -> BTreeSet<u32> {
         let Disk::Journaled(journal) = self.disk else { return BTreeSet::new() };

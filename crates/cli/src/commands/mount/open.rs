@@ -19,7 +19,7 @@ use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, STATE_ERROR, STATE_VALID
 use floe_format::features::RoCompat;
 use floe_format::native::is_locked;
 use floe_format::{BlockNr, InodeNr};
-use floe_fs::{Disk, DiskError, FileSystem, Image, Live, MemFs, OnError, Store, now};
+use floe_fs::{Disk, DiskError, FileSystem, Gates, Image, Live, MemFs, Mode, OnError, Store, now};
 use floe_fuse::mount::{MountOptions, MountPoint, mount, unmount};
 use floe_fuse::{DevFuse, ServeOptions, serve};
 use floe_sync::Arc;
@@ -185,6 +185,7 @@ impl Args {
         let files = disk.files_of(&volume)?;
         let on_error = options.on_error.unwrap_or_else(|| OnError::of(volume.superblock()));
         let live = Live::new(disk, &files, volume, now())?.on_error(on_error);
+        self.tell_failures(live.gates());
         let live = match options.memory_bytes {
             Some(bytes) => live.within(bytes / 16),
             None => live,
@@ -201,6 +202,15 @@ impl Args {
             lost
         });
         served.and(finished.context("the last changes cannot be written"))
+    }
+
+    /// Tells which cubes are not served as usual.
+    fn tell_failures(&self, gates: &Gates) {
+        let name = self.source.name();
+        for (cube, mode, why) in gates.failures() {
+            let how = if mode == Mode::ReadOnly { "only read" } else { "not served" };
+            message!("floe: {name}: cube {cube} is {how}: {why}");
+        }
     }
 
     /// Serves an image that is only read; `why` is told once it turned out to hold a file system.

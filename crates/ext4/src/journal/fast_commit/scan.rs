@@ -1,4 +1,5 @@
-//! Determines which fast commits are valid: all up to the last tail with a valid checksum. A valid one behind that proves damage.
+//! Determines which fast commits are valid: all up to the last tail with a valid checksum. A valid one behind that proves damage, and so
+//! does one that is valid but for one bit: a crash cuts off whole sectors.
 
 use floe_format::Geometry;
 use floe_format::ext::fast_commit::{FcRecords, FcTag, KNOWN_FEATURES};
@@ -26,7 +27,7 @@ enum End {
     Fault(RecoveryFault),
 }
 
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct State {
     crc: u32,
     tags: u64,
@@ -74,6 +75,7 @@ pub(crate) fn scan(
     }
     let mut state = State::default();
     let (mut end, mut behind) = (End::GoOn, Behind::default());
+    let mut has_wrong_bit = false;
     let first = log.journal.blocks.saturating_sub(log.journal.fast_commit_blocks);
     // The fast-commit area starts one block behind the end of the log.
     for at in first.saturating_add(1)..log.journal.blocks {
@@ -90,17 +92,27 @@ pub(crate) fn scan(
             continue;
         }
         let is_first = commits.blocks.is_empty();
-        end = scan_block(&block, geo.inode_size, expected, is_first, &mut state);
+        let before = state;
+        let scan_it = |block: &[u8], state: &mut State| {
+            scan_block(block, geo.inode_size, expected, is_first, state)
+        };
+        end = scan_it(&block, &mut state);
+        if matches!(end, End::Stop | End::Fault(RecoveryFault::FastCommitDamaged)) {
+            has_wrong_bit = fits_but_for_a_bit(&block, |block| {
+                let mut state = before;
+                scan_it(block, &mut state);
+                state.good_tags > before.good_tags
+            });
+        }
         commits.blocks.push(block);
     }
     let fault = match end {
-        End::Fault(RecoveryFault::FastCommitDamaged) | End::Stop if behind.found => {
-            Some(RecoveryFault::FastCommitDamaged)
+        End::Fault(RecoveryFault::FastCommitDamaged) | End::Stop => {
+            // Otherwise it was being written, which has not been told to any program.
+            (behind.found || has_wrong_bit).then_some(RecoveryFault::FastCommitDamaged)
         }
-        // After a valid fast commit, damage only means that the next one was being written.
-        End::Fault(RecoveryFault::FastCommitDamaged) if state.good_tags > 0 => None,
         End::Fault(fault) => Some(fault),
-        End::GoOn | End::Stop => None,
+        End::GoOn => None,
     };
     events.extend(fault.map(JournalEvent::RecoveryFailed));
     commits.tags = state.good_tags;
@@ -108,6 +120,19 @@ pub(crate) fn scan(
         commits.blocks.clear();
     }
     commits
+}
+
+/// Whether a block fits once one of its bits is flipped.
+fn fits_but_for_a_bit(block: &[u8], fits: impl Fn(&[u8]) -> bool) -> bool {
+    // Padding behind has no meaning.
+    let len = block.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let mut block = block.to_vec();
+    (0..len * 8).any(|bit| {
+        block[bit / 8] ^= 1 << (bit % 8);
+        let is_it = fits(&block);
+        block[bit / 8] ^= 1 << (bit % 8);
+        is_it
+    })
 }
 
 fn scan_block(block: &[u8], inode_size: u32, expected: u32, first: bool, state: &mut State) -> End {

@@ -1,8 +1,8 @@
 //! Journals in use whose superblock is lost: the log may lead to another one (`rebuilt.rs`).
 
+use floe_blockdev::ReadBlocks;
 use floe_format::ext::jbd2::JournalSuperblock;
 use floe_format::ext::superblock::Superblock;
-use floe_format::features::Compat;
 use floe_format::native::identity::Identity;
 use floe_format::native::is_locked;
 use floe_format::{Geometry, InodeNr};
@@ -49,9 +49,10 @@ impl Finder<'_> {
         match self.events.get(before..)? {
             [JournalEvent::SuperblockCorrupt { fault }] => Some(fault.reason()),
             [JournalEvent::UnknownVersion { .. }] => Some("it is of no known kind"),
-            [JournalEvent::InodeInvalid { fault: InodeFault::NoMagic, .. }] => {
-                Some(InodeFault::NoMagic.reason())
-            }
+            [
+                JournalEvent::InodeInvalid { fault: InodeFault::NoMagic, .. }
+                | JournalEvent::ExternalNotAJournal,
+            ] => Some(InodeFault::NoMagic.reason()),
             _ => None,
         }
     }
@@ -62,14 +63,17 @@ impl Finder<'_> {
         candidate: &Candidate,
         superblock: &JournalSuperblock,
     ) -> bool {
-        let at = |block| {
-            let block = candidate.map.as_ref()?.block(u64::from(block))?;
-            Some(self.geo.offset_bytes(block))
-        };
+        let Candidate { place, map, blocks, .. } = candidate;
+        let journal = Journal::headless(*place, self.sb, self.geo, map.clone(), *blocks);
         is_async(superblock)
             && !JournalSuperblock::checksum_ok(&candidate.superblock)
             && superblock.start != 0
-            && !leads(superblock, self.device, &at)
+            && !leads(superblock, self.log_device(*place), &|block| journal.offset_bytes(block))
+    }
+
+    /// The device of a log.
+    fn log_device(&self, place: JournalPlace) -> &dyn ReadBlocks {
+        self.external.filter(|_| place == JournalPlace::External).unwrap_or(self.device)
     }
 
     /// Makes the superblock of a log in use anew, if the log proves it.
@@ -99,14 +103,12 @@ impl Finder<'_> {
     /// The log of a journal in use.
     fn headless<'a>(&'a self, candidate: &'a Candidate) -> Option<Headless<'a>> {
         let is_used = self.has_journal() && (self.needs_recovery() || is_locked(self.sb));
-        // Where the area for fast commits begins, only the superblock says.
-        let has_area = self.geo.features.compat.contains(Compat::FAST_COMMIT);
-        if !is_used || has_area || candidate.place == JournalPlace::External {
+        if !is_used {
             return None;
         }
         let Candidate { place, map, blocks, superblock: bytes, .. } = candidate;
         let journal = Journal::headless(*place, self.sb, self.geo, map.clone(), *blocks);
-        let (device, geo, uuid) = (self.device, self.geo, self.sb.uuid);
-        Some(Headless { device, geo, uuid, bytes, journal })
+        let (device, home) = (self.log_device(*place), self.device);
+        Some(Headless { device, home, geo: self.geo, sb: self.sb, bytes, journal })
     }
 }

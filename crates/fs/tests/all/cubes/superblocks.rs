@@ -11,7 +11,7 @@ use floe_format::InodeNr;
 use floe_format::ext::jbd2::{COMMIT_BLOCK, DESCRIPTOR_BLOCK, JournalSuperblock};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::native::cube::Policies;
-use floe_fs::{Disk, NewInode};
+use floe_fs::{Disk, Mode, NewInode, Store as _};
 use floe_repair::commit::{CommitOptions, Seen};
 use floe_repair::policy::Preen;
 use floe_repair::{RepairOptions, repair};
@@ -64,20 +64,37 @@ fn flip(device: &MemDevice, at: u64, bit: u32) {
     device.write_at(at, &[byte[0] ^ 1 << (bit % 8)]).unwrap();
 }
 
-/// The journals of a device: inode and place of the superblock.
-fn places(device: &dyn ReadBlocks) -> Vec<(InodeNr, u64)> {
-    let of = |(_, inode, journal): (u32, InodeNr, floe_ext4::journal::Journal)| {
-        (inode, journal.offset_bytes(0).unwrap())
+/// The journals of a device: number of the cube, inode and place of the superblock.
+fn places(device: &dyn ReadBlocks) -> Vec<(u32, InodeNr, u64)> {
+    let of = |(cube, inode, journal): (u32, InodeNr, floe_ext4::journal::Journal)| {
+        (cube, inode, journal.offset_bytes(0).unwrap())
     };
     logs(device).into_iter().map(of).collect()
 }
 
-/// Neither a mount nor an unattended repair writes anything.
-fn is_left_alone(device: &MemDevice, context: &str) {
+/// A mount that writes serves all but one cube, whose log waits for a repair, and the unmount is no error.
+fn waits(device: &MemDevice, cube: u32, context: &str) {
+    let ((), closed) = used(device, |fs| {
+        let gates = fs.store().gates().unwrap();
+        assert_eq!(gates.state(cube).0, Mode::Failed, "{context}");
+        let failed: Vec<u32> = gates.failures().into_iter().map(|(cube, ..)| cube).collect();
+        assert_eq!(failed, [cube], "{context}");
+        let file = make(fs, InodeNr::ROOT, "beside", NewInode::regular(0o644)).unwrap();
+        fs.sync_inode(file, None).unwrap();
+    });
+    closed.unwrap();
+}
+
+/// An unattended repair writes nothing, nor does a mount beside a damaged log of the root cube.
+fn is_left_alone(device: &MemDevice, cube: u32, context: &str) {
     let before = device.to_vec();
     let mounted = MemDevice::new(before.clone());
-    assert!(Disk::open(&mounted).is_err(), "{context}: it is mounted");
-    assert!(mounted.to_vec() == before, "{context}: the mount wrote something");
+    if cube == 0 {
+        assert!(Disk::open(&mounted).is_err(), "{context}: it is mounted");
+        assert!(mounted.to_vec() == before, "{context}: the mount wrote something");
+    } else {
+        waits(&mounted, cube, context);
+    }
     let preened = repair(device, &RepairOptions::default(), &mut Preen).unwrap();
     assert!(!preened.changes() && !preened.is_clean(), "{context}: {:?}", preened.deeds);
 }
@@ -109,7 +126,7 @@ fn a_log_is_read_whichever_bit_of_its_superblock_is_wrong() {
         let grown = grown(base, tops);
         let device = MemDevice::new(grown.crashed.clone());
         let sound = logs(&device);
-        for (nr, (inode, at)) in places(&device).into_iter().enumerate() {
+        for (nr, (_, inode, at)) in places(&device).into_iter().enumerate() {
             for bit in bits() {
                 flip(&device, at, bit);
                 let found = logs(&device);
@@ -135,13 +152,13 @@ fn one_wrong_bit_in_the_superblock_of_a_journal_costs_nothing() {
     for (kind, base, tops) in bases() {
         let grown = grown(base, tops);
         let device = MemDevice::new(grown.crashed.clone());
-        for (inode, at) in places(&device) {
+        for (cube, inode, at) in places(&device) {
             for (nr, byte) in EACH_FIELD.into_iter().enumerate() {
                 let bit = byte * 8 + nr as u32 * 5 % 8;
                 let device = MemDevice::new(grown.crashed.clone());
                 flip(&device, at, bit);
                 let context = format!("{kind}, {inode}, bit {bit:#x}");
-                is_left_alone(&device, &context);
+                is_left_alone(&device, cube, &context);
                 let told = damage(&device);
                 assert!(ids(&told).contains(&"journal-superblock-bit"), "{context}: {told:?}");
                 is_mended(&grown, &device, kind, &context);
@@ -154,7 +171,7 @@ fn one_wrong_bit_in_the_superblock_of_a_journal_costs_nothing() {
 #[test]
 fn a_wrong_bit_beside_an_empty_log_is_corrected_unattended() {
     for (kind, base, _) in bases() {
-        for (nr, (inode, at)) in places(&MemDevice::new(base.clone())).into_iter().enumerate() {
+        for (nr, (_, inode, at)) in places(&MemDevice::new(base.clone())).into_iter().enumerate() {
             for byte in [0x03, 0x1b, 0x1f, 0x2b, 0x2d, 0xfe] {
                 let device = MemDevice::new(base.clone());
                 let sound = logs(&device);
@@ -208,7 +225,7 @@ fn nothing_is_written_unattended_beside_a_log_that_a_check_calls_damaged() {
                 let (damage, of) = (damage(&device), Layout::open(&device).unwrap());
                 if damage.iter().any(|one| lacks_changes(one, &of.superblock)) {
                     told += 1;
-                    is_left_alone(&device, &context);
+                    is_left_alone(&device, 0, &context);
                     repaired(&device);
                     assert!(self::damage(&device).is_empty(), "{context}");
                 }
@@ -225,7 +242,7 @@ fn a_log_whose_superblock_is_lost_is_found_again() {
     for (kind, base, tops) in bases() {
         let grown = grown(base, tops);
         let crashed = MemDevice::new(grown.crashed.clone());
-        for (nr, (inode, at)) in places(&crashed).into_iter().enumerate() {
+        for (nr, (cube, inode, at)) in places(&crashed).into_iter().enumerate() {
             for (home, age) in HOMES {
                 for damage_of in ["zeroes", "garbage", "two bits", "features", "an old copy"] {
                     let device = grown.with_home(age);
@@ -258,8 +275,13 @@ fn a_log_whose_superblock_is_lost_is_found_again() {
                     drop(preened);
                     if log.superblock.start != 0 && home == "old" {
                         let mounted = MemDevice::new(before.clone());
-                        assert!(Disk::open(&mounted).is_err(), "{context}: it is mounted");
-                        assert!(mounted.to_vec() == before, "{context}: the mount wrote");
+                        if cube == 0 {
+                            assert!(Disk::open(&mounted).is_err(), "{context}: it is mounted");
+                            assert!(mounted.to_vec() == before, "{context}: the mount wrote");
+                        } else {
+                            waits(&mounted, cube, &context);
+                            is_mended(&grown, &mounted, kind, &context);
+                        }
                     }
                     is_mended(&grown, &device, kind, &context);
                 }
@@ -280,7 +302,7 @@ fn a_lost_journal_of_the_file_system_is_no_dead_end_for_others() {
     superblock.jnl_backup_type = 0;
     superblock.encode_with_checksum(&mut bytes);
     device.write_at(OFFSET_BYTES, &bytes).unwrap();
-    is_left_alone(&device, "");
+    is_left_alone(&device, 0, "");
     repaired(&device);
     let is_there = |files: &Files<'_>| {
         let paths = grown.tops.iter().flat_map(|top| {

@@ -11,6 +11,7 @@ use floe_ext4::journal::{self, CubeJournal, Journal};
 use floe_format::ext::jbd2::{self, COMMIT_BLOCK, DESCRIPTOR_BLOCK};
 use floe_format::native::commit::{self, Dependency};
 use floe_format::native::cube::Policies;
+use floe_format::native::identity::Identity;
 use floe_format::{GroupNr, InodeNr};
 use floe_fs::{Disk, FileSystem, Live, MemFs, Mode, NewInode, Store as _, now};
 use floe_repair::policy::{Preen, Yes};
@@ -401,6 +402,41 @@ fn a_log_that_waits_survives_crashes_of_a_mount() {
         });
         closed.unwrap();
         assert!(is_there || crash.issued < acknowledged, "{crash:?}");
+    }
+}
+
+/// Free blocks of the other cubes are fenced while a log waits: any number of mounts takes the fence back, and the repair finds the log as
+/// it was.
+#[test]
+fn a_fence_is_made_and_taken_back_beside_a_log_that_waits() {
+    let grown = grown(laid_out(Tenants::Apart, Policies::default()), &["a", "b"]);
+    for is_repaired_fenced in [false, true] {
+        let device = grown.with_home(HOMES[2].1);
+        let own = journals(&device).usable.into_iter().find(|own| own.cube == 1).unwrap();
+        let hit = grown.control(&own.journal, DESCRIPTOR_BLOCK)[1];
+        let mut byte = [0];
+        device.read_at(hit + 40, &mut byte).unwrap();
+        device.write_at(hit + 40, &[byte[0] ^ 0x10]).unwrap();
+        let before = lots_of(&device, &own);
+        let (disk, volume) = Disk::open(&device).unwrap();
+        {
+            let files = disk.files().unwrap();
+            let live = Live::new(&disk, &files, volume, now()).unwrap();
+            live.ask_for_fence();
+            let fs = FileSystem::new(MemFs::new(live, Default::default()));
+            let (live, lost) = fs.into_store().finish().unwrap();
+            live.finish(now()).unwrap();
+            lost.unwrap();
+        }
+        disk.close().unwrap();
+        let fence = Identity::of(&Layout::open(&device).unwrap().superblock).unwrap().fence_inode;
+        assert!(fence > 0);
+        if !is_repaired_fenced {
+            grown.serve_others(&device, 1, "fenced");
+        }
+        assert!(lots_of(&device, &own) == before, "the cube was written");
+        super::journals::repaired(&device);
+        assert_eq!(grown.right(&device), [ROUNDS; 2]);
     }
 }
 

@@ -37,6 +37,17 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    pub(super) const ALL: [Self; 8] = [
+        Self::Async,
+        Self::Sums,
+        Self::Blocks,
+        Self::ShortBlocks,
+        Self::Bare,
+        Self::ExternalAsync,
+        Self::ExternalBlocks,
+        Self::ExternalBare,
+    ];
+
     fn is_external(self) -> bool {
         matches!(self, Self::ExternalAsync | Self::ExternalBlocks | Self::ExternalBare)
     }
@@ -85,6 +96,21 @@ impl Pair {
         options
     }
 
+    /// Byte of its device at which the superblock of the journal lies.
+    pub(super) fn superblock(&self) -> u64 {
+        match &self.journal {
+            Some(_) => BLOCK,
+            None => journal_of(&self.device, None).offset_bytes(0).unwrap(),
+        }
+    }
+
+    /// Puts a copy from before the first transaction there.
+    pub(super) fn put_old_superblock(&self) {
+        let superblock = journal_of(&self.device, self.external()).superblock;
+        let old = JournalSuperblock { start: 0, ..superblock };
+        put_superblock(self.log_device(), self.superblock(), old);
+    }
+
     /// Control blocks of its transactions, in the order of the log: the kind of each, and its place on the device.
     pub(super) fn controls(&self) -> Vec<(&'static str, u64)> {
         let journal = journal_of(&self.device, self.external());
@@ -101,7 +127,7 @@ impl Pair {
         all
     }
 
-    /// What e2fsck says of another state of the file system, and what it makes of it.
+    /// The words of e2fsck about a state of the file system, and the file system behind it.
     pub(super) fn e2fsck(&self, bytes: &[u8]) -> (String, Image) {
         let image = Image::empty(bytes.len() as u64).unwrap();
         image.write(0, bytes).unwrap();
