@@ -183,6 +183,13 @@ pub enum Met {
     },
     /// An entry of the leaf that was met last.
     Entry(Dquot),
+    /// A pointer to a leaf.
+    Pointer {
+        /// The identifier whose entry Linux looks for there: the places of the pointers from the root are its bytes.
+        id: u32,
+        /// Block of the leaf.
+        leaf: u32,
+    },
     /// A pointer that cannot be followed.
     Fault(TreeFault),
 }
@@ -204,7 +211,7 @@ pub fn walk<E>(
     walk_blocks(blocks, read, |met| match met {
         Met::Entry(met) => entry(met),
         Met::Fault(met) => fault(met),
-        Met::Node(_) | Met::Leaf { .. } => (),
+        Met::Node(_) | Met::Leaf { .. } | Met::Pointer { .. } => (),
     })
 }
 
@@ -220,12 +227,12 @@ pub fn walk_blocks<E>(
     // True for a leaf.
     let mut seen = HashMap::from([(ROOT_BLOCK, false)]);
     // Depth-first with an explicit stack; children are pushed backwards so that they come in order.
-    let mut stack = vec![(ROOT_BLOCK, 0u32)];
+    let mut stack = vec![(ROOT_BLOCK, 0u32, 0u32)];
     let mut bytes = [0; BLOCK_SIZE];
     if blocks <= ROOT_BLOCK {
         return Ok(());
     }
-    while let Some((block, depth)) = stack.pop() {
+    while let Some((block, depth, above)) = stack.pop() {
         read(u64::from(block) * BLOCK_SIZE as u64, &mut bytes)?;
         if depth == TREE_DEPTH {
             visit_leaf(block, &bytes, &mut visit);
@@ -233,8 +240,9 @@ pub fn walk_blocks<E>(
         }
         visit(Met::Node(block));
         let is_leaf = depth + 1 == TREE_DEPTH;
-        for word in bytes.chunks_exact(4).rev() {
+        for (place, word) in (0..=u8::MAX).zip(bytes.chunks_exact(4)).rev() {
             let to = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+            let id = above << 8 | u32::from(place);
             if to == 0 {
                 continue;
             }
@@ -243,13 +251,17 @@ pub fn walk_blocks<E>(
                 continue;
             }
             match seen.insert(to, is_leaf) {
-                None => stack.push((to, depth + 1)),
+                None => stack.push((to, depth + 1, id)),
                 // A leaf holds many identifiers, so many pointers lead to it.
                 Some(true) if is_leaf => (),
                 Some(before) => {
                     seen.insert(to, before);
                     visit(Met::Fault(TreeFault::BlockTwice { from: block, to }));
+                    continue;
                 }
+            }
+            if is_leaf {
+                visit(Met::Pointer { id, leaf: to });
             }
         }
     }
@@ -317,6 +329,29 @@ mod tests {
         assert_eq!(ids, [0, 200]);
         let twice = TreeFault::BlockTwice { from: 3, to: 2 };
         assert_eq!(faults, [TreeFault::BlockOutOfRange { from: 2, to: 99 }, twice]);
+    }
+
+    #[test]
+    fn the_place_of_a_pointer_is_its_identifier() {
+        let mut file = small_tree();
+        // From the root by 1, 2, 3 and 4 to the same leaf.
+        file.resize(9 * BLOCK_SIZE, 0);
+        for (block, word, to) in [(1, 1, 6), (6, 2, 7), (7, 3, 8), (8, 4, 5)] {
+            put(&mut file, block, word, to);
+        }
+        let mut pointers = Vec::new();
+        let read = |at: u64, into: &mut [u8; BLOCK_SIZE]| {
+            into.copy_from_slice(&file[at as usize..][..BLOCK_SIZE]);
+            Ok::<_, ()>(())
+        };
+        let visit = |met| {
+            if let Met::Pointer { id, leaf } = met {
+                pointers.push((id, leaf));
+            }
+        };
+        walk_blocks(9, read, visit).unwrap();
+        pointers.sort_unstable();
+        assert_eq!(pointers, [(0, 5), (200, 5), (0x0102_0304, 5)]);
     }
 
     /// A block of pointers is none of entries: e2fsck would count its pointers as usage.

@@ -15,7 +15,7 @@ fn is_stricter(block: u64, at: usize, text: &str) -> bool {
     match block {
         0 if at < 8 => text.contains("does not begin as a quota file"),
         0 => text.contains("cannot be one") || text.contains("the list of"),
-        _ => ["out of the file", "was met before", "does not count its entries"]
+        _ => ["out of the file", "was met before", "does not count its entries", "tree leads"]
             .iter()
             .any(|reason| text.contains(reason)),
     }

@@ -26,9 +26,13 @@ pub(super) fn cases() -> Vec<Case> {
         header("no leaf with a free entry", 28, 4).unlike_e2fsck(LISTS),
         leaf("quota leaf linked out of the file", 0, 7).unlike_e2fsck(LISTS),
         leaf("quota leaf with more entries", 8, 9).unlike_e2fsck(LISTS),
+        // The fifth block has the pointers to the leaf, by the last byte of the identifier: 0 has an entry, 9 has none.
+        word("quota pointer without an entry", block_of("<3>", 4).put32(36, 5)).unlike_e2fsck(TREE),
+        word("quota entry without a pointer", block_of("<3>", 4).put32(0, 0)).unlike_e2fsck(TREE),
     ]
 }
 
+const TREE: &str = "it finds entries by the leaves, not by the bytes of their identifiers";
 const LISTS: &str = "it writes these lists anew, and reads none";
 
 /// A word of the header of the quota file of users, which has seven blocks: the sixth is its leaf.

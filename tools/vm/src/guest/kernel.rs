@@ -18,6 +18,13 @@ const HOW_TO_GET_ONE: &str = "no kernel to boot: as root `apt install linux-imag
      `apt-get download linux-image-VERSION-cloud-amd64`, `dpkg-deb -x FILE FOLDER`, and \
      FLOE_GUEST_KERNEL=FOLDER/boot/vmlinuz-VERSION-cloud-amd64";
 
+/// Whether processors have registers for tiles (AMX): their state is larger than what Debian's User Mode Linux, 6.1, saves of a
+/// process, so that its first one ends the kernel ("ptrace set fp regs failed").
+fn has_tiles() -> bool {
+    let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    processors.split_whitespace().any(|word| word == "amx_tile")
+}
+
 /// A kernel with its modules.
 pub(crate) struct Kernel {
     image: PathBuf,
@@ -56,11 +63,13 @@ impl Kernel {
         Ok(Self { image, modules, is_program: false })
     }
 
-    /// As [`Self::find`], but User Mode Linux before those in `/boot`: it boots faster, and its file systems are the same.
+    /// As [`Self::find`], but User Mode Linux, where it runs, before those in `/boot`: it boots faster, and its file systems
+    /// are the same.
     pub(crate) fn fastest(named: Option<&Path>) -> Result<Self> {
         let program = Path::new(USER_MODE_LINUX);
         let is_free = named.is_none() && std::env::var_os(VARIABLE).is_none();
-        Self::find(if is_free && program.exists() { Some(program) } else { named })
+        let runs = program.exists() && !has_tiles();
+        Self::find(if is_free && runs { Some(program) } else { named })
     }
 
     /// A User Mode Linux kernel; its modules are in Debian's location.

@@ -174,6 +174,7 @@ impl QuotaFile<'_> {
         );
         let sound = walked.is_ok() && tree.faults.is_empty() && header.blocks > quota::ROOT_BLOCK;
         let followed = if sound {
+            tree.match_entries();
             tree.follow(&header, |offset, into| cache.read(offset, into))
         } else {
             Ok(())

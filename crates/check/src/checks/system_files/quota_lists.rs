@@ -1,16 +1,18 @@
-//! Check: the lists of a quota file lead to blocks that Linux may take, and its leaves count their entries.
+//! Check: the tree of a quota file leads to the entry of each identifier, its lists to blocks that Linux may take, and its
+//! leaves count their entries.
 //! Reads: quota files.  Keeps: the blocks of one tree.  Emits: reasons of `QuotaFileCorrupt`.
 //!
 //! Linux writes over the first free block of the list, and gives a leaf back once its count of entries says that none is
 //! left: a wrong one costs the limits of users. It refuses a leaf whose header is out of range with EUCLEAN, and so to
-//! create files for a new user. e2fsck reads none of this.
+//! create files for a new user. It looks for an entry in the leaf to which the bytes of the identifier lead: where there is
+//! none, calls for that user fail with EIO, and of an entry elsewhere it does not know. e2fsck reads none of this.
 //!
 //! Does not verify: that all free blocks and all leaves with a free entry are on the lists.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use floe_format::ext::quota::{
-    BLOCK_SIZE, LEAF_ENTRIES, LeafHeader, Met, QuotaHeader, ROOT_BLOCK, TreeFault,
+    BLOCK_SIZE, Dquot, LEAF_ENTRIES, LeafHeader, Met, QuotaHeader, ROOT_BLOCK, TreeFault,
 };
 
 /// A fault, and the block of the file that has it.
@@ -22,6 +24,11 @@ pub(super) struct Tree {
     nodes: HashSet<u32>,
     /// Their headers, by block.
     leaves: HashMap<u32, LeafHeader>,
+    /// The identifiers whose pointers lead to a leaf, and those of its entries, by leaf.
+    pointed: BTreeMap<u32, BTreeSet<u32>>,
+    entries: BTreeMap<u32, Vec<u32>>,
+    /// The leaf whose entries are met.
+    leaf: u32,
     /// Faults met so far.
     pub(super) faults: Vec<Fault>,
 }
@@ -35,6 +42,7 @@ impl Tree {
             }
             Met::Leaf { block, ref header, in_use } => {
                 self.leaves.insert(block, header.clone());
+                self.leaf = block;
                 if header.next_free >= blocks || header.prev_free >= blocks {
                     self.faults.push((block, "a leaf is linked to a block out of the file"));
                 }
@@ -49,7 +57,29 @@ impl Tree {
                 let reason = "a pointer leads to a block that was met before";
                 self.faults.push((from, reason));
             }
-            Met::Entry(_) => (),
+            Met::Entry(Dquot { id, .. }) => self.entries.entry(self.leaf).or_default().push(id),
+            Met::Pointer { id, leaf } => {
+                self.pointed.entry(leaf).or_default().insert(id);
+            }
+        }
+    }
+
+    /// Compares the pointers to each leaf with its entries.
+    pub(super) fn match_entries(&mut self) {
+        for (&leaf, pointed) in &self.pointed {
+            let entries = self.entries.get(&leaf).map_or(&[][..], Vec::as_slice);
+            let held: BTreeSet<u32> = entries.iter().copied().collect();
+            if !pointed.is_subset(&held) {
+                let reason = "the tree leads to a leaf for an identifier that has no entry there";
+                self.faults.push((leaf, reason));
+            }
+            if !held.is_subset(pointed) {
+                let reason = "a leaf has the entry of an identifier that the tree leads elsewhere";
+                self.faults.push((leaf, reason));
+            }
+            if held.len() < entries.len() {
+                self.faults.push((leaf, "a leaf has two entries of one identifier"));
+            }
         }
     }
 
