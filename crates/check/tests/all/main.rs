@@ -23,6 +23,7 @@ mod problems;
 mod read_ahead;
 mod reader;
 mod rescan;
+mod reserved_flags;
 mod scheduling;
 mod shards;
 mod shortcuts;

@@ -221,5 +221,7 @@ fn flags() -> Vec<Recipe> {
         k1("extents not announced, and one has none", &["extents-flag-unsupported"])
             .edit(inode("/file").extent_header(|header| header.magic = 7))
             .edit(superblock(|sb| sb.feature_incompat &= !0x40)),
+        on(Profile::Ext2K1, "no journal, but extents", &["extents-flag-unsupported"])
+            .edit(inode("<8>").set_flags(EXTENTS)),
     ]
 }

@@ -53,6 +53,11 @@ pub fn check(cx: &InodeCx<'_>, table: TableContext<'_>, evidence: &mut InodeEvid
             check_dtime(cx, evidence);
             // An unused inode with a role counts as deleted, unless it has a link.
             let in_use = reserved_inodes::check(cx, role, evidence);
+            let extents = cx.inode.flags().contains(InodeFlags::EXTENTS);
+            if role == Role::Journal && extents && !cx.volume.has_incompat(Incompat::EXTENTS) {
+                // Also where the journal is elsewhere.
+                check_extents_flag(cx, evidence);
+            }
             if in_use {
                 linux_refuses::check(cx, role, evidence);
             }
@@ -313,13 +318,11 @@ pub(crate) fn map(
     let inode = cx.number;
     let live = matches!(file_type, Some(FileType::Regular | FileType::Directory));
     if flags.contains(InodeFlags::EXTENTS) && !with_extents {
-        let known = extents::root_ok(cx);
-        evidence.found.push(if known {
-            Problem::ExtentsFeatureMissing { inode }
-        } else {
-            Problem::ExtentsFlagUnsupported { inode }
-        });
-        if !known {
+        // Other reserved inodes without links hold nothing: e2fsck looks at no map that the flag hides.
+        let held = cx.inode.base.links_count > 0
+            || !cx.volume.geometry.is_reserved(inode)
+            || [InodeNr::ROOT, InodeNr::JOURNAL].contains(&inode);
+        if !held || !check_extents_flag(cx, evidence) {
             return Mapping { lost: true, ..Mapping::default() };
         }
     }
@@ -340,6 +343,17 @@ pub(crate) fn map(
         evidence.found.push(Problem::BigallocBlockMappedFile { inode });
     }
     mapping
+}
+
+/// Problems of an inode that is marked as mapped by extents, where that feature is off. Returns whether it is.
+pub(crate) fn check_extents_flag(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) -> bool {
+    let (inode, known) = (cx.number, extents::root_ok(cx));
+    evidence.found.push(if known {
+        Problem::ExtentsFeatureMissing { inode }
+    } else {
+        Problem::ExtentsFlagUnsupported { inode }
+    });
+    known
 }
 
 /// The flags of a directory that the directory pass needs.
