@@ -103,6 +103,9 @@ const SIGNATURES: &[Signature] = &[
     (0, b"vhdxfile", holds("a VHDX disk image", SAY_FORMAT)),
     (0, b"conectix", holds("a VHD disk image", SAY_FORMAT)),
     (64, b"\x7f\x10\xda\xbe", holds("a VDI disk image", CONVERT)),
+    (0, b"QED\x00", holds("a QED disk image", CONVERT)),
+    (0, b"WithoutFreeSpace", holds("a Parallels disk image", CONVERT)),
+    (0, b"WithouFreSpacExt", holds("a Parallels disk image", CONVERT)),
     (
         0,
         b"\x3a\xff\x26\xed",
@@ -142,6 +145,12 @@ pub fn identify(head: &[u8]) -> Option<Content> {
         return Some(GPT);
     }
     uniform(head)
+}
+
+/// Whether a device that begins so is an image of a disk in a format that maps blocks and that is not read here: what looks like
+/// a file system's block in it lies elsewhere than on the disk.
+pub fn is_foreign_disk_image(head: &[u8]) -> bool {
+    identify(head).is_some_and(|content| content.advice == Some(CONVERT))
 }
 
 /// The signature of swap space is at the end of its first page, for any page size.

@@ -73,7 +73,7 @@ pub use counted::{Counted, ReadCounts};
 pub use fails_at::{FailsAt, Strike};
 pub use faulty::{Fault, FaultMix, Faulty};
 pub use file::{Caching, FileDevice};
-pub use identify::{Content, IDENTIFY_BYTES, SIGNATURE_BYTES, identify};
+pub use identify::{Content, IDENTIFY_BYTES, SIGNATURE_BYTES, identify, is_foreign_disk_image};
 pub use in_use::{Place, Use, mount_over, mounted_at, places_of, uses_of, uses_of_part};
 pub use medium::Medium;
 pub use mem::MemDevice;

@@ -12,7 +12,7 @@ use floe_check::problem::{ROWS, Row};
 use floe_check::{CheckError, CheckOptions, JournalUse, Problem, check};
 use floe_testkit::problems::{Case, cases};
 use floe_testkit::recipe::{Recipe, inode};
-use floe_testkit::{Profile, build, oracle, tool};
+use floe_testkit::{Image, Profile, build, oracle, tool};
 
 /// Expected problems that e2fsck does not find.
 fn other_codes(case: &Case, codes: &BTreeSet<u32>) -> Vec<String> {
@@ -198,4 +198,23 @@ fn sound_images_are_sound_by_a_backup() {
             assert!(damage.is_empty(), "{profile}, {block}: {damage:?}");
         }
     }
+}
+
+/// Blocks of a disk image lie elsewhere than on its disk: what looks like a backup superblock in it is believed only by name.
+#[test]
+fn a_backup_in_a_disk_image_of_another_program_is_not_believed() {
+    if tool::missing() {
+        return;
+    }
+    let image = Image::empty(16 << 20).unwrap();
+    build::mke2fs(image.path(), &["-t", "ext4", "-b", "1024"]).unwrap();
+    image.write(1024, &[0; 1024]).unwrap();
+    assert!(check(&image, &CheckOptions::default()).is_ok(), "a backup is used");
+    for magic in [&b"KDMV"[..], b"QED\0", b"WithoutFreeSpace"] {
+        image.write(0, magic).unwrap();
+        assert!(check(&image, &CheckOptions::default()).is_err(), "{magic:?}");
+    }
+    let (block, block_size) = good_backups(&image)[0];
+    let superblock = WhichSuperblock { block: Some(block), block_size: Some(block_size) };
+    assert!(check(&image, &CheckOptions { superblock, ..CheckOptions::default() }).is_ok());
 }

@@ -266,7 +266,9 @@ fn instead(device: &dyn ReadBlocks, backups: &[(BlockNr, u32)]) -> String {
             let _ = write!(text, "\n    block {} of {block_size} bytes", block.0);
         }
         let _ = write!(text, "\n  Try: -b {} -B {block_size}", block.0);
-    } else if let Some(start) = first_start(device, SCANNED_BYTES) {
+    } else if content.is_none_or(|content| content.advice.is_none())
+        && let Some(start) = first_start(device, SCANNED_BYTES)
+    {
         text.push_str(&other_start(start));
     } else if size_bytes >= 2048 {
         let searched = human::size(size_bytes.min(SCANNED_BYTES));

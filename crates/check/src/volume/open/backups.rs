@@ -1,6 +1,6 @@
 //! Backups of the superblock: where they can lie, and those that say something better than the primary.
 
-use floe_blockdev::ReadBlocks;
+use floe_blockdev::{ReadBlocks, is_foreign_disk_image};
 use floe_format::geometry::{Geometry, Strictness};
 use floe_format::{BlockNr, InodeNr};
 
@@ -22,10 +22,20 @@ pub(super) fn find_backup(
     block_size: Option<u32>,
     blocks_per_group: Option<u32>,
 ) -> Option<Candidate> {
+    if is_disk_image(device) {
+        return None;
+    }
     backup_places(device, block_size, blocks_per_group).find_map(|(block, size)| {
         let offset = block.0.checked_mul(u64::from(size))?;
         read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
     })
+}
+
+/// Whether the device is a disk image in a format that is not read here: its blocks lie elsewhere than on the disk, so that
+/// a superblock met in it tells nothing.
+fn is_disk_image(device: &dyn ReadBlocks) -> bool {
+    let mut head = [0; 512];
+    device.read_at(0, &mut head).is_ok() && is_foreign_disk_image(&head)
 }
 
 /// The backup whose descriptors make the most sense, the first of several: a damaged copy of them loses as much as the primary
