@@ -1,11 +1,12 @@
 //! Access control lists as text (`SCHILY.acl.access`), and in the form of system calls.
 
 use floe_format::ext::xattr::acl::{AclEntry, AclWho, decode_for_programs, encode_for_programs};
+use floe_format::ext::xattr::{acl_mode, acl_valid};
 
-use crate::number;
+use crate::{Entry, Kind, number};
 
-/// Bytes of a value that has only the three entries equivalent to a mode.
-pub(crate) const MODE_ALONE_BYTES: usize = 4 + 3 * 8;
+/// Attribute in which the kernel stores the access ACLs of files.
+pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 
 /// Converts a list in text form to a value for `setxattr`: entries separated by commas or newlines,
 /// each `TYPE:NAME:rwx`, in some programs followed by `:NUMBER`. `None` if a name is not a number
@@ -74,14 +75,20 @@ pub(crate) fn to_text(value: &[u8]) -> Option<String> {
     Some(lines.collect::<Vec<_>>().join(","))
 }
 
-/// The permission bits of a mode that go with an access list; Linux keeps both equal. `None` if it is not an ACL.
-pub(crate) fn mode_bits(value: &[u8]) -> Option<u16> {
-    let entries = decode_for_programs(value).ok()?;
-    let of = |who: AclWho| {
-        entries.iter().find(|entry| entry.who == who).map(|entry| entry.permissions & 7)
-    };
-    let group = of(AclWho::Mask).or_else(|| of(AclWho::OwningGroup))?;
-    Some(of(AclWho::Owner)? << 6 | group << 3 | of(AclWho::Other)?)
+/// Lets the mode of an entry show its access list, as Linux does where one is set. A list that says no more than the mode
+/// is dropped; symbolic links have none, and keep their mode. A list that is invalid stays, for its reader to refuse.
+pub(crate) fn settle(entry: &mut Entry) {
+    let Some(at) = entry.attributes.iter().position(|(name, _)| name == ACCESS) else { return };
+    let Ok(list) = decode_for_programs(&entry.attributes[at].1) else { return };
+    if acl_valid::fault(&list).is_some() {
+        return;
+    }
+    if entry.kind != Kind::SymbolicLink {
+        entry.mode = entry.mode & !0o777 | acl_mode::permissions_of(&list);
+    }
+    if acl_mode::is_plain(&list) {
+        entry.attributes.remove(at);
+    }
 }
 
 #[cfg(test)]
@@ -89,12 +96,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_follow_from_lists() {
-        let bits = |text: &str| mode_bits(&from_text(text.as_bytes()).unwrap());
-        assert_eq!(bits("user::rw-,group::r-x,other::--x"), Some(0o651));
-        assert_eq!(bits("user::rw-,user:7:rwx,group::rwx,mask::r--,other::---"), Some(0o640));
-        assert_eq!(bits("user::rw-,group::r-x"), None);
-        assert_eq!(mode_bits(b"none"), None);
+    fn modes_show_lists() {
+        let settled = |kind, text: &str| {
+            let list = from_text(text.as_bytes()).unwrap();
+            let attributes = vec![(ACCESS.to_vec(), list)];
+            let mut entry = Entry { mode: 0o4777, attributes, ..Entry::new(b"a", kind) };
+            settle(&mut entry);
+            (entry.mode, entry.attributes.len())
+        };
+        let (plain, named) = (
+            "user::rw-,group::r-x,other::--x",
+            "user::rw-,user:7:rwx,group::rwx,mask::r--,other::-",
+        );
+        assert_eq!(settled(Kind::File, plain), (0o4651, 0));
+        assert_eq!(settled(Kind::Directory, named), (0o4640, 1));
+        assert_eq!(settled(Kind::SymbolicLink, plain), (0o4777, 0));
+        assert_eq!(settled(Kind::SymbolicLink, named), (0o4777, 1));
+        // Of three entries, but not those of a mode.
+        assert_eq!(settled(Kind::File, "user::rw-,user:7:rwx,other::---"), (0o4777, 1));
     }
 
     #[test]

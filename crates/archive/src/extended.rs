@@ -16,8 +16,6 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// Attribute in which the kernel stores the access ACLs of files.
-const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 /// Attribute in which the kernel stores SELinux labels.
 const SELINUX: &[u8] = b"security.selinux";
 
@@ -34,8 +32,8 @@ pub(crate) struct Extended {
     pub(crate) ctime: Option<Timestamp>,
     pub(crate) major: Option<u64>,
     pub(crate) minor: Option<u64>,
-    /// Permission bits by an access list.
-    pub(crate) permissions: Option<u16>,
+    /// An access list that is not understood.
+    pub(crate) odd_list: Option<String>,
     /// Attributes in libarchive's form (weak), and in the form of star and GNU tar, which take
     /// precedence.
     weak: Vec<(Vec<u8>, Vec<u8>)>,
@@ -46,8 +44,9 @@ pub(crate) struct Extended {
 /// Fields of a sparse file.
 #[derive(Default)]
 pub(crate) struct Sparse {
-    /// 1 for form 1.0.
-    pub(crate) major: Option<u64>,
+    /// The form: 1 and 0 for form 1.0.
+    major: Option<u64>,
+    minor: Option<u64>,
     /// The real name, if the header's name is synthetic.
     pub(crate) name: Option<Vec<u8>>,
     /// Bytes including the holes.
@@ -81,8 +80,8 @@ impl Extended {
             b"ctime" => self.ctime = time(value, "ctime")?,
             b"SCHILY.devmajor" => self.major = count(value, "SCHILY.devmajor")?,
             b"SCHILY.devminor" => self.minor = count(value, "SCHILY.devminor")?,
-            b"SCHILY.acl.access" => self.list(ACL_ACCESS, value)?,
-            b"SCHILY.acl.default" => self.list(b"system.posix_acl_default", value)?,
+            b"SCHILY.acl.access" => self.list(acl::ACCESS, value),
+            b"SCHILY.acl.default" => self.list(b"system.posix_acl_default", value),
             b"RHT.security.selinux" => self.strong.push((SELINUX.to_vec(), value.to_vec())),
             _ => return self.take_rest(key, value),
         }
@@ -102,21 +101,14 @@ impl Extended {
     }
 
     /// An access control list. One without entries is ignored.
-    fn list(&mut self, name: &[u8], text: &[u8]) -> Result<(), ArchiveFault> {
+    fn list(&mut self, name: &[u8], text: &[u8]) {
         if text.is_empty() {
-            return Ok(());
+            return;
         }
-        let value = acl::from_text(text)
-            .ok_or_else(|| ArchiveFault::AccessList(String::from_utf8_lossy(text).into_owned()))?;
-        if name == ACL_ACCESS {
-            self.permissions = acl::mode_bits(&value);
+        match acl::from_text(text) {
+            Some(value) => self.strong.push((name.to_vec(), value)),
+            None => self.odd_list = Some(String::from_utf8_lossy(text).into_owned()),
         }
-        // Linux does not store a list that equals the mode, either.
-        let is_mode = name == ACL_ACCESS && value.len() == acl::MODE_ALONE_BYTES;
-        if !is_mode {
-            self.strong.push((name.to_vec(), value));
-        }
-        Ok(())
     }
 
     /// The attributes, sorted by name, each once: the last one of the strong form, else of the weak
@@ -133,9 +125,19 @@ impl Extended {
 }
 
 impl Sparse {
+    /// Whether the map lies before the data, as in form 1.0. The data of an unknown form are no content.
+    pub(crate) fn has_stored_map(&self) -> Result<bool, ArchiveFault> {
+        match (self.major.unwrap_or(0), self.minor.unwrap_or(0)) {
+            (0, 0 | 1) => Ok(false),
+            (1, 0) => Ok(true),
+            (major, minor) => Err(ArchiveFault::SparseForm { major, minor }),
+        }
+    }
+
     fn take(&mut self, name: &[u8], value: &[u8]) -> Result<(), ArchiveFault> {
         match name {
             b"major" => self.major = count(value, "GNU.sparse.major")?,
+            b"minor" => self.minor = count(value, "GNU.sparse.minor")?,
             b"name" => self.name = Some(value.to_vec()),
             b"size" | b"realsize" => self.size = count(value, "GNU.sparse.size")?,
             b"map" => self.map = Some(listed(value).ok_or(ArchiveFault::Sparse)?),
@@ -214,17 +216,6 @@ mod tests {
         assert_eq!(names[1], (b"user.b=c".to_vec(), b"not read as a key".to_vec()));
         assert_eq!(names[2], (b"user.b=c%".to_vec(), b"b".to_vec()));
         assert!(sum(&[("LIBARCHIVE.xattr.user.a", "?")]).is_err());
-    }
-
-    #[test]
-    fn a_list_that_is_only_the_mode_is_none() {
-        let mode = ("SCHILY.acl.access", "user::rwx,group::r-x,other::---");
-        let default = ("SCHILY.acl.default", "user::rwx,group::r-x,other::---");
-        let mut all = sum(&[mode, default]).unwrap();
-        assert_eq!(all.permissions, Some(0o750));
-        let attributes = all.attributes();
-        assert_eq!(attributes.len(), 1);
-        assert_eq!(attributes[0].0, b"system.posix_acl_default");
     }
 
     #[test]

@@ -174,6 +174,15 @@ pub enum ArchiveFault {
     /// Not a single byte, as from a pipe whose writer failed.
     #[error("it is empty: even an archive without files has blocks that end it")]
     Empty,
+    /// Zeroes, which end an archive, and then something else, as an image of a file system begins.
+    #[error(
+        "it begins with zeroes, but is no archive: other bytes follow. An image of a file system is read by its name \
+         (image:FILE)"
+    )]
+    Zeroes,
+    /// An extended header is the last one.
+    #[error("the file of an extended header is missing")]
+    Fileless,
     /// The archive ends inside a header or a file.
     #[error("the archive is truncated")]
     Truncated,
@@ -189,9 +198,22 @@ pub enum ArchiveFault {
     /// An invalid map of holes.
     #[error("the map of a sparse file is damaged")]
     Sparse,
-    /// An invalid access control list, or one with user names that cannot be resolved here.
-    #[error("the access list {0:?} cannot be used: users and groups must be numbers")]
-    AccessList(String),
+    /// A form of sparse files that did not exist when this was written.
+    #[error("sparse files of form {major}.{minor} are not supported")]
+    SparseForm {
+        /// The first number of the form.
+        major: u64,
+        /// The second one.
+        minor: u64,
+    },
+    /// An access control list that is none, or one with user names that cannot be resolved here.
+    #[error("{path}: the access list {list:?} cannot be used: users and groups must be numbers")]
+    AccessList {
+        /// The path of the entry, escaped for printing.
+        path: String,
+        /// The list.
+        list: String,
+    },
     /// An unsupported type, for example a part of a file in a multi-volume archive.
     #[error("entries of type {0:?} are not supported")]
     Kind(char),

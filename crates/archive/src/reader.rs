@@ -1,14 +1,18 @@
 //! Reads the entries of an archive in order.
 
+use std::io;
+
 use crate::extended::Extended;
 use crate::header::{Block, Header, SIZE};
 use crate::pax::{self, Record};
 use crate::sparse::{self, Map, read};
 use crate::{
     Archive, ArchiveError, ArchiveFault, BLOCK_BYTES, Entry, Kind, MOST_HEADER_BYTES, Part,
-    Timestamp,
+    Timestamp, acl,
 };
 
+/// Bytes read at once behind the end.
+const PIECE_BYTES: usize = 1 << 16;
 /// Bytes of global headers kept, at most, because they are scanned for each file.
 const MOST_GLOBAL_BYTES: usize = 1 << 20;
 
@@ -30,6 +34,8 @@ struct Pending {
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     bytes: u64,
+    /// Whether they belong to a file, and not only to the archive.
+    wait: bool,
 }
 
 impl<'a, A: Archive + ?Sized> Reader<'a, A> {
@@ -56,11 +62,29 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
         self.has_end
     }
 
+    /// Whether anything but zeroes follows the end of the archive, once it was read: another archive, or what is none.
+    ///
+    /// # Errors
+    /// If that cannot be read.
+    pub fn holds_more(&self) -> io::Result<bool> {
+        let (mut at, size) = (self.at, self.archive.size_bytes());
+        let mut piece = vec![0; PIECE_BYTES];
+        while at < size {
+            let len = (size - at).min(piece.len() as u64) as usize;
+            self.archive.read_at(at, &mut piece[..len])?;
+            if piece[..len].iter().any(|&byte| byte != 0) {
+                return Ok(true);
+            }
+            at += len as u64;
+        }
+        Ok(false)
+    }
+
     fn read_entry(&mut self) -> Result<Option<Entry>, ArchiveFault> {
         let mut pending = Pending::default();
         loop {
             if self.at == self.archive.size_bytes() {
-                return Ok(None);
+                return if pending.wait { Err(ArchiveFault::Truncated) } else { Ok(None) };
             }
             let mut block = [0; SIZE];
             read(self.archive, self.at, &mut block)?;
@@ -68,10 +92,14 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
                 Block::Header(header) => header,
                 Block::End => {
                     self.has_end = true;
-                    return Ok(None);
+                    if self.at == 0 && self.holds_more()? {
+                        return Err(ArchiveFault::Zeroes);
+                    }
+                    return if pending.wait { Err(ArchiveFault::Fileless) } else { Ok(None) };
                 }
                 Block::Broken => return Err(ArchiveFault::Checksum),
             };
+            pending.wait |= matches!(header.kind(), b'L' | b'K' | b'x' | b'X');
             match header.kind() {
                 b'L' => pending.path = Some(without_zero(self.content(&header, &mut pending)?)),
                 b'K' => pending.link = Some(without_zero(self.content(&header, &mut pending)?)),
@@ -134,6 +162,9 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
     fn finish(&mut self, header: &Header<'_>, pending: Pending) -> Result<Entry, ArchiveFault> {
         let mut extended = Extended::of(self.globals.iter().chain(&pending.records))?;
         let path = extended.path.take().or(pending.path).unwrap_or_else(|| header.path());
+        if let Some(list) = extended.odd_list {
+            return Err(ArchiveFault::AccessList { path: shown(&path), list });
+        }
         let kind = kind_of(header.kind(), &path)?;
         let mut entry = Entry::new(&path, kind);
         if matches!(kind, Kind::HardLink | Kind::SymbolicLink) {
@@ -146,10 +177,6 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
         let mode = header.mode().ok_or(ArchiveFault::Number("mode"))?;
         // Only mode bits.
         entry.mode = (mode & 0o7777) as u16;
-        if let Some(permissions) = extended.permissions {
-            // As where a list is set: the mode shows it.
-            entry.mode = entry.mode & !0o777 | permissions;
-        }
         entry.uid = number(header.uid(), extended.uid, "uid")?;
         entry.gid = number(header.gid(), extended.gid, "gid")?;
         let stored = header.mtime().map(|seconds| Timestamp { seconds, nanoseconds: 0 });
@@ -162,6 +189,7 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
                 (major, number(stored.map(|device| device.1), extended.minor, "devminor")?);
         }
         entry.attributes = extended.attributes();
+        acl::settle(&mut entry);
         let stored_bytes = stored_bytes(header.size(), extended.size)?;
         self.place(header, &extended, stored_bytes, &mut entry)?;
         Ok(entry)
@@ -187,11 +215,13 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
             let (map, from) = sparse::old(self.archive, first, more, start)?;
             let size = size.and_then(|size| u64::try_from(size).ok());
             (Some(map), size.ok_or(ArchiveFault::Number("realsize"))?, from)
-        } else if extended.sparse.major == Some(1) {
+        } else if extended.sparse.has_stored_map()? {
             let (map, from) = sparse::stored(self.archive, start, stored)?;
             (Some(map), extended.sparse.size.ok_or(ArchiveFault::Sparse)?, from)
         } else if let Some(map) = &extended.sparse.map {
             (Some(map.clone()), extended.sparse.size.ok_or(ArchiveFault::Sparse)?, start)
+        } else if extended.sparse.size.is_some_and(|size| size != stored) {
+            return Err(ArchiveFault::Sparse);
         } else {
             (None, stored, start)
         };
@@ -227,6 +257,11 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
 fn stored_bytes(stored: Option<i64>, better: Option<u64>) -> Result<u64, ArchiveFault> {
     let stored = stored.and_then(|size| u64::try_from(size).ok());
     better.or(stored).ok_or(ArchiveFault::Number("size"))
+}
+
+/// A path for messages.
+fn shown(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).escape_debug().to_string()
 }
 
 fn without_zero(mut bytes: Vec<u8>) -> Vec<u8> {

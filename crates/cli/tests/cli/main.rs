@@ -32,6 +32,7 @@ mod memory;
 mod mkfs;
 mod mkfs_block_map;
 mod mkfs_from;
+mod mkfs_lists;
 mod monitoring;
 mod mount;
 mod mount_attributes;

@@ -7,8 +7,8 @@ use floe_format::ext::inode::{InodeFlags, OwnedInode, TimeField};
 use floe_format::ext::xattr::value_inode::is_of_lustre;
 use floe_format::ext::xattr::{
     self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_ENCRYPTION, INDEX_SYSTEM, NewValue, NewXattr,
-    XattrArea, XattrHeader, acl, has_hash_of_inode, split_name, value_inode, write_block,
-    write_block_checksum, write_inode,
+    XattrArea, XattrHeader, acl, acl_valid, has_hash_of_inode, split_name, value_inode,
+    write_block, write_block_checksum, write_inode,
 };
 use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, BlockRun, InodeNr};
@@ -185,7 +185,9 @@ fn stored_value(index: u8, value: &[u8]) -> Result<Vec<u8>, OpError> {
         return Ok(value.to_vec());
     }
     let entries = acl::decode_for_programs(value);
-    Ok(acl::encode(&entries.map_err(|_| OpError::Invalid("it is not an access list"))?))
+    let entries = entries.map_err(|_| OpError::Invalid("it is not an access list"))?;
+    acl_valid::fault(&entries)
+        .map_or(Ok(acl::encode(&entries)), |fault| Err(OpError::Invalid(fault)))
 }
 
 impl Op<'_> {

@@ -1,8 +1,11 @@
 //! Changes owners and times of a whole tree.
 
+use std::collections::HashMap;
 use std::str::FromStr;
 
-use crate::mkfs::tree::{NOBODY, Timestamp, Tree};
+use crate::mkfs::tree::{NOBODY, NodeId, Timestamp, Tree, XattrsId};
+
+use super::lists::{self, Fault, Id};
 
 /// A mapping of ranges of user or group ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,9 +57,9 @@ impl IdMap {
 /// The changes for every file of a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// User and group for all files.
+    /// User and group for all files. As chown, it leaves access lists alone.
     pub owner: Option<(u32, u32)>,
-    /// The mapping of users. A user outside all ranges is an error.
+    /// The mapping of users: owners, those in access lists, and roots of capabilities. A user outside all ranges is an error.
     pub users: IdMap,
     /// The mapping of groups.
     pub groups: IdMap,
@@ -68,13 +71,25 @@ pub struct Changes {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OwnerError {
     /// No range of the map has it.
-    #[error("{path}: {kind} {id} is in no range of the map")]
+    #[error("{path}: {kind} {id}{place} is in no range of the map")]
     Unmapped {
         /// Path of the file, escaped for printing.
         path: String,
         /// "user" or "group".
         kind: &'static str,
         /// The id.
+        id: u32,
+        /// The attribute that has it, in words with a blank before them; empty for an owner.
+        place: &'static str,
+    },
+    /// An access list would have two entries for one user or group.
+    #[error("{path}: two {kind}s of its access list become {kind} {id}")]
+    Merged {
+        /// Path of the file, escaped for printing.
+        path: String,
+        /// "user" or "group".
+        kind: &'static str,
+        /// The id after mapping.
         id: u32,
     },
     /// It is [`NOBODY`].
@@ -93,8 +108,9 @@ impl Changes {
     /// Applies the changes to every file.
     ///
     /// # Errors
-    /// If a user or group is outside all ranges, or [`NOBODY`].
+    /// If a user or group is outside all ranges, or [`NOBODY`], or two of an access list become one.
     pub fn apply(&self, tree: &mut Tree) -> Result<(), OwnerError> {
+        let mut sets = HashMap::new();
         for node in tree.ordered() {
             let mut attributes = tree.node(node).attributes();
             if let Some((uid, gid)) = self.owner {
@@ -104,10 +120,11 @@ impl Changes {
             let mapped = |map: &IdMap, kind, id| match map.apply(id) {
                 Some(NOBODY) => Err(OwnerError::Nobody { path: path(), kind }),
                 Some(mapped) => Ok(mapped),
-                None => Err(OwnerError::Unmapped { path: path(), kind, id }),
+                None => Err(OwnerError::Unmapped { path: path(), kind, id, place: "" }),
             };
             attributes.uid = mapped(&self.users, "user", attributes.uid)?;
             attributes.gid = mapped(&self.groups, "group", attributes.gid)?;
+            attributes.xattrs = self.mapped_set(tree, node, attributes.xattrs, &mut sets)?;
             if let Some(latest) = self.latest {
                 attributes.mtime = attributes.mtime.min(latest);
                 attributes.atime = attributes.atime.min(latest);
@@ -116,6 +133,47 @@ impl Changes {
             tree.set_attributes(node, attributes);
         }
         Ok(())
+    }
+
+    /// The attributes of a node with mapped numbers. `sets` remembers those of others, because most sets are shared.
+    fn mapped_set(
+        &self,
+        tree: &mut Tree,
+        node: NodeId,
+        set: XattrsId,
+        sets: &mut HashMap<XattrsId, XattrsId>,
+    ) -> Result<XattrsId, OwnerError> {
+        if let Some(known) = sets.get(&set) {
+            return Ok(*known);
+        }
+        let map = |id| match id {
+            Id::User(id) => self.users.apply(id),
+            Id::Group(id) => self.groups.apply(id),
+        };
+        let named = |id| match id {
+            Id::User(id) => ("user", id),
+            Id::Group(id) => ("group", id),
+        };
+        let is_mapped = [&self.users, &self.groups].iter().any(|map| !map.ranges.is_empty());
+        let mapped = match is_mapped.then(|| lists::with_ids(tree.xattrs(set), &map)) {
+            None => set,
+            Some(Ok(xattrs)) => tree.keep_xattrs(xattrs),
+            Some(Err(fault)) => {
+                let path = super::shown(&tree.path(node));
+                return Err(match fault {
+                    Fault::Unmapped(id, place) => {
+                        let (kind, id) = named(id);
+                        OwnerError::Unmapped { path, kind, id, place }
+                    }
+                    Fault::Merged(id) => {
+                        let (kind, id) = named(id);
+                        OwnerError::Merged { path, kind, id }
+                    }
+                });
+            }
+        };
+        sets.insert(set, mapped);
+        Ok(mapped)
     }
 }
 

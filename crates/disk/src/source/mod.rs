@@ -8,6 +8,7 @@ mod apply;
 mod dir;
 mod ids;
 mod image;
+mod lists;
 mod mtree;
 mod oci;
 mod path;

@@ -7,7 +7,7 @@ use crate::mkfs::tree::{Attributes, Body, NodeId, Timestamp, Tree, TreeError};
 
 use super::apply::{DEVICE_TOO_LARGE, device_fits};
 use super::path::names;
-use super::shown;
+use super::{lists, shown};
 
 /// The fault of a specification. Lines count from 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -125,7 +125,13 @@ fn apply(
 ) -> Result<Option<NodeId>, String> {
     let named = |why: &str| format!("{}: {why}", shown(path));
     let all = names(path).map_err(|error| error.to_string())?;
+    let wanted = words.get("type").map_or("", String::as_str);
+    let judge = |tree: &Tree, node| {
+        let fits = wanted.is_empty() || kind_of(tree.node(node).body()) == wanted;
+        if fits { Ok(()) } else { Err(named(&format!("is not of type {wanted}"))) }
+    };
     let Some((name, parents)) = all.split_last() else {
+        judge(tree, here)?;
         change(tree, here, words).map_err(|why| named(&why))?;
         return Ok(Some(here));
     };
@@ -136,11 +142,7 @@ fn apply(
     }
     let node = match tree.look_up(parent, name) {
         Some(node) => {
-            let wanted = words.get("type").map_or("", String::as_str);
-            let fits = wanted.is_empty() || kind_of(tree.node(node).body()) == wanted;
-            if !fits {
-                return Err(named(&format!("is not of type {wanted}")));
-            }
+            judge(tree, node)?;
             node
         }
         None => match new_body(words).map_err(|why| named(&why))? {
@@ -210,6 +212,7 @@ fn change(tree: &mut Tree, node: NodeId, words: &Words) -> Result<(), String> {
     if let Some(mode) = number("mode", 8)? {
         // Only mode bits.
         attributes.mode = (mode & 0o7777) as u16;
+        attributes.xattrs = lists::list_after_chmod(tree, &attributes);
     }
     attributes.uid = number("uid", 10)?.unwrap_or(attributes.uid);
     attributes.gid = number("gid", 10)?.unwrap_or(attributes.gid);
@@ -266,6 +269,7 @@ mod tests {
     fn faults_are_named_with_their_lines() {
         for (text, fault) in [
             ("\n./bin type=file", "line 2: ./bin: is not of type file"),
+            (". type=file", "line 1: .: is not of type file"),
             ("./new type=file", "line 1: ./new: does not exist"),
             ("./bin type=dir mode=u=rwx", "line 1: ./bin: mode=u=rwx is not a number"),
             ("./bin time=x", "line 1: ./bin: time=x is not a time"),

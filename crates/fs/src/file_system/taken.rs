@@ -2,6 +2,9 @@
 
 use std::borrow::Cow;
 
+use floe_format::ext::xattr::acl::decode_for_programs;
+use floe_format::ext::xattr::acl_valid;
+
 use super::FileSystem;
 use crate::op::{Op, OpKind};
 use crate::store::Store;
@@ -26,6 +29,20 @@ pub(super) fn judge_attribute_name(name: &[u8]) -> Result<(), FsError> {
     if known { Ok(()) } else { Err(FsError::Unsupported("attributes of this kind")) }
 }
 
+/// `Err` for an access list that no program can set.
+///
+/// # Errors
+/// [`FsError::Invalid`].
+fn judge_list(name: &[u8], value: &[u8]) -> Result<(), FsError> {
+    if !LISTS.contains(&name) || value.is_empty() || value == NO_ENTRIES {
+        return Ok(());
+    }
+    match decode_for_programs(value) {
+        Ok(entries) if acl_valid::fault(&entries).is_none() => Ok(()),
+        _ => Err(FsError::Invalid),
+    }
+}
+
 /// Whether a change takes an access list away, which succeeds without one, too.
 pub(super) fn ends_list(kind: &OpKind<'_>) -> bool {
     matches!(kind, OpKind::RemoveAttribute { name, .. } if LISTS.contains(name))
@@ -45,6 +62,9 @@ impl<S: Store> FileSystem<S> {
         if let OpKind::SetAttribute { name, .. } | OpKind::RemoveAttribute { name, .. } = op.kind {
             // The format has a number for `system.richacl`, which no Linux takes.
             judge_attribute_name(name)?;
+        }
+        if let OpKind::SetAttribute { name, value, .. } = op.kind {
+            judge_list(name, value)?;
         }
         let kind = match op.kind {
             OpKind::Change { inode, size_bytes, mut change } => {

@@ -1,10 +1,11 @@
 //! Extended attributes: divides them between the inode and a block, and with the feature ea_inode inodes that hold large values.
 
+use floe_format::ext::inode::FileType;
 use floe_format::ext::xattr::{
     IBODY_HEADER_SIZE, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, NewValue, NewXattr, XattrHeader,
     needed_bytes, split_name, write_block, write_inode,
 };
-use floe_format::ext::xattr::{acl, value_inode};
+use floe_format::ext::xattr::{acl, acl_valid, value_inode};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr};
 
@@ -73,7 +74,7 @@ pub(super) struct SetForm {
     /// The attributes in a block.
     in_block: Vec<Stored>,
     /// Why the set cannot be stored.
-    fault: Option<&'static str>,
+    fault: Option<String>,
 }
 
 impl SetForm {
@@ -110,9 +111,19 @@ impl SetForm {
         }
     }
 
-    /// Why no inode can have this set.
-    pub(super) fn fault(&self) -> Option<&'static str> {
-        self.fault
+    /// Why no inode of this type can have this set.
+    fn fault_with(&self, file_type: FileType) -> Option<&str> {
+        let all = || self.beside_data.iter().chain(&self.in_block);
+        let has = |index| all().any(|one| one.name_index == index);
+        let default = has(INDEX_ACL_DEFAULT);
+        let fault = match file_type {
+            FileType::Directory => None,
+            FileType::Symlink => {
+                (default || has(INDEX_ACL_ACCESS)).then_some("symbolic links have no access lists")
+            }
+            _ => default.then_some("only directories have a default access list"),
+        };
+        self.fault.as_deref().or(fault)
     }
 }
 
@@ -126,7 +137,7 @@ pub(super) fn forms(plan: &Plan, tree: &Tree) -> Result<(Vec<SetForm>, Values), 
 }
 
 fn form_of(plan: &Plan, set: &[Xattr], values: &mut Values) -> SetForm {
-    let faulty = |fault| SetForm { fault: Some(fault), ..SetForm::default() };
+    let faulty = |fault: &str| SetForm { fault: Some(fault.to_owned()), ..SetForm::default() };
     if plan.params.old_revision && !set.is_empty() {
         return faulty("revision 0 has no extended attributes");
     }
@@ -139,9 +150,9 @@ fn form_of(plan: &Plan, set: &[Xattr], values: &mut Values) -> SetForm {
             return faulty("the name of an attribute is longer than 255 bytes");
         }
         let value = match name_index {
-            INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT => match acl::decode_for_programs(&xattr.value) {
-                Ok(entries) => acl::encode(&entries).into(),
-                Err(_) => return faulty("its access control list is damaged"),
+            INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT => match list(name_index, &xattr.value) {
+                Ok(value) => value.into(),
+                Err(fault) => return faulty(&fault),
             },
             _ => xattr.value.clone(),
         };
@@ -184,6 +195,18 @@ fn form_of(plan: &Plan, set: &[Xattr], values: &mut Values) -> SetForm {
     form
 }
 
+/// An access list as it is stored; an error says why it is none.
+fn list(name_index: u8, value: &[u8]) -> Result<Vec<u8>, String> {
+    let which = if name_index == INDEX_ACL_DEFAULT { "default access list" } else { "access list" };
+    let Ok(entries) = acl::decode_for_programs(value) else {
+        return Err(format!("its {which} is damaged"));
+    };
+    match acl_valid::fault(&entries) {
+        Some(fault) => Err(format!("its {which} is invalid: {fault}")),
+        None => Ok(acl::encode(&entries)),
+    }
+}
+
 /// Whether a value of so many bytes lies in an inode of its own, whatever room there is.
 fn is_large(plan: &Plan, bytes: usize) -> bool {
     let block = plan.geometry.block_size as usize;
@@ -191,6 +214,15 @@ fn is_large(plan: &Plan, bytes: usize) -> bool {
 }
 
 impl TreePlan<'_> {
+    /// Refuses attributes that the node at an index of the order cannot have.
+    pub(super) fn judge_attributes(&self, at: usize) -> Result<(), PlanError> {
+        let file_type = self.tree.node(self.order[at]).file_type();
+        match self.set_of(at).and_then(|set| set.fault_with(file_type)) {
+            Some(fault) => Err(self.refuse(self.order[at], fault)),
+            None => Ok(()),
+        }
+    }
+
     /// The form of the attributes of the node at an index of the order.
     pub(super) fn set_of(&self, at: usize) -> Option<&SetForm> {
         self.sets.get(self.tree.xattrs_of(self.order[at]).index())

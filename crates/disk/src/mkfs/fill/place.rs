@@ -87,9 +87,7 @@ impl TreePlan<'_> {
         let mut cursor = BlockNr(0);
         for at in 0..self.order.len() {
             let node = self.order[at];
-            if let Some(fault) = self.set_of(at).and_then(|set| set.fault()) {
-                return Err(self.refuse(node, fault));
-            }
+            self.judge_attributes(at)?;
             let blocks = match self.tree.node(node).file_type() {
                 FileType::Directory => {
                     let (blocks, indexed) = self.directory_blocks(at)?;

@@ -2,7 +2,9 @@
 //! may share, and with values in inodes of their own.
 
 pub mod acl;
+pub mod acl_mode;
 pub mod acl_order;
+pub mod acl_valid;
 mod mend;
 mod salvage;
 pub mod value_inode;
