@@ -5,11 +5,15 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use floe_blockdev::WritableFile;
+use floe_blockdev::{MemDevice, WritableFile};
 use floe_disk::mkfs::tree::{
     Attributes, Body, ContentId, Contents, Extent, NodeId, Timestamp, Tree, Xattr,
 };
 use floe_disk::mkfs::{FillOptions, Fresh, FsType, Options, Params, PlanError, TreePlan, fill};
+use floe_disk::ops::{Caller, NewInode, OpError};
+use floe_disk::volume::Volume;
+use floe_ext4::tx::DirectTx;
+use floe_format::InodeNr;
 use floe_testkit::profile::Profile;
 use floe_testkit::{Image, kernel, oracle, tool, tree as read_back};
 
@@ -526,4 +530,68 @@ fn a_tree_of_names_alone_fits() {
     let image = write(&plan, folder.path(), 2).expect("an image");
     let judged = oracle::run(image.path(), &["-fn"]).expect("a verdict");
     assert_eq!(judged.exit, Some(0), "{}", judged.text);
+}
+
+/// A directory `dir` of this many subdirectories, beside another one.
+fn crowded(count: u32) -> (Tree, NodeId) {
+    let mut tree = Tree::new(attributes(1, 0o755));
+    let root = tree.root();
+    let [dir, _] = [&b"dir"[..], b"other"]
+        .map(|name| tree.insert(root, name, attributes(2, 0o755), Body::Directory).unwrap());
+    for at in 0..count {
+        tree.insert(dir, at.to_string().as_bytes(), attributes(3, 0o755), Body::Directory).unwrap();
+    }
+    (tree, dir)
+}
+
+/// Its link count has two more than a directory has subdirectories, and at most 65,000; with dir_nlink it is 1 for more,
+/// which only a directory with an index can have in Linux.
+#[test]
+fn subdirectories_are_counted_as_far_as_links_go() {
+    if tool::missing() {
+        return;
+    }
+    for (features, count, links) in [
+        ("dir_nlink", 64_998, Some(65_000)),
+        ("dir_nlink", 64_999, Some(1)),
+        ("^dir_nlink", 64_998, Some(65_000)),
+        ("^dir_nlink", 64_999, None),
+        ("dir_nlink,^dir_index", 64_999, None),
+    ] {
+        let (tree, dir) = crowded(count);
+        let edits = [('O', features), ('N', "66000")];
+        let params = params(Profile::Ext4K1, &edits, Some(150_000)).unwrap();
+        let plan = TreePlan::new(&params, &tree);
+        let Some(links) = links else {
+            let refused = plan.unwrap_err().to_string();
+            assert!(refused.contains("/dir: more than 64998 subdirectories"), "{refused}");
+            continue;
+        };
+        let plan = plan.unwrap();
+        let folder = tool::scratch("floe-fill-").unwrap();
+        let image = write(&plan, folder.path(), 2).unwrap();
+        let judged = oracle::run(image.path(), &["-fn"]).unwrap();
+        assert_eq!(judged.exit, Some(0), "{features} {count}: {}", judged.text);
+        let checked = floe_check::check(&image, &floe_check::CheckOptions::default()).unwrap();
+        assert!(checked.found.is_empty(), "{features} {count}: {:?}", checked.found);
+        refuse_one_more(&image, plan.inode_of(dir).unwrap(), links, features == "dir_nlink");
+    }
+}
+
+/// Makes and moves a directory in one that has as many subdirectories as links can count.
+fn refuse_one_more(image: &Image, dir: InodeNr, links: u16, takes_more: bool) {
+    let device = MemDevice::new(image.to_vec().unwrap());
+    let mut volume = Volume::open(&device).unwrap();
+    let mut tx = DirectTx::new(&device, volume.geometry().clone());
+    let time = Timestamp { seconds: 1, nanoseconds: 0 };
+    let caller = Caller { uid: 0, gid: 0, time, may_use_reserve: true };
+    volume.begin_writing(&mut tx, time).unwrap();
+    assert_eq!(volume.inode(&mut tx, dir).unwrap().base.links_count, links);
+    let made = volume.create(&mut tx, &caller, dir, b"new", &NewInode::directory(0o755));
+    assert_eq!(made.is_ok(), takes_more);
+    assert!(takes_more || matches!(made, Err(OpError::TooManyLinks)), "{made:?}");
+    let (from, to) = ((InodeNr::ROOT, &b"other"[..]), (dir, &b"other"[..]));
+    let moved = volume.rename(&mut tx, &caller, from, to, Default::default());
+    assert!(takes_more || matches!(moved, Err(OpError::TooManyLinks)), "{:?}", moved.err());
+    assert_eq!(moved.is_ok(), takes_more);
 }

@@ -37,8 +37,8 @@ impl TreePlan<'_> {
             Body::Directory => {
                 inode.size = u64::from(place.blocks) * u64::from(self.plan.geometry.block_size);
                 let links = 2 + (place.flags >> SUBDIRECTORIES);
-                // 1: more links than the field can count.
-                inode.links = if links >= MOST_LINKS { 1 } else { links as u16 };
+                // 1: more links than the field can count (dir_nlink).
+                inode.links = if links > MOST_LINKS { 1 } else { links as u16 };
                 if place.flags & INDEXED != 0 {
                     inode.flags |= InodeFlags::INDEX;
                 }

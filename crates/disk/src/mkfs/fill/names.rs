@@ -4,8 +4,9 @@ use floe_ext4::dir::{Directory, Entry, Rebuilt, rebuild};
 use floe_format::InodeNr;
 use floe_format::ext::dirent::needed_rec_len;
 use floe_format::ext::inode::FileType;
+use floe_format::features::RoCompat;
 
-use super::{LOST_FOUND_NAME, SUBDIRECTORIES, TreePlan};
+use super::{LOST_FOUND_NAME, MOST_LINKS, SUBDIRECTORIES, TreePlan};
 use crate::mkfs::native::home_entry;
 use crate::mkfs::params::PlanError;
 use crate::mkfs::system::{LOST_FOUND, lost_found_blocks};
@@ -91,6 +92,11 @@ impl<'t> TreePlan<'t> {
         }
         if !built.settled.is_empty() {
             return Err(self.refuse(node, "two of its names are equal in this file system"));
+        }
+        let is_counted = built.indexed && self.plan.params.ro_compat(RoCompat::DIR_NLINK);
+        if subdirectories + 2 > MOST_LINKS && !is_counted {
+            let why = "more than 64998 subdirectories need the features dir_nlink and dir_index";
+            return Err(self.refuse(node, why));
         }
         let blocks = built.content.len() / self.plan.dir_format.block_size;
         Ok((u32::try_from(blocks).unwrap_or(u32::MAX), built.indexed))
