@@ -85,7 +85,7 @@ pub enum PlanFileError {
         what: &'static str,
     },
     /// A newer version made the file.
-    #[error("{}: unknown format version {version} (supported: {VERSION})", path.display())]
+    #[error("{}: unknown format version {version} (supported: {VERSION_WITHOUT_MOVES} and {VERSION})", path.display())]
     Version {
         /// The file.
         path: PathBuf,

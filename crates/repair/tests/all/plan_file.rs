@@ -105,7 +105,9 @@ fn a_plan_that_is_damaged_anywhere_is_refused() {
     let mut newer = plan;
     newer[8] = 3;
     fs::write(&other, newer).unwrap();
-    assert!(matches!(planned.staged(&other), Err(PlanFileError::Version { version: 3, .. })));
+    let refused = planned.staged(&other).unwrap_err();
+    assert!(matches!(refused, PlanFileError::Version { version: 3, .. }), "{refused}");
+    assert!(refused.to_string().ends_with("version 3 (supported: 1 and 2)"), "{refused}");
 }
 
 proptest! {
