@@ -14,6 +14,7 @@ use floe_format::layout::le;
 use crate::{OpenError, ReadBlocks};
 
 mod cache;
+mod gzip;
 #[cfg(test)]
 mod made;
 mod open;
@@ -154,10 +155,8 @@ fn detect(file: &dyn ReadBlocks) -> Result<Format, ImageError> {
         Format::Qcow2
     } else if head.starts_with(vhdx::header::MAGIC) {
         Format::Vhdx
-    } else if head.starts_with(b"\x1f\x8b\x08") {
-        Format::Gzip
-    } else if head.starts_with(&zstd::MAGIC) {
-        Format::Zstd
+    } else if let Ok(Some(packing)) = packing_of(file) {
+        packing
     } else if vhd::is_one(file, head) {
         Format::Vhd
     } else {
@@ -169,6 +168,20 @@ fn detect(file: &dyn ReadBlocks) -> Result<Format, ImageError> {
         return Err(ImageError::Ambiguous { format });
     }
     Ok(format)
+}
+
+/// The format in which a file is packed; `None` if it is not, or in an unknown one.
+///
+/// # Errors
+/// If its first bytes cannot be read.
+pub fn packing_of(file: &dyn ReadBlocks) -> io::Result<Option<Format>> {
+    let mut magic = [0; 3];
+    let there = file.size_bytes().min(magic.len() as u64) as usize;
+    file.read_at(0, &mut magic[..there])?;
+    if magic == *b"\x1f\x8b\x08" {
+        return Ok(Some(Format::Gzip));
+    }
+    Ok(zstd::is_one(file)?.then_some(Format::Zstd))
 }
 
 /// Whether an ext superblock is plausible at its offset: the magic, a valid block size, and

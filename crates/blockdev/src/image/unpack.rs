@@ -11,8 +11,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use flate2::bufread::MultiGzDecoder;
-
+use super::gzip::Members;
 use super::zstd::Frames;
 use super::{Format, ImageError};
 use crate::{FileDevice, ReadBlocks};
@@ -49,7 +48,7 @@ pub(super) fn unpack(
 /// Nothing limits how much comes out; take only as much as there may be.
 pub fn unpacked<'a>(format: Format, packed: impl BufRead + 'a) -> Box<dyn Read + 'a> {
     match format {
-        Format::Gzip => Box::new(MultiGzDecoder::new(packed)),
+        Format::Gzip => Box::new(Members::new(packed)),
         _ => Box::new(Frames::new(packed)),
     }
 }

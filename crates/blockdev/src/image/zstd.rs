@@ -7,10 +7,41 @@ use std::io::{self, Read};
 
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
+use crate::ReadBlocks;
+
 /// The magic of a frame.
 pub(super) const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Bytes of a window, at most: the default limit of the `zstd` program.
 const MOST_WINDOW_BYTES: u64 = 128 << 20;
+
+/// Skippable frames before the first one with content, at most. Programs write one, or none.
+const MOST_SKIPPED: usize = 64;
+
+/// Whether a frame of this magic has no content, and is to be skipped.
+const fn is_skippable(magic: [u8; 4]) -> bool {
+    u32::from_le_bytes(magic) & !15 == 0x184d_2a50
+}
+
+/// Whether a file begins with a frame, perhaps behind skippable ones. Those alone are none.
+pub(super) fn is_one(file: &dyn ReadBlocks) -> io::Result<bool> {
+    let mut at = 0u64;
+    for _ in 0..=MOST_SKIPPED {
+        let mut head = [0; 8];
+        if at.checked_add(8).is_none_or(|end| end > file.size_bytes()) {
+            return Ok(false);
+        }
+        file.read_at(at, &mut head)?;
+        let ([magic, len], _) = head.as_chunks::<4>() else { return Ok(false) };
+        if *magic == MAGIC {
+            return Ok(true);
+        }
+        if !is_skippable(*magic) {
+            return Ok(false);
+        }
+        at = at.saturating_add(8 + u64::from(u32::from_le_bytes(*len)));
+    }
+    Ok(false)
+}
 
 /// A stream of frames, unpacked.
 pub(super) struct Frames<R> {
@@ -39,8 +70,7 @@ impl<R: Read> Frames<R> {
             if magic == MAGIC {
                 return self.start().map(Some);
             }
-            // The 16 magics of skippable frames.
-            if u32::from_le_bytes(magic) & !15 != 0x184d_2a50 {
+            if !is_skippable(magic) {
                 return Err(broken("bytes that are not a zstd frame"));
             }
             let mut len = [0; 4];

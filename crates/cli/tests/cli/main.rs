@@ -30,6 +30,7 @@ mod limits;
 mod loop_device;
 mod memory;
 mod mkfs;
+mod mkfs_archives;
 mod mkfs_block_map;
 mod mkfs_from;
 mod mkfs_lists;

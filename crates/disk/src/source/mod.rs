@@ -63,6 +63,19 @@ pub enum SourceError {
         /// The error.
         source: floe_blockdev::image::ImageError,
     },
+    /// An archive is packed by a program whose format is not known here.
+    #[error(
+        "{}: it is packed by {by}, which Floe does not unpack: {program} -dc FILE | floe mkfs --from -",
+        .path.display()
+    )]
+    Packed {
+        /// The archive.
+        path: PathBuf,
+        /// The program that made it.
+        by: &'static str,
+        /// A program that unpacks it.
+        program: &'static str,
+    },
     /// An archive is damaged.
     #[error("{}: {source}", .path.display())]
     Archive {

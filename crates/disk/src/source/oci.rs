@@ -13,7 +13,7 @@ use crate::sha256;
 
 use super::apply::Applier;
 use super::spool::Spooled;
-use super::tar::{TarContents, apply};
+use super::tar::{End, TarContents, apply, followed};
 use super::{BoxedContents, Loaded, SourceError};
 
 /// Bytes of a JSON document, at most.
@@ -40,7 +40,7 @@ pub fn oci(
     let layers = manifest.get("layers").and_then(Value::as_array);
     let layers = layers.ok_or_else(|| layout.fault("its manifest has no layers"))?;
     let mut tree = Tree::new(Attributes::root());
-    let mut archives = Vec::new();
+    let (mut archives, mut doubt) = (Vec::new(), None);
     for (number, layer) in (0u64..).zip(layers) {
         let kind = text(layer, "mediaType").unwrap_or_default();
         if !kind.contains("tar") {
@@ -49,10 +49,13 @@ pub fn oci(
         let path = layout.blob(layer)?;
         layout.verify(&path, layer)?;
         let archive = Spooled::open(&path, scratch)?;
-        apply(&mut Applier::new(&mut tree, true), &archive, number)?;
+        // A layer without an end is whole: its digest says so.
+        if let End::Followed = apply(&mut Applier::new(&mut tree, true), &archive, number)? {
+            doubt.get_or_insert_with(|| followed(&archive));
+        }
         archives.push(archive);
     }
-    Ok(Loaded { tree, contents: Box::new(TarContents { archives }), doubt: None })
+    Ok(Loaded { tree, contents: Box::new(TarContents { archives }), doubt })
 }
 
 struct Layout<'p> {

@@ -3,11 +3,22 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use floe_archive::Archive;
-use floe_blockdev::image::{self, Format, ImageError, ImageOptions};
+use floe_archive::{Archive, ArchiveError, ArchiveFault, BLOCK_BYTES};
+use floe_blockdev::image::{self, ImageError, ImageOptions};
 use floe_blockdev::{Caching, FileDevice, ReadBlocks};
 
 use super::SourceError;
+
+/// Formats that are recognised but not unpacked: the first bytes, the program that writes them, and one that unpacks them.
+const PACKINGS: [(&[u8], &str, &str); 7] = [
+    (b"\xfd7zXZ\0", "xz", "xz"),
+    (b"BZh", "bzip2", "bzip2"),
+    (b"LZIP", "lzip", "lzip"),
+    (b"\x04\x22\x4d\x18", "lz4", "lz4"),
+    (b"\x89LZO\0", "lzop", "lzop"),
+    (b"\x1f\x9d", "compress", "gzip"),
+    (b"\x5d\0\0", "lzma", "xz"),
+];
 
 /// An open archive.
 pub struct Spooled {
@@ -26,21 +37,32 @@ impl Spooled {
         Self::of(file, path, scratch)
     }
 
-    fn of(file: FileDevice, path: &Path, scratch: &Path) -> Result<Self, SourceError> {
-        let mut magic = [0; 4];
-        let is_long = file.size_bytes() >= 4;
-        if is_long {
-            file.read_at(0, &mut magic)
-                .map_err(|source| SourceError::Read { path: path.to_owned(), source })?;
+    /// The error for a fault of the archive: where it begins otherwise than archives do, perhaps how it is packed.
+    pub(super) fn fault(&self, source: ArchiveError) -> SourceError {
+        let path = self.path.clone();
+        let mut head = [0; 6];
+        let is_none = source.offset_bytes == 0
+            && (matches!(source.fault, ArchiveFault::Checksum) || self.size_bytes() < BLOCK_BYTES);
+        let len = head.len().min(self.size_bytes() as usize);
+        if is_none && self.read_at(0, &mut head[..len]).is_ok() {
+            let known = PACKINGS.iter().find(|(magic, _, _)| head.starts_with(magic));
+            if let Some((_, by, program)) = known {
+                return SourceError::Packed { path, by, program };
+            }
         }
-        let format = match magic {
-            [0x1f, 0x8b, ..] => Format::Gzip,
-            [0x28, 0xb5, 0x2f, 0xfd] => Format::Zstd,
-            // No other format is detected: an archive is not a disk image.
-            _ => return Ok(Self { path: path.to_owned(), device: Box::new(file) }),
-        };
+        SourceError::Archive { path, source }
+    }
+
+    fn of(file: FileDevice, path: &Path, scratch: &Path) -> Result<Self, SourceError> {
+        // No other format is looked for: an archive is not a disk image.
+        let packing = image::packing_of(&file);
+        let packing =
+            packing.map_err(|source| SourceError::Read { path: path.to_owned(), source })?;
+        if packing.is_none() {
+            return Ok(Self { path: path.to_owned(), device: Box::new(file) });
+        }
         let options = ImageOptions {
-            format: Some(format),
+            format: packing,
             scratch: scratch.to_owned(),
             caching: Caching::Shared,
             before_unpacking: &|_| {},

@@ -23,31 +23,56 @@ pub fn tar(archive: Spooled) -> Result<Loaded<BoxedContents>, SourceError> {
     }
     let mut tree = Tree::new(Attributes::root());
     let mut applier = Applier::new(&mut tree, false);
-    let has_end = apply(&mut applier, &archive, 0)?;
-    let path = archive.path.display();
-    let doubt = (!has_end).then(|| {
-        format!("{path}: the archive may be cut off, because it lacks the blocks that end one")
-    });
+    let doubt = match apply(&mut applier, &archive, 0)? {
+        End::Whole => None,
+        End::Missing => Some(format!(
+            "{}: the archive may be cut off, because it lacks the blocks that end one",
+            archive.path.display()
+        )),
+        End::Followed => Some(followed(&archive)),
+    };
     let contents: BoxedContents = Box::new(TarContents { archives: vec![archive] });
     Ok(Loaded { tree, contents, doubt })
 }
 
-/// Applies all entries of an archive; `number` becomes the id of its contents. Returns whether the archive has an end.
+/// The end of an archive.
+pub(super) enum End {
+    /// Blocks of zeroes, and nothing behind them.
+    Whole,
+    /// It has none.
+    Missing,
+    /// Bytes follow that are not zero.
+    Followed,
+}
+
+/// A sentence on an archive that something follows.
+pub(super) fn followed(archive: &Spooled) -> String {
+    format!(
+        "{}: more follows the end of the archive, and is left out (`tar -i` reads archives that were joined)",
+        archive.path.display()
+    )
+}
+
+/// Applies all entries of an archive; `number` becomes the id of its contents.
 pub(super) fn apply(
     applier: &mut Applier<'_>,
     archive: &Spooled,
     number: u64,
-) -> Result<bool, SourceError> {
+) -> Result<End, SourceError> {
     let mut reader = Reader::new(archive);
     loop {
         let entry = reader.next_entry();
-        let entry =
-            entry.map_err(|source| SourceError::Archive { path: archive.path.clone(), source })?;
+        let entry = entry.map_err(|source| archive.fault(source))?;
         let Some(entry) = entry else { break };
         applier.add(entry, ContentId(number))?;
     }
     applier.finish()?;
-    Ok(reader.has_end())
+    if !reader.has_end() {
+        return Ok(End::Missing);
+    }
+    let more = reader.holds_more();
+    let more = more.map_err(|source| SourceError::Read { path: archive.path.clone(), source })?;
+    Ok(if more { End::Followed } else { End::Whole })
 }
 
 /// Contents that lie in archives: a content id is the number of an archive.

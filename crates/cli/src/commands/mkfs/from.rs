@@ -121,6 +121,9 @@ impl FromArgs {
     /// All paths to read, with the options that name them.
     pub(super) fn read(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let source = self.from.as_ref().map(|origin| match origin {
+            Origin::Archive(path) | Origin::Any(path) if is_standard_input(path) => {
+                ("--from", Path::new(STANDARD_INPUT))
+            }
             Origin::Folder(path)
             | Origin::Archive(path)
             | Origin::Oci(path, _)
@@ -217,8 +220,15 @@ impl FromArgs {
     }
 }
 
+/// The file at standard input, by a path.
+const STANDARD_INPUT: &str = "/proc/self/fd/0";
+
+fn is_standard_input(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
 fn archive(path: &Path, scratch: &Path) -> anyhow::Result<Loaded<BoxedContents>> {
-    let archive = if path == Path::new("-") {
+    let archive = if is_standard_input(path) {
         source::standard_input(&mut io::stdin().lock(), scratch)?
     } else {
         Spooled::open(path, scratch)?
