@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(settled(Kind::Directory, named), (0o4640, 1));
         assert_eq!(settled(Kind::SymbolicLink, plain), (0o4777, 0));
         assert_eq!(settled(Kind::SymbolicLink, named), (0o4777, 1));
-        // Of three entries, but not those of a mode.
+        // Three entries, but not those of a mode.
         assert_eq!(settled(Kind::File, "user::rw-,user:7:rwx,other::---"), (0o4777, 1));
     }
 

@@ -226,7 +226,7 @@ fn a_list_in_binary_form_counts_alike() {
     let archive = |entries: &[(AclWho, u16)]| {
         let mut writer = Writer::new(Vec::new());
         let (_, value) = list(ACCESS, entries);
-        // Of the same length as the name that it gets.
+        // As long as the name that it gets.
         let name = b"user.posix_acl_access//".to_vec();
         writer.append(&file(b"f", 0o4666, &[(name, value)])).unwrap();
         let mut bytes = writer.finish().unwrap();

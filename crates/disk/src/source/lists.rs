@@ -23,7 +23,7 @@ pub(super) fn list_after_chmod(tree: &mut Tree, attributes: &Attributes) -> Xatt
     let Some(at) = set.iter().position(|one| &*one.name == ACCESS) else {
         return attributes.xattrs;
     };
-    // What is no list is refused when it is stored.
+    // Anything else is refused when it is stored.
     let Ok(mut entries) = decode_for_programs(&set[at].value) else { return attributes.xattrs };
     acl_mode::follow(&mut entries, attributes.mode);
     let mut set = set.to_vec();
@@ -60,7 +60,7 @@ pub(super) fn with_ids(
 }
 
 fn list_with_ids(xattr: &Xattr, map: &dyn Fn(Id) -> Option<u32>) -> Result<Xattr, Fault> {
-    // What is no list is refused when it is stored.
+    // Anything else is refused when it is stored.
     let Ok(mut entries) = decode_for_programs(&xattr.value) else { return Ok(xattr.clone()) };
     if acl_valid::fault(&entries).is_some() {
         return Ok(xattr.clone());
