@@ -218,3 +218,20 @@ fn a_backup_in_a_disk_image_of_another_program_is_not_believed() {
     let superblock = WhichSuperblock { block: Some(block), block_size: Some(block_size) };
     assert!(check(&image, &CheckOptions { superblock, ..CheckOptions::default() }).is_ok());
 }
+
+/// e2fsck does not look at the sectors of a symlink whose target is inline data; of a file it does.
+#[test]
+fn sectors_of_links_with_inline_data_are_judged_as_by_e2fsck() {
+    if tool::missing() {
+        return;
+    }
+    let target = "t".repeat(80);
+    let made = format!("symlink link {target}\nwrite /dev/null file\n");
+    for edit in ["sif link blocks 2", "sif link frag 1", "sif file blocks 2"] {
+        let image = build::empty(Profile::InlineData).expect("a clean image");
+        build::debugfs(&image, &format!("{made}{edit}\n")).unwrap();
+        let found = check(&image, &CheckOptions::default()).unwrap().found;
+        let theirs = oracle::e2fsck(&image).unwrap();
+        assert_eq!(found.is_empty(), !theirs.damaged(), "{edit}: {found:?}, {}", theirs.text);
+    }
+}
