@@ -23,7 +23,8 @@ const UNKNOWN_ID: u32 = u32::MAX;
 
 impl<S: Store> Adapter<'_, S> {
     /// `chown` that changes neither owner nor group: set-user-ID and set-group-ID go, and nothing is left to do for an immutable
-    /// file. Before a write the kernel asks for the same, without a time, and anybody may who has the file open for writing.
+    /// file. Before a write the kernel asks for the same, without a time, and anybody may who has the file open for writing. For root
+    /// it does so only because the file had capabilities, which are gone by then: a write by root takes no more.
     pub(crate) fn owned_again(
         &self,
         inode: InodeNr,
@@ -31,7 +32,10 @@ impl<S: Store> Adapter<'_, S> {
         timed: bool,
     ) -> Result<Fields, FsError> {
         let file = self.fs.attributes(inode)?;
-        let permissions = self.without_ids(inode, by, None)?;
+        let permissions = match timed || by.0 != 0 {
+            true => self.without_ids(inode, by, None)?,
+            false => None,
+        };
         let judged = by.0 == UNKNOWN_ID || !timed && self.writers.has(inode);
         let may = judged || by.0 == 0 || by.0 == file.uid || permissions.is_none();
         if !may || file.flags.contains(InodeFlags::IMMUTABLE) {

@@ -7,7 +7,9 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use floe_testkit::{Image, build, kernel, oracle};
-use rustix::fs::{IFlags, XattrFlags, ioctl_getflags, ioctl_setflags, removexattr, setxattr};
+use rustix::fs::{
+    FallocateFlags, IFlags, XattrFlags, ioctl_getflags, ioctl_setflags, removexattr, setxattr,
+};
 use rustix::io::Errno;
 
 use super::mount::{Ours, can_mount};
@@ -140,6 +142,41 @@ fn a_write_by_somebody_else_ends_set_ids() {
         let dd = ["if=/dev/zero", "of=program", "bs=1", "count=3", "conv=notrunc"];
         assert!(stranger("dd", &dd), "{options}");
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "{options}");
+        ours.unmount();
+    }
+}
+
+/// Root takes the capabilities of a file away by writing to it, as on Linux, and nothing else.
+#[test]
+fn a_write_by_root_ends_capabilities_and_keeps_set_ids() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    for options in ["rw", "nodelalloc", "nowriteback_cache", "open=fast"] {
+        let image = made(&[]);
+        let ours = Ours::new(image.path(), &["-o", options]);
+        let path = ours.path().join("program");
+        let mode = || fs::metadata(&path).unwrap().mode() & 0o7777;
+        for how in ["write", "truncate", "fallocate"] {
+            fs::write(&path, b"content").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)).unwrap();
+            let capabilities = [&[1, 0, 0, 2, 0, 32, 0, 0], &[0; 12][..]].concat();
+            let name = "security.capability";
+            setxattr(&path, name, &capabilities, XattrFlags::empty()).unwrap();
+            let file = File::options().write(true).open(&path).unwrap();
+            match how {
+                "write" => file.write_all_at(b"C", 0).unwrap(),
+                "truncate" => file.set_len(3).unwrap(),
+                _ => rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 9000).unwrap(),
+            }
+            drop(file);
+            assert_eq!(mode(), 0o6755, "{options}, {how}");
+            let left = rustix::fs::getxattr(&path, name, &mut [0u8; 20][..]);
+            assert_eq!(left, Err(Errno::NODATA), "{options}, {how}");
+        }
+        // A new owner is another matter.
+        chown(&path, Some(0), Some(0)).unwrap();
+        assert_eq!(mode(), 0o755, "{options}");
         ours.unmount();
     }
 }
