@@ -19,6 +19,7 @@ pub(crate) fn read<S: Store>(
     let call = match rest {
         b"s" => CubeCall::List,
         b"" => CubeCall::Show(inode),
+        b".most_journal_blocks" => CubeCall::MostJournal,
         b".report" => CubeCall::Report(Which::Of(inode)),
         rest if rest.starts_with(b".report.") => {
             CubeCall::Report(Which::Number(number(&rest[7..]).ok_or(FsError::NoAttribute)?))

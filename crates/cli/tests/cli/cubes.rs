@@ -66,6 +66,7 @@ fn cubes_are_made_shown_changed_and_removed() {
         ("remove", &["cube:9"], "there is no cube 9"),
         ("create", &["/x", "--journal-blocks", "63"], "room for 64 to "),
         ("create", &["/x", "--journal-blocks", "100000"], "room for 64 to "),
+        ("create", &["/lost+found/x"], "a cube in lost+found"),
     ] {
         let (code, out, err) = cube(&image, verb, arguments);
         assert!(code == 8 && err.contains(why), "{verb} {arguments:?}: {code} {out}{err}");
@@ -173,12 +174,17 @@ fn a_mounted_cube_keeps_to_itself() {
 
 /// Writes over names of a directory, as a stray write does.
 pub(crate) fn damage_names(image: &Image, path: &str) {
+    let block = block_of(image, path);
+    let file = fs::OpenOptions::new().write(true).open(image.path()).unwrap();
+    file.write_all_at(b"damage", block * 4096 + 40).unwrap();
+}
+
+/// The first block of a file or directory.
+pub(crate) fn block_of(image: &Image, path: &str) -> u64 {
     let request = format!("blocks {path}");
     let arguments = ["-R", &request, image.path().to_str().unwrap()];
     let mapped = tool::must("debugfs", &arguments, &[0]).unwrap();
-    let block: u64 = mapped.text.split_whitespace().find_map(|word| word.parse().ok()).unwrap();
-    let file = fs::OpenOptions::new().write(true).open(image.path()).unwrap();
-    file.write_all_at(b"damage", block * 4096 + 40).unwrap();
+    mapped.text.split_whitespace().find_map(|word| word.parse().ok()).unwrap()
 }
 
 /// Cubes `/web` and `/db` with directories and files, which e2fsprogs makes.

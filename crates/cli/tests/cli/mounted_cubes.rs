@@ -2,16 +2,42 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::fs::FileExt as _;
 use std::process::{Command, Stdio};
 
 use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::thread;
 use floe_testkit::Image;
 
-use super::cubes::{cube, damage_names, judge, native};
+use super::cubes::{block_of, cube, damage_names, judge, native};
 use super::floe;
 use super::mount::{Ours, can_mount};
 use super::mount_killed::kill;
+
+/// Calls that a mount refuses, with a part of the message.
+fn refusals(place: &dyn Fn(&str) -> String) -> Vec<(&'static str, Vec<String>, &'static str)> {
+    vec![
+        ("create", vec![place("web")], "exists"),
+        ("create", vec![place("web/inner")], "a cube in a cube"),
+        (
+            "create",
+            vec![place("small"), "--max-size".to_owned(), "1m".to_owned()],
+            "one lot at least",
+        ),
+        ("create", vec![place("lost+found/inner")], "in lost+found"),
+        ("create", vec![place(".cubes/inner")], "its directory is immutable"),
+        (
+            "create",
+            vec![place("long"), "--journal-blocks".to_owned(), "100000".to_owned()],
+            "a lot of this file system has room for 64 to 3",
+        ),
+        ("check", vec![place(""), "cube:99".to_owned()], "has no cube 99"),
+        ("repair", vec![place(""), "cube:99".to_owned()], "has no cube 99"),
+        ("show", vec![place("lost+found")], "lies in no cube"),
+        ("remove", vec![place("web")], "not empty"),
+        ("create", vec!["/tmp/no-floe-mount".to_owned()], "not below a mount"),
+    ]
+}
 
 #[test]
 fn cubes_of_a_mount_are_made_changed_repaired_and_removed() {
@@ -47,18 +73,7 @@ fn cubes_of_a_mount_are_made_changed_repaired_and_removed() {
     assert!(run("set", &[&web, "--max-size", "none"]).1.contains("no limit"));
     let (_, listed, _) = run("list", &[ours.path().to_str().unwrap()]);
     assert!(listed.contains("cube 1: /first") && listed.contains("cube 2: /web"), "{listed}");
-    for (verb, arguments, why) in [
-        ("create", vec![web.clone()], "exists"),
-        ("create", vec![place("web/inner")], "a cube in a cube"),
-        (
-            "create",
-            vec![place("small"), "--max-size".to_owned(), "1m".to_owned()],
-            "one lot at least",
-        ),
-        ("show", vec![place("lost+found")], "lies in no cube"),
-        ("remove", vec![web.clone()], "not empty"),
-        ("create", vec!["/tmp/no-floe-mount".to_owned()], "not below a mount"),
-    ] {
+    for (verb, arguments, why) in refusals(&place) {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let (code, out, err) = run(verb, &arguments);
         assert!(code == 8 && err.contains(why), "{verb} {arguments:?}: {code} {out}{err}");
@@ -79,6 +94,51 @@ fn cubes_of_a_mount_are_made_changed_repaired_and_removed() {
     assert!(!fs::exists(&web).unwrap());
     ours.unmount();
     judge(&image, "unmounted");
+}
+
+/// Directories that are made anew have the right parents, and those that lost their names are in lost+found of the cube: the whole
+/// file system is sound afterwards, whichever repair it was.
+#[test]
+fn a_cube_that_lost_directory_blocks_is_repaired_for_all() {
+    if !can_mount() {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let made = native();
+    assert_eq!(cube(&made, "create", &["/web"]).0, 0);
+    let ours = Ours::new(made.path(), &[]);
+    fs::create_dir_all(ours.path().join("web/u/v/w")).unwrap();
+    fs::write(ours.path().join("web/u/v/w/file"), "hello").unwrap();
+    ours.unmount();
+    let blocks = ["/web/u/v", "/web/u/v/w"].map(|path| block_of(&made, path));
+    for (lost, is_online) in [(&blocks[..1], false), (&blocks[..1], true), (&blocks, true)] {
+        let image = Image::empty(0).unwrap();
+        fs::copy(made.path(), image.path()).unwrap();
+        let file = fs::File::options().write(true).open(image.path()).unwrap();
+        for block in lost {
+            file.write_all_at(&[0; 4096], block * 4096).unwrap();
+        }
+        if is_online {
+            let ours = Ours::new(image.path(), &[]);
+            let web = ours.path().join("web");
+            let ran = floe(&["cube", "repair", web.to_str().unwrap()]);
+            assert!(ran.code == 1 && ran.out.contains("state: repaired"), "{}{}", ran.out, ran.err);
+            ours.unmount();
+        } else {
+            let path = image.path().to_str().unwrap();
+            let ran = floe(&["repair", "--yes", "--cube", "/web", path]);
+            assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+        }
+        judge(&image, "repaired");
+        let ours = Ours::new(image.path(), &[]);
+        let saved = fs::read_dir(ours.path().join("web/lost+found")).unwrap().flatten();
+        let saved: Vec<_> = saved.map(|entry| entry.path()).collect();
+        assert!(!saved.is_empty(), "nothing was saved");
+        let contents = saved.iter().flat_map(|path| [path.clone(), path.join("file")]);
+        let mut contents = contents.filter_map(|path| fs::read(path).ok());
+        assert!(contents.any(|content| content == b"hello"), "{saved:?}");
+        ours.unmount();
+    }
 }
 
 #[test]

@@ -40,7 +40,7 @@ impl Volume {
     /// Makes a cube: a directory with a free lot of its own. Returns the cube's number.
     ///
     /// # Errors
-    /// [`OpError::Unsupported`] on a stock file system or in a cube; [`OpError::NoSpace`] without a free lot;
+    /// [`OpError::Unsupported`] on a stock file system, in a cube or in lost+found; [`OpError::NoSpace`] without a free lot;
     /// [`OpError::Invalid`] for a limit below one lot; those of [`Volume::create`].
     pub fn create_cube(
         &mut self,
@@ -131,6 +131,10 @@ impl Op<'_> {
         };
         if self.volume.fs.space.cube_of(new.parent) > 0 {
             return Err(OpError::Unsupported("a cube in a cube"));
+        }
+        // A repair gives what it puts there a new name, and whoever tidies up there removes it.
+        if new.path.starts_with(b"/lost+found/") {
+            return Err(OpError::Unsupported("a cube in lost+found"));
         }
         if new.path.len() < 2 || new.path.len() > MOST_PATH_BYTES {
             return Err(OpError::Invalid("the path of a cube has 2 to 2048 bytes"));

@@ -84,6 +84,19 @@ impl Volume {
         self.fs.space.lot_blocks()
     }
 
+    /// Blocks that the journal of a new cube has at most, by the lot without a cube that has most free blocks; `None` if there
+    /// is none.
+    pub fn most_cube_journal(&self) -> Option<u64> {
+        let (owners, per_lot) = (self.lot_owners(), self.lot_groups() as usize);
+        // Lot 0 is never a cube's.
+        let lots = self.groups().chunks(per_lot.max(1)).zip(0..).skip(1);
+        let free = lots.filter(|(_, lot)| !owners.contains_key(lot)).map(|(descs, _)| {
+            descs.iter().map(|desc| u64::from(desc.free_blocks_count)).sum::<u64>()
+        });
+        // The block for orphans lies behind the journal.
+        free.max().map(|free| free.saturating_sub(1))
+    }
+
     /// Blocks and free blocks, inodes and free inodes of a cube's lots.
     pub fn room_of_cube(&self, cube: u32) -> [u64; 4] {
         let groups = self.fs.space.groups();

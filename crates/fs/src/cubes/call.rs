@@ -91,6 +91,8 @@ pub enum Which {
 pub enum CubeCall<'a> {
     /// The numbers of all cubes, apart by spaces.
     List,
+    /// Blocks that the journal of a new cube has at most.
+    MostJournal,
     /// Describes a cube by its number.
     Number(u32),
     /// Describes the cube of an inode.
@@ -134,7 +136,10 @@ pub enum CubeCall<'a> {
 impl CubeCall<'_> {
     /// Whether the call changes anything.
     pub(crate) const fn changes(&self) -> bool {
-        !matches!(self, Self::List | Self::Number(_) | Self::Show(_) | Self::Report(_))
+        !matches!(
+            self,
+            Self::List | Self::MostJournal | Self::Number(_) | Self::Show(_) | Self::Report(_)
+        )
     }
 
     /// The directory whose names change.

@@ -52,6 +52,11 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         Ok(cube)
     }
 
+    /// Blocks that the journal of a new cube has at most; `None` without a free lot.
+    pub fn most_cube_journal(&self) -> Option<u64> {
+        self.work().volume.most_cube_journal()
+    }
+
     /// Changes how a cube is to behave, in one transaction.
     ///
     /// # Errors
@@ -291,6 +296,10 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                 let numbers: Vec<String> =
                     self.subs(None).iter().map(|sub| sub.cube.to_string()).collect();
                 Ok(numbers.join(" ").into_bytes())
+            }
+            CubeCall::MostJournal => {
+                let most = self.most_cube_journal().ok_or(FsError::NoAttribute)?;
+                Ok(most.to_string().into_bytes())
             }
             CubeCall::Number(cube) => Ok(self.describe(&self.sub(*cube)?).into_bytes()),
             CubeCall::Show(inode) => {

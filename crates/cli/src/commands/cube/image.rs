@@ -14,6 +14,7 @@ use floe_format::native::identity::Identity;
 use floe_fs::{FsError, Live, Settings, now};
 use serde_json::{Value, json};
 
+use super::room::judge_journal;
 use crate::image_files::place;
 
 /// The path of a cube in the image as it is kept.
@@ -126,7 +127,7 @@ impl<'f, 'd> CubeImage<'f, 'd> {
     ) -> Result<u32> {
         let journal_blocks = settings.journal_blocks.unwrap_or(0);
         let policies = self.policies(settings, Policies::default(), journal_blocks > 0)?;
-        self.judge_journal(journal_blocks)?;
+        judge_journal(journal_blocks, live.most_cube_journal())?;
         let (parent, name) = split(path);
         let parent = self.node(parent)?.number;
         // The path may lead over symbolic links.

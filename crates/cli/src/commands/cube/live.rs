@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use floe_check::cube::CubeName;
-use floe_format::native::cube::{FEWEST_JOURNAL_BLOCKS, OnError, Policies};
+use floe_format::native::cube::{OnError, Policies};
 use floe_fs::Settings;
 use floe_sync::thread;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use serde_json::{Map, Value};
 
+use super::room::judge_journal;
 use crate::exit::{Ended, Outcome};
 
 /// Bytes of a value at most (`XATTR_SIZE_MAX`).
@@ -35,12 +37,26 @@ fn get(directory: &Path, name: &str) -> Result<String> {
             bail!("{} lies in no cube of a mounted native file system", directory.display())
         }
         Err(Errno::NODATA | Errno::OPNOTSUPP) => {
-            bail!("{} is not a native file system mounted by Floe", directory.display())
+            let number = name.strip_prefix("floe.cube.").filter(|_| is_native(directory));
+            let directory = directory.display();
+            match number {
+                Some(number) => {
+                    bail!(
+                        "{directory} has no cube {number}: `floe cube list {directory}` shows all"
+                    )
+                }
+                None => bail!("{directory} is not a native file system mounted by Floe"),
+            }
         }
         Err(errno) => {
             Err(std::io::Error::from(errno)).with_context(|| directory.display().to_string())
         }
     }
+}
+
+/// Whether a directory lies in a mount of Floe that may have cubes.
+fn is_native(directory: &Path) -> bool {
+    getxattr(directory, "floe.cubes", &mut vec![0; MOST_BYTES][..]).is_ok()
 }
 
 /// Sets an attribute of a directory; errors name the directory of the cube.
@@ -49,7 +65,11 @@ fn set_attribute(directory: &Path, cube: &Path, name: &str, value: &[u8]) -> Res
     match setxattr(directory, name, value, XattrFlags::empty()) {
         Ok(()) => Ok(()),
         Err(Errno::OPNOTSUPP) => failed(
-            "it is not below a mount of a native file system by `floe mount`, or a cube in a cube; nothing was changed",
+            "it is not below a mount of a native file system by `floe mount`, or a cube in a cube or in lost+found; nothing was \
+             changed",
+        ),
+        Err(Errno::PERM | Errno::ACCESS) if geteuid().is_root() => failed(
+            "its directory is immutable (chattr +i), as `/.cubes` always is; nothing was changed",
         ),
         Err(Errno::PERM | Errno::ACCESS) => failed("only root controls cubes"),
         Err(Errno::NOSPC) => failed(
@@ -88,17 +108,14 @@ fn words(settings: Settings) -> String {
 
 /// Makes a cube, and waits until the kernel sees its directory.
 pub(super) fn create(directory: &Path, settings: Settings) -> Result<Vec<Value>> {
-    let few = settings.journal_blocks.filter(|blocks| *blocks < FEWEST_JOURNAL_BLOCKS);
-    if let Some(blocks) = few {
-        bail!(
-            "--journal-blocks {blocks}: the journal of a cube has {FEWEST_JOURNAL_BLOCKS} blocks at least; nothing was changed"
-        );
-    }
+    let (parent, name) = split(directory)?;
+    // Where nobody tells, the call itself says why it fails.
+    let most = get(parent, "floe.cube.most_journal_blocks").ok().and_then(|most| most.parse().ok());
+    judge_journal(settings.journal_blocks.unwrap_or(0), most)?;
     let policies = settings.over(Policies::default(), 1);
     if let Some(why) = policies.objection(settings.journal_blocks.is_some()) {
         bail!("{why}; nothing was changed");
     }
-    let (parent, name) = split(directory)?;
     let value = [name, b"/", words(settings).as_bytes()].concat();
     set_attribute(parent, directory, "floe.cube.create", &value)?;
     let since = Instant::now();

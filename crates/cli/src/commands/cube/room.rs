@@ -31,26 +31,21 @@ impl CubeImage<'_, '_> {
             None => Ok(policies),
         }
     }
+}
 
-    /// Whether a journal of so many blocks can be made in a new lot; 0: none is wanted.
-    pub(super) fn judge_journal(&self, blocks: u32) -> Result<()> {
-        let geometry = self.files.geometry();
-        let per_lot = geometry.descs_per_block();
-        let free_in = |lot: u32| -> u64 {
-            let groups = self.files.groups().iter().skip((lot * per_lot) as usize);
-            groups.take(per_lot as usize).map(|desc| u64::from(desc.free_blocks_count)).sum()
-        };
-        let lots = 1..geometry.desc_blocks;
-        let free = lots.filter(|lot| !self.owners.contains_key(lot)).map(free_in).max();
-        // The block for orphans lies behind the journal.
-        let most = free.map_or(0, |free| free.saturating_sub(1));
-        let fewest = FEWEST_JOURNAL_BLOCKS;
-        if blocks > 0 && (blocks < fewest || u64::from(blocks) > most && free.is_some()) {
-            bail!(
-                "--journal-blocks {blocks}: a lot of this file system has room for {fewest} to {most} blocks; \
-                 nothing was changed"
-            );
-        }
-        Ok(())
+/// Whether a journal of so many blocks can be made in a new lot, which has room for `most`; 0: none is wanted.
+pub(super) fn judge_journal(blocks: u32, most: Option<u64>) -> Result<()> {
+    let fewest = FEWEST_JOURNAL_BLOCKS;
+    match most {
+        _ if blocks == 0 => Ok(()),
+        Some(most) if blocks < fewest || u64::from(blocks) > most => bail!(
+            "--journal-blocks {blocks}: a lot of this file system has room for {fewest} to {most} blocks; \
+             nothing was changed"
+        ),
+        None if blocks < fewest => bail!(
+            "--journal-blocks {blocks}: the journal of a cube has {fewest} blocks at least; nothing was changed"
+        ),
+        // Without a free lot, that is what keeps the cube from being made.
+        _ => Ok(()),
     }
 }
