@@ -6,7 +6,7 @@ use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_disk::journal::{Barriers, Dependencies, Journal, JournalError, TransactionId};
 use floe_disk::ops::OpError;
 use floe_disk::recovery::recover;
-use floe_disk::volume::{OpenError, Volume, seal};
+use floe_disk::volume::{OpenError, ReadOnly, Volume, judge, seal};
 use floe_ext4::files::Files;
 use floe_ext4::fs::{FileSystem, read_superblock};
 use floe_ext4::tx::{DirectTx, Refusal, Tx};
@@ -89,6 +89,10 @@ impl<D: WriteBlocks> Disk<D> {
 
     fn open_with(device: D, barriers: Option<Barriers>) -> Result<(Self, Volume), DiskError> {
         let (superblock, geometry) = read_superblock(&device)?;
+        // Before a recovery, which writes.
+        if let Err(error @ ReadOnly::CutOff { .. }) = judge(&superblock, device.size_bytes()) {
+            return Err(DiskError::Open(error.into()));
+        }
         let usual = if lot_groups(&superblock) > 0 { Barriers::Two } else { Barriers::One };
         if !geometry.features.compat.contains(Compat::HAS_JOURNAL) {
             let volume = Volume::open(&device)?;

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clap::{Subcommand, ValueEnum};
-use floe_blockdev::WriteBlocks;
+use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_check::cube::CubeName;
 use floe_disk::ops::Caller;
-use floe_disk::volume::Volume;
+use floe_disk::volume::{ReadOnly, Volume, judge};
 use floe_ext4::files::Files;
-use floe_ext4::fs::FileSystem;
+use floe_ext4::fs::{FileSystem, read_superblock};
 use floe_format::ext::superblock::STATE_ERROR;
 use floe_format::native::cube::{FsyncMode, JournalMode, OnError, Recovery};
 use floe_format::native::identity::Identity;
@@ -437,6 +437,10 @@ fn written<T>(
     let interrupt = signals::end_between_writes()?;
     let hold = interrupt.hold().map_err(|_| anyhow::anyhow!("interrupted; nothing was written"))?;
     let (device, _) = source.open_for_writing(false)?;
+    let (superblock, _) = read_superblock(&device).with_context(|| name.clone())?;
+    if let Err(error @ ReadOnly::CutOff { .. }) = judge(&superblock, device.size_bytes()) {
+        bail!("{name}: {error}");
+    }
     let layout = FileSystem::open(&device).with_context(|| name.clone())?;
     if Identity::of(&layout.superblock).is_none() {
         bail!("{name}: it is not a native file system; `floe mkfs -t native` makes one");

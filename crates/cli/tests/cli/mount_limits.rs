@@ -129,6 +129,40 @@ fn an_image_that_is_deleted_while_mounted_is_told() {
     assert!(ran.err.contains("its image was deleted while it was mounted"), "{}", ran.err);
 }
 
+/// Linux mounts no file system that is longer than its device, and so nothing is written to one here; its files can be rescued.
+#[test]
+fn an_image_shorter_than_its_file_system_is_only_read() {
+    if !can_mount() {
+        return;
+    }
+    let native = Image::empty(0).unwrap();
+    let path = native.path().to_str().unwrap();
+    let words = "mkfs -q -F -t native -E lot_size=16m --cube /c1";
+    assert_eq!(floe(&words.split(' ').chain([path, "128m"]).collect::<Vec<_>>()).code, 0);
+    for (image, bytes) in [(made(64 << 20, &[]), 40 << 20), (native, 100 << 20)] {
+        let ours = Ours::new(image.path(), &[]);
+        fs::write(ours.path().join("file"), "kept").unwrap();
+        ours.unmount();
+        File::options().write(true).open(image.path()).unwrap().set_len(bytes).unwrap();
+        let before = fs::read(image.path()).unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let (path, folder) = (image.path().to_str().unwrap(), place.path().to_str().unwrap());
+        let refused = floe(&["mount", "-o", "rw", path, folder]);
+        assert_eq!(refused.code, 32, "{}", refused.err);
+        assert!(refused.err.contains("cannot be mounted read-write"), "{}", refused.err);
+        let mounted = floe(&["mount", path, folder]);
+        assert_eq!(mounted.code, 0, "{}", mounted.err);
+        let lines: Vec<&str> = mounted.err.lines().collect();
+        assert_eq!(lines.len(), 1, "{}", mounted.err);
+        assert!(lines[0].contains("mounting read-only: the device ends"), "{}", mounted.err);
+        let file = place.path().join("file");
+        assert_eq!(fs::read(&file).unwrap(), b"kept");
+        assert!(fs::write(&file, "new").is_err());
+        assert_eq!(floe(&["umount", folder]).code, 0);
+        assert!(fs::read(image.path()).unwrap() == before, "it was written");
+    }
+}
+
 /// A shell looks at nothing but write: what does not fit is refused there, and what it was told is what is there.
 #[test]
 fn a_full_disk_refuses_what_shells_write() {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use floe_blockdev::WriteBlocks;
+use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_ext4::fs::{FileSystem, read_superblock};
 use floe_ext4::journal::{
     CubeJournal, JournalEvent, JournalPlace, Seen, find_cubes, in_words, is_after, seen,
 };
+use floe_format::Geometry;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::Incompat;
 use floe_format::native::is_locked;
@@ -38,6 +39,8 @@ impl<D: WriteBlocks> Journal<D> {
     /// # Errors
     /// As [`Journal::open`].
     pub fn open_with(device: D, clock: Clock) -> Result<Self, JournalError> {
+        // Before a recovery, which writes.
+        refuse_cut_off(&device)?;
         let recovered = recover(&device)?;
         Self::open_after(device, &recovered, Times::Clock(clock), Barriers::Two)
     }
@@ -74,8 +77,7 @@ impl<D: WriteBlocks> Journal<D> {
         times: Times,
         barriers: Barriers,
     ) -> Result<Self, JournalError> {
-        let (fs_superblock, geometry) =
-            read_superblock(&device).map_err(JournalError::FileSystem)?;
+        let (fs_superblock, geometry) = refuse_cut_off(&device)?;
         let place = recovery::find(&device, &fs_superblock, &geometry)?;
         if place.place == JournalPlace::External {
             return Err(JournalError::Unsupported("it lies on another device"));
@@ -228,4 +230,14 @@ fn set_needs_recovery<D: WriteBlocks>(device: &D) -> Result<[u8; Superblock::SIZ
     device.write_at(OFFSET_BYTES, &bytes).map_err(JournalError::io(doing))?;
     device.flush().map_err(JournalError::io(doing))?;
     Ok(bytes)
+}
+
+/// Superblock and geometry of a file system that its device holds as a whole.
+fn refuse_cut_off(device: &dyn ReadBlocks) -> Result<(Superblock, Geometry), JournalError> {
+    let (superblock, geometry) = read_superblock(device).map_err(JournalError::FileSystem)?;
+    let needed_bytes = geometry.blocks_count.saturating_mul(geometry.block_size.into());
+    match device.size_bytes() < needed_bytes {
+        true => Err(JournalError::Unsupported("its device is shorter than the file system")),
+        false => Ok((superblock, geometry)),
+    }
 }

@@ -8,6 +8,17 @@ use floe_format::native::{LOCK, is_locked};
 /// Why a file system may only be read. Nothing of it was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadOnly {
+    /// The device is shorter than the file system on it.
+    #[error(
+        "the device ends after {device_blocks} of the {blocks} blocks of the file system: it was cut off, and files can only be \
+         copied out of it"
+    )]
+    CutOff {
+        /// Blocks of the file system.
+        blocks: u64,
+        /// Whole blocks of the device.
+        device_blocks: u64,
+    },
     /// Features that cannot be written safely, by the names that `tune2fs` has for them.
     #[error("it has features that cannot be written safely: {}", .0.join(", "))]
     Features(Vec<String>),
@@ -60,12 +71,17 @@ const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::VERITY)
     .union(RoCompat::ORPHAN_PRESENT);
 
-/// Judges whether a file system may be written. Multiple-mount protection (nobody beats for it yet), shared blocks, and every
-/// feature that is not known are refused by name.
+/// Judges whether a file system on a device of this size may be written. Multiple-mount protection (nobody beats for it yet), shared
+/// blocks, and every feature that is not known are refused by name.
 ///
 /// # Errors
 /// The first reason against it.
-pub fn judge(superblock: &Superblock) -> Result<(), ReadOnly> {
+pub fn judge(superblock: &Superblock, device_bytes: u64) -> Result<(), ReadOnly> {
+    let blocks = superblock.blocks_count();
+    let device_blocks = device_bytes.checked_shr(superblock.log_block_size.saturating_add(10));
+    if let Some(device_blocks) = device_blocks.filter(|device_blocks| *device_blocks < blocks) {
+        return Err(ReadOnly::CutOff { blocks, device_blocks });
+    }
     let mut features = superblock.features();
     if is_locked(superblock) {
         // The bit is ours.

@@ -103,7 +103,7 @@ impl Volume {
         let (superblock, geometry) = read_superblock(device)?;
         let mut judged = superblock.clone();
         judged.feature_incompat &= !known.bits();
-        judge(&judged)?;
+        judge(&judged, device.size_bytes())?;
         Self::of(device, FileSystem::of_sound(device, superblock, geometry)?)
     }
 
@@ -113,7 +113,7 @@ impl Volume {
         let mut judged = superblock.clone();
         judged.feature_compat &= !Compat::HAS_JOURNAL.bits();
         judged.feature_incompat &= !Incompat::MMP.bits();
-        judge(&judged)?;
+        judge(&judged, device.size_bytes())?;
         Self::of(device, FileSystem::of_sound(device, superblock, geometry)?)
     }
 

@@ -10,7 +10,7 @@ use floe_blockdev::{
     FileDevice, OpenError as DeviceError, ReadBlocks, Use, WriteBlocks, mounted_at,
 };
 use floe_check::open::{WhichSuperblock, good_backups};
-use floe_check::{CheckOptions, JournalUse, view};
+use floe_check::{CheckOptions, JournalUse, Problem, view};
 use floe_disk::journal::JournalError;
 use floe_disk::volume::{ReadOnly, Volume, judge};
 use floe_ext4::fs::read_superblock;
@@ -97,7 +97,7 @@ impl Args {
             return Ok(Access::Reading(why.to_owned()));
         }
         // Judged before the journal is replayed, because that writes.
-        match judge(&superblock) {
+        match judge(&superblock, device.size_bytes()) {
             Ok(()) | Err(ReadOnly::NeedsRecovery) => {}
             Err(error) => return Ok(Access::Reading(error.to_string())),
         }
@@ -239,7 +239,11 @@ impl Args {
             if let Some(why) = why {
                 message!("floe: {name}: mounting read-only: {why}");
             }
-            for problem in found {
+            // The reason says so already.
+            let is_told = |problem: &&Problem| {
+                why.is_some() && matches!(problem, Problem::FilesystemExceedsDevice { .. })
+            };
+            for problem in found.iter().filter(|problem| !is_told(problem)) {
                 message!("floe: {name}: {problem}");
             }
             let image = match options.memory_bytes {

@@ -1,6 +1,7 @@
 //! File systems and operations that are refused, by name.
 
 use floe_blockdev::{MemDevice, WriteBlocks};
+use floe_disk::journal::Journal;
 use floe_disk::ops::{Caller, NewInode, NewKind, OpError, RenameMode};
 use floe_disk::volume::{OpenError, ReadOnly, Volume};
 use floe_ext4::tx::DirectTx;
@@ -55,6 +56,25 @@ fn features_that_cannot_be_written_are_named() {
     assert_eq!(refusal(Profile::Ext4, &marked), Some(ReadOnly::MarkedReadOnly));
     let elsewhere = |sb: &mut Superblock| sb.journal_inum = 0;
     assert_eq!(refusal(Profile::Ext4, &elsewhere), Some(ReadOnly::ExternalJournal));
+}
+
+/// As Linux refuses it. A journal with changes is not replayed either.
+#[test]
+fn a_file_system_longer_than_its_device_is_not_written() {
+    if tool::missing() {
+        return;
+    }
+    for needs_recovery in [false, true] {
+        let flag = if needs_recovery { 4 } else { 0 };
+        let whole = edited(Profile::Ext4, |sb| sb.feature_incompat |= flag).to_vec();
+        let bytes = &whole[..whole.len() - 1024];
+        let device = MemDevice::new(bytes.to_vec());
+        let opened = Volume::open(&device);
+        assert!(matches!(opened, Err(OpenError::ReadOnly(ReadOnly::CutOff { .. }))), "{opened:?}");
+        let journal = Journal::open(&device).map(drop).unwrap_err();
+        assert!(journal.to_string().contains("shorter than the file system"), "{journal}");
+        assert!(device.to_vec() == bytes, "it was written");
+    }
 }
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, time: time(9), may_use_reserve: false };
