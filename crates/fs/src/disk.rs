@@ -214,4 +214,11 @@ impl<D: WriteBlocks> WriteBlocks for Disk<D> {
             Self::Direct { device, .. } => device.flush(),
         }
     }
+
+    fn current_size_bytes(&self) -> io::Result<u64> {
+        match self {
+            Self::Journaled(journal) => journal.current_size_bytes(),
+            Self::Direct { device, .. } => device.current_size_bytes(),
+        }
+    }
 }

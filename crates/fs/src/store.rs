@@ -213,6 +213,11 @@ pub trait Store: Send + Sync {
         self.sync()
     }
 
+    /// Why nothing is written any more, if an error has ended that.
+    fn why_ended(&self) -> Option<String> {
+        None
+    }
+
     /// The gates of the cubes, where there can be cubes.
     fn gates(&self) -> Option<&Gates> {
         None

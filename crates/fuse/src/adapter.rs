@@ -383,6 +383,9 @@ impl<S: Store> Adapter<'_, S> {
         let mut text = format!(
             "version: {version}\nprocess: {process}\nthreads: {threads}\nmode: {mode}\ntransport: {transport}\nkernel cache: {writes}\n"
         );
+        if let Some(why) = self.fs.store().why_ended() {
+            text.push_str(&format!("writing ended: {}\n", why.replace('\n', " ")));
+        }
         let gates = self.fs.store().gates();
         for (cube, mode, why) in gates.map_or_else(Vec::new, |gates| gates.failures()) {
             text.push_str(&format!("cube {cube}: {}: {}\n", mode.name(), why.replace('\n', " ")));

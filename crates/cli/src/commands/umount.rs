@@ -408,10 +408,20 @@ fn write_all(directory: &Path) -> Result<()> {
         }
     });
     let written = kept.map_err(anyhow::Error::from);
-    written.and_then(|()| attribute(directory, WRITTEN)).map(drop).with_context(|| {
-        let name = directory.display();
-        format!("{name}: the last changes could not be written; it is unmounted without them")
-    })
+    let written = written.and_then(|()| attribute(directory, WRITTEN)).map(drop);
+    // The system's error is only a number.
+    written.map_err(|error| why_ended(directory).map_or(error, anyhow::Error::msg)).with_context(
+        || {
+            let name = directory.display();
+            format!("{name}: the last changes could not be written; it is unmounted without them")
+        },
+    )
+}
+
+/// Why the server of a mount writes nothing any more, if it says so.
+fn why_ended(directory: &Path) -> Option<String> {
+    let status = attribute(directory, STATUS).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("writing ended: ")).map(str::to_owned)
 }
 
 /// Whether a mount has no server any more.

@@ -129,6 +129,28 @@ fn an_image_that_is_deleted_while_mounted_is_told() {
     assert!(ran.err.contains("its image was deleted while it was mounted"), "{}", ran.err);
 }
 
+/// The same for one that was cut off, whether or not something was to be written.
+#[test]
+fn an_image_that_is_cut_off_while_mounted_is_told() {
+    if !can_mount() {
+        return;
+    }
+    for writes in [false, true] {
+        let image = made(24 << 20, &[]);
+        let ours = Ours::new(image.path(), &[]);
+        let file = File::options().write(true).open(image.path()).unwrap();
+        file.set_len(20 << 20).unwrap();
+        if writes {
+            let lost = File::create(ours.path().join("file")).unwrap();
+            lost.write_all_at(b"lost", 0).unwrap();
+            assert!(lost.sync_all().is_err());
+        }
+        let ran = floe(&["umount", ours.path().to_str().unwrap()]);
+        assert_eq!(ran.code, 8, "{}", ran.err);
+        assert!(ran.err.contains("its image was cut off while it was mounted"), "{}", ran.err);
+    }
+}
+
 /// Linux mounts no file system that is longer than its device, and so nothing is written to one here; its files can be rescued.
 #[test]
 fn an_image_shorter_than_its_file_system_is_only_read() {

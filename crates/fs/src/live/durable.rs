@@ -165,6 +165,21 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         numbers
     }
 
+    /// `Err` if somebody has cut off the image since it was opened: nothing that lay behind its end is there any more.
+    fn judge_size(&self, volume: &Volume) -> Result<(), JournalError> {
+        let geometry = volume.geometry();
+        let needed_bytes = geometry.blocks_count.saturating_mul(geometry.block_size.into());
+        match self.disk.current_size_bytes() {
+            Ok(bytes) if bytes < needed_bytes => {
+                let why = format!(
+                    "its image was cut off while it was mounted, and has {bytes} of {needed_bytes} bytes"
+                );
+                Err(JournalError::Aborted { why })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Waits for journals; what they make durable can be used again.
     fn wait(
         &self,
@@ -173,6 +188,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         let ended = |why: &String| JournalError::Aborted { why: why.clone() };
         let mut work = self.work();
         work.ended.as_ref().map(ended).map_or(Ok(()), Err)?;
+        self.judge_size(&work.volume)?;
         match self.disk {
             Disk::Direct { device, .. } => {
                 let epoch = work.volume.end_epoch();

@@ -148,6 +148,10 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
         self.trim_groups(bytes, least_bytes)
     }
 
+    fn why_ended(&self) -> Option<String> {
+        self.work().ended.clone()
+    }
+
     fn sync(&self) -> Result<(), FsError> {
         self.make_durable()?;
         self.tell_lost_cubes()

@@ -257,6 +257,10 @@ impl<L: Lower> Store for MemFs<L> {
         self.state_mut().late.report_all()
     }
 
+    fn why_ended(&self) -> Option<String> {
+        self.lower.why_ended()
+    }
+
     fn sync_for_good(&self) -> Result<(), FsError> {
         self.write_all()?;
         self.state().late.say_unknown()
