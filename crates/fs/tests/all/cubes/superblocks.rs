@@ -19,7 +19,7 @@ use floe_testkit::{Image, oracle, tool};
 
 use super::journals::{damage, ids, repaired};
 use super::struck::{MIB, NOW, Tenants, laid_out, make, used};
-use super::weighed::{Grown, HOMES, ROUNDS, grown, logs};
+use super::weighed::{Grown, HOMES, ROUNDS, grown, grown_by, logs};
 use crate::memory::with_journals;
 
 /// A file system with these directories in its root.
@@ -46,12 +46,24 @@ pub(crate) fn stock(block_bytes: &str) -> Vec<u8> {
     device.to_vec()
 }
 
+/// The kind of native file systems whose commits take one flush.
+const ONE_FLUSH: &str = "native, one flush";
+
+/// A file system of a kind, grown.
+fn grown_as(kind: &str, base: Vec<u8>, tops: &'static [&'static str]) -> Grown {
+    if kind == ONE_FLUSH {
+        return grown_by(|device| Disk::open_with_async_commits(device), base, tops);
+    }
+    grown(base, tops)
+}
+
 /// Kinds of file systems before anything is synced, each with its directories.
 fn bases() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
     const SIX: &[&str] = &["1", "2", "3", "4", "5", "6"];
     vec![
         ("stock", with_tops(stock("1024"), &["a", "b"]), &["a", "b"]),
         ("native", laid_out(Tenants::Shared, Policies::default()), &["a", "b"]),
+        (ONE_FLUSH, laid_out(Tenants::Shared, Policies::default()), &["a", "b"]),
         ("cubes", laid_out(Tenants::Apart, Policies::default()), &["a", "b"]),
         ("several", with_tops(with_journals(2).to_vec(), SIX), SIX),
     ]
@@ -123,7 +135,7 @@ fn bits() -> impl Iterator<Item = u32> {
 #[test]
 fn a_log_is_read_whichever_bit_of_its_superblock_is_wrong() {
     for (kind, base, tops) in bases() {
-        let grown = grown(base, tops);
+        let grown = grown_as(kind, base, tops);
         let device = MemDevice::new(grown.crashed.clone());
         let sound = logs(&device);
         for (nr, (_, inode, at)) in places(&device).into_iter().enumerate() {
@@ -150,7 +162,7 @@ const EACH_FIELD: [u32; 21] = [
 #[test]
 fn one_wrong_bit_in_the_superblock_of_a_journal_costs_nothing() {
     for (kind, base, tops) in bases() {
-        let grown = grown(base, tops);
+        let grown = grown_as(kind, base, tops);
         let device = MemDevice::new(grown.crashed.clone());
         for (cube, inode, at) in places(&device) {
             for (nr, byte) in EACH_FIELD.into_iter().enumerate() {
@@ -170,7 +182,8 @@ fn one_wrong_bit_in_the_superblock_of_a_journal_costs_nothing() {
 /// Nothing is lost with an empty log, so that anybody may correct it but a mount.
 #[test]
 fn a_wrong_bit_beside_an_empty_log_is_corrected_unattended() {
-    for (kind, base, _) in bases() {
+    // Asynchronous commits end with each unmount.
+    for (kind, base, _) in bases().into_iter().filter(|(kind, ..)| *kind != ONE_FLUSH) {
         for (nr, (_, inode, at)) in places(&MemDevice::new(base.clone())).into_iter().enumerate() {
             for byte in [0x03, 0x1b, 0x1f, 0x2b, 0x2d, 0xfe] {
                 let device = MemDevice::new(base.clone());
@@ -212,7 +225,7 @@ fn empty_log(device: &MemDevice, at: u64, is_bare: bool) {
 fn nothing_is_written_unattended_beside_a_log_that_a_check_calls_damaged() {
     let mut told = 0;
     for (kind, base, tops) in bases() {
-        let grown = grown(base, tops);
+        let grown = grown_as(kind, base, tops);
         let crashed = MemDevice::new(grown.crashed.clone());
         for (_, inode, log) in logs(&crashed) {
             let descriptors = grown.control(&log, DESCRIPTOR_BLOCK);
@@ -240,7 +253,7 @@ fn nothing_is_written_unattended_beside_a_log_that_a_check_calls_damaged() {
 #[test]
 fn a_log_whose_superblock_is_lost_is_found_again() {
     for (kind, base, tops) in bases() {
-        let grown = grown(base, tops);
+        let grown = grown_as(kind, base, tops);
         let crashed = MemDevice::new(grown.crashed.clone());
         for (nr, (cube, inode, at)) in places(&crashed).into_iter().enumerate() {
             for (home, age) in HOMES {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use floe_blockdev::{Crash, MemDevice, ReadBlocks, Recorder, WriteBlocks};
 use floe_check::Problem;
+use floe_disk::volume::Volume;
 use floe_ext4::alloc::Space as _;
 use floe_ext4::fs::FileSystem as Layout;
 use floe_ext4::journal::{self, CubeJournal, Journal};
@@ -13,7 +14,7 @@ use floe_format::native::commit::{self, Dependency};
 use floe_format::native::cube::Policies;
 use floe_format::native::identity::Identity;
 use floe_format::{GroupNr, InodeNr};
-use floe_fs::{Disk, FileSystem, Live, MemFs, Mode, NewInode, Store as _, now};
+use floe_fs::{Disk, DiskError, FileSystem, Live, MemFs, Mode, NewInode, Store as _, now};
 use floe_repair::policy::{Preen, Yes};
 use floe_repair::{RepairOptions, repair};
 use floe_testkit::crash::{Effort, crashes};
@@ -54,11 +55,22 @@ pub(super) fn logs(device: &dyn ReadBlocks) -> Vec<(u32, InodeNr, Journal)> {
     [(0, InodeNr(8), root.unwrap())].into_iter().chain(further).collect()
 }
 
+/// How a file system is opened.
+type Opened<'d> = Result<(Disk<&'d MemDevice>, Volume), DiskError>;
+
 pub(super) fn grown(base: Vec<u8>, tops: &'static [&'static str]) -> Grown {
+    grown_by(|device| Disk::open(device), base, tops)
+}
+
+pub(super) fn grown_by(
+    open: impl for<'d> FnOnce(&'d MemDevice) -> Opened<'d>,
+    base: Vec<u8>,
+    tops: &'static [&'static str],
+) -> Grown {
     let device = MemDevice::new(base);
     let mut snapshots = Vec::new();
     {
-        let (disk, volume) = Disk::open(&device).unwrap();
+        let (disk, volume) = open(&device).unwrap();
         let files = disk.files().unwrap();
         let live = Live::new(&disk, &files, volume, now()).unwrap();
         let fs = FileSystem::new(MemFs::new(live, Default::default()));
