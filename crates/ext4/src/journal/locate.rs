@@ -334,7 +334,7 @@ impl Finder<'_> {
                 ];
                 fields == [0; 4]
             }
-            jbd2::SUPERBLOCK_V2 if superblock.nr_users > 1 && !internal => {
+            jbd2::SUPERBLOCK_V2 if lost::is_shared(candidate, &superblock) => {
                 self.events.push(JournalEvent::MultipleUsers { users: superblock.nr_users });
                 return None;
             }

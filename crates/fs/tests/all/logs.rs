@@ -315,6 +315,14 @@ fn lose_superblock(pair: &Pair, how: &str) {
     match how {
         "zeroes" => device.write_at(at, &[0; 1024]).unwrap(),
         "garbage" => device.write_at(at, &[0xa5; 1024]).unwrap(),
+        // In the number of users and behind the kind of checksum: too many to be corrected by it.
+        "two bits" => {
+            let mut bytes = [0; 1024];
+            device.read_at(at, &mut bytes).unwrap();
+            bytes[0x43] ^= 8;
+            bytes[0x57] ^= 8;
+            device.write_at(at, &bytes).unwrap();
+        }
         _ => pair.put_old_superblock(),
     }
 }
@@ -328,8 +336,13 @@ fn a_superblock_that_is_lost_costs_nothing_in_any_kind_of_log() {
     let history = History::new(&mut Rng::new(5));
     let mut failed = Vec::new();
     for kind in Kind::ALL {
-        for how in ["zeroes", "garbage", "an old copy"] {
-            for home in ["old", "new", "mixed"] {
+        for how in ["zeroes", "garbage", "two bits", "an old copy"] {
+            // Without a checksum nothing says that the number of users is wrong, which e2fsck refuses, too. Beside
+            // asynchronous commits these bits do no harm, and nothing is lost.
+            let is_used = matches!(kind, Kind::ExternalBare | Kind::ExternalAsync);
+            let is_left_out = is_used && how == "two bits";
+            let homes = ["old", "new", "mixed"].into_iter().filter(|_| !is_left_out);
+            for home in homes {
                 let mut rng = Rng::new(kind as u64);
                 let pair = Pair::new(history.with_home(home, &mut rng), kind);
                 lose_superblock(&pair, how);

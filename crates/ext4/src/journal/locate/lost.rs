@@ -10,7 +10,7 @@ use floe_format::{Geometry, InodeNr};
 use super::super::event::{InodeFault, JournalEvent, JournalPlace};
 use super::super::mended::{SuperblockDamage, is_async, leads};
 use super::super::rebuilt::{Headless, OLD};
-use super::{Candidate, Finder, Journal, since_seconds};
+use super::{Candidate, Finder, Journal, is_checksum_wrong, since_seconds};
 use crate::map::runs::BlockMap;
 
 impl Journal {
@@ -43,10 +43,25 @@ impl Journal {
     }
 }
 
+/// Whether several file systems use an external journal: a number that a checksum disproves, also one that nobody but Floe keeps,
+/// counts for nothing.
+pub(super) fn is_shared(candidate: &Candidate, superblock: &JournalSuperblock) -> bool {
+    let bytes = &candidate.superblock;
+    let is_kept = is_async(superblock) && superblock.checksum != 0;
+    let is_disproved =
+        is_checksum_wrong(superblock, bytes) || is_kept && !JournalSuperblock::checksum_ok(bytes);
+    candidate.place == JournalPlace::External && superblock.nr_users > 1 && !is_disproved
+}
+
 impl Finder<'_> {
     /// Why a superblock cannot be used, by the events behind the first ones; `None`: nothing that the log could settle.
     pub(super) fn reason(&self, before: usize) -> Option<&'static str> {
-        match self.events.get(before..)? {
+        let reasons = match self.events.get(before..)? {
+            // Fields are looked at before the checksum is.
+            [JournalEvent::StaleV2Fields, behind @ ..] => behind,
+            all => all,
+        };
+        match reasons {
             [JournalEvent::SuperblockCorrupt { fault }] => Some(fault.reason()),
             [JournalEvent::UnknownVersion { .. }] => Some("it is of no known kind"),
             [
