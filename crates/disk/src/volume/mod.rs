@@ -19,7 +19,7 @@ use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::native::identity::Identity;
 use floe_format::{BlockRun, Geometry, GroupNr, InodeNr, rext3};
 use std::collections::BTreeSet;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, RandomState};
 use std::io;
 
 use crate::caller::Caller;
@@ -60,8 +60,15 @@ pub struct Volume {
     was_sealed: bool,
     /// Sub-superblocks tell which cubes are coupled.
     knows_couples: bool,
-    random: RandomState,
+    random: Random,
     drawn: u64,
+}
+
+/// Where a volume draws numbers from.
+#[derive(Debug)]
+enum Random {
+    Unforeseen(RandomState),
+    Seeded(u64),
 }
 
 /// Why a file system was not opened for writing. Nothing of it was changed.
@@ -212,7 +219,7 @@ impl Volume {
         }
         let was_sealed = Identity::is_sealed(&fs.superblock);
         let knows_couples = Identity::knows_couples(&fs.superblock);
-        let random = RandomState::new();
+        let random = Random::Unforeseen(RandomState::new());
         let was_clean = fs.superblock.state & STATE_VALID != 0;
         let superblock = native::with_super_inode(optional, fs.superblock, &space);
         let fs = FileSystem { superblock, space };
@@ -390,7 +397,19 @@ impl Volume {
     /// A number that nobody foresees: for generations.
     pub(crate) fn draw(&mut self) -> u32 {
         self.drawn += 1;
-        (self.random.hash_one(self.drawn) & 0xffff_ffff) as u32
+        let number = match &self.random {
+            Random::Unforeseen(state) => state.hash_one(self.drawn),
+            Random::Seeded(seed) => {
+                BuildHasherDefault::<DefaultHasher>::default().hash_one((seed, self.drawn))
+            }
+        };
+        (number & 0xffff_ffff) as u32
+    }
+
+    /// Draws the same numbers each time from now on, by which generations, places of directories and numbers of new journals come: for
+    /// tests, where the same changes are to leave the same file system.
+    pub fn draw_by_seed(&mut self, seed: u64) {
+        self.random = Random::Seeded(seed);
     }
 }
 

@@ -179,7 +179,8 @@ pub(crate) fn used<D: WriteBlocks, T>(
     device: D,
     run: impl FnOnce(&FileSystem<MemFs<Live<'_, '_, D>>>) -> T,
 ) -> (T, Result<(), String>) {
-    let (disk, volume) = Disk::open(device).unwrap();
+    let (disk, mut volume) = Disk::open(device).unwrap();
+    volume.draw_by_seed(7);
     let (ran, finished) = {
         let files = disk.files().unwrap();
         let live = Live::new(&disk, &files, volume, now()).unwrap();
@@ -243,7 +244,8 @@ pub(crate) fn laid_out(layout: Tenants, policies: Policies) -> Vec<u8> {
     let params = options.params(40 * MIB, None, &fresh).unwrap();
     let device = MemDevice::new(vec![0; (40 * MIB) as usize]);
     mkfs::write(&Plan::new(&params).unwrap(), &device).unwrap();
-    let (disk, volume) = Disk::open(&device).unwrap();
+    let (disk, mut volume) = Disk::open(&device).unwrap();
+    volume.draw_by_seed(7);
     {
         let files = disk.files().unwrap();
         let live = Live::new(&disk, &files, volume, now()).unwrap();

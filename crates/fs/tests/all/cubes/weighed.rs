@@ -70,7 +70,8 @@ pub(super) fn grown_by(
     let device = MemDevice::new(base);
     let mut snapshots = Vec::new();
     {
-        let (disk, volume) = open(&device).unwrap();
+        let (disk, mut volume) = open(&device).unwrap();
+        volume.draw_by_seed(7);
         let files = disk.files().unwrap();
         let live = Live::new(&disk, &files, volume, now()).unwrap();
         let fs = FileSystem::new(MemFs::new(live, Default::default()));
@@ -430,7 +431,8 @@ fn a_fence_is_made_and_taken_back_beside_a_log_that_waits() {
         device.read_at(hit + 40, &mut byte).unwrap();
         device.write_at(hit + 40, &[byte[0] ^ 0x10]).unwrap();
         let before = lots_of(&device, &own);
-        let (disk, volume) = Disk::open(&device).unwrap();
+        let (disk, mut volume) = Disk::open(&device).unwrap();
+        volume.draw_by_seed(7);
         {
             let files = disk.files().unwrap();
             let live = Live::new(&disk, &files, volume, now()).unwrap();

@@ -111,7 +111,8 @@ impl History {
         let device = MemDevice::new(base);
         let (mut files, mut snapshots): (Vec<Synced>, _) = (Vec::new(), Vec::new());
         {
-            let (disk, volume) = Disk::open(&device).unwrap();
+            let (disk, mut volume) = Disk::open(&device).unwrap();
+            volume.draw_by_seed(rng.below(1 << 32));
             let known = disk.files().unwrap();
             let live = Live::new(&disk, &known, volume, now()).unwrap();
             let fs = FileSystem::new(MemFs::new(live, Default::default()));

@@ -30,7 +30,8 @@ pub(crate) fn with_journals(count: u32) -> &'static [u8] {
     static BASES: [OnceLock<Vec<u8>>; 2] = [const { OnceLock::new() }; 2];
     BASES[usize::from(count > 2)].get_or_init(|| {
         let device = MemDevice::new(native(20 << 20, "lot_size=4m", "400"));
-        let (disk, volume) = Disk::open(&device).unwrap();
+        let (disk, mut volume) = Disk::open(&device).unwrap();
+        volume.draw_by_seed(7);
         {
             let files = disk.files().unwrap();
             let live = Live::new(&disk, &files, volume, NOW).unwrap();
@@ -45,7 +46,8 @@ pub(crate) fn with_journals(count: u32) -> &'static [u8] {
 /// A native file system with the cubes `a` and `b`, which have a journal of 64 blocks.
 pub(crate) fn with_cubes_on(native: Vec<u8>) -> Vec<u8> {
     let device = MemDevice::new(native);
-    let (disk, volume) = Disk::open(&device).unwrap();
+    let (disk, mut volume) = Disk::open(&device).unwrap();
+    volume.draw_by_seed(7);
     {
         let files = disk.files().unwrap();
         let live = Live::new(&disk, &files, volume, NOW).unwrap();
