@@ -32,11 +32,13 @@ impl<S: Store> Adapter<'_, S> {
         timed: bool,
     ) -> Result<Fields, FsError> {
         let file = self.fs.attributes(inode)?;
-        let permissions = match timed || by.0 != 0 {
-            true => self.without_ids(inode, by, None)?,
-            false => None,
+        // Without the kernel's cache of what is written, `chown` has no time either.
+        let writes = !timed && self.writers.has(inode);
+        let permissions = match writes && by.0 == 0 {
+            true => None,
+            false => self.without_ids(inode, by, None)?,
         };
-        let judged = by.0 == UNKNOWN_ID || !timed && self.writers.has(inode);
+        let judged = by.0 == UNKNOWN_ID || writes;
         let may = judged || by.0 == 0 || by.0 == file.uid || permissions.is_none();
         if !may || file.flags.contains(InodeFlags::IMMUTABLE) {
             return Err(FsError::NotPermitted);
