@@ -20,8 +20,9 @@ use model::Model;
 
 /// The content of the device as an image file.
 fn image_of(device: &MemDevice) -> Image {
-    let image = Image::empty(0).unwrap();
-    std::fs::write(image.path(), device.to_vec()).unwrap();
+    let bytes = device.to_vec();
+    let image = Image::empty(bytes.len() as u64).unwrap();
+    image.write(0, &bytes).unwrap();
     image
 }
 
