@@ -1,12 +1,11 @@
 //! Access control lists as text (`SCHILY.acl.access`), and in the form of system calls.
 
-use floe_format::ext::xattr::acl::{AclEntry, AclWho, decode_for_programs, encode_for_programs};
+use floe_format::ext::xattr::acl::{
+    ACCESS, AclEntry, AclWho, decode_for_programs, encode_for_programs,
+};
 use floe_format::ext::xattr::{acl_mode, acl_valid};
 
 use crate::{Entry, Kind, number};
-
-/// Attribute in which the kernel stores the access ACLs of files.
-pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 
 /// Converts a list in text form to a value for `setxattr`: entries separated by commas or newlines,
 /// each `TYPE:NAME:rwx`, in some programs followed by `:NUMBER`. `None` if a name is not a number

@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use floe_format::ext::xattr::acl::{ACCESS, DEFAULT};
 
 use crate::pax::Record;
 use crate::sparse::{Map, listed};
@@ -80,8 +81,8 @@ impl Extended {
             b"ctime" => self.ctime = time(value, "ctime")?,
             b"SCHILY.devmajor" => self.major = count(value, "SCHILY.devmajor")?,
             b"SCHILY.devminor" => self.minor = count(value, "SCHILY.devminor")?,
-            b"SCHILY.acl.access" => self.list(acl::ACCESS, value),
-            b"SCHILY.acl.default" => self.list(b"system.posix_acl_default", value),
+            b"SCHILY.acl.access" => self.list(ACCESS, value),
+            b"SCHILY.acl.default" => self.list(DEFAULT, value),
             b"RHT.security.selinux" => self.strong.push((SELINUX.to_vec(), value.to_vec())),
             _ => return self.take_rest(key, value),
         }

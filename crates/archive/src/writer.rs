@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use floe_format::ext::xattr::acl::{ACCESS, DEFAULT};
+
 use crate::header::{SIZE, sum};
 use crate::{BLOCK_BYTES, Entry, Kind, acl, number, pax};
 
@@ -189,8 +191,8 @@ fn records(entry: &Entry, size: u64) -> Vec<u8> {
     }
     for (name, value) in &entry.attributes {
         let list = match &name[..] {
-            b"system.posix_acl_access" => Some(&b"SCHILY.acl.access"[..]),
-            b"system.posix_acl_default" => Some(&b"SCHILY.acl.default"[..]),
+            ACCESS => Some(&b"SCHILY.acl.access"[..]),
+            DEFAULT => Some(&b"SCHILY.acl.default"[..]),
             _ => None,
         };
         match list.and_then(|key| Some((key, acl::to_text(value)?))) {

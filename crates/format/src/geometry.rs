@@ -213,6 +213,11 @@ impl Geometry {
         blocks.div_ceil(u64::from(self.cluster_blocks)) as u32
     }
 
+    /// Bytes of the file system.
+    pub fn size_bytes(&self) -> u64 {
+        self.blocks_count.saturating_mul(u64::from(self.block_size))
+    }
+
     /// Byte of the device at which a block starts. Wild block numbers saturate at 2^63 - 1, past
     /// the end of any device but low enough that adding a length does not overflow.
     #[inline]

@@ -5,9 +5,6 @@ use floe_format::ext::xattr::acl::{AclEntry, AclWho, decode_for_programs};
 
 use crate::{Attributes, FsError};
 
-/// The attribute that holds the access list of a file.
-pub(crate) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
-
 /// The user and groups of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Caller {

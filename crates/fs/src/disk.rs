@@ -78,8 +78,8 @@ impl<D: WriteBlocks> Disk<D> {
     }
 
     /// The same, where a commit of little takes one flush in native file systems, too, as long as inode 8's journal is the only one. It
-    /// costs them the checksums of blocks in the log: damage of the last transaction passes for one that was being written, and a repair
-    /// cannot use transactions behind damage.
+    /// costs them the checksums of blocks in the log: damage of the last transaction passes for one that was being written, and one
+    /// damaged block costs all of its transaction.
     ///
     /// # Errors
     /// [`DiskError`].

@@ -2,10 +2,11 @@
 
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::ext::xattr::acl::ACCESS;
 use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::{Alone, Entered, Slots};
 
-use crate::caller::{ACCESS_LIST, Caller, Want};
+use crate::caller::{Caller, Want};
 use crate::faults::Fault;
 use crate::held::{Counted, Held};
 use crate::op::{Applied, Op, OpKind};
@@ -109,7 +110,7 @@ impl<S: Store> FileSystem<S> {
 
     /// `Err` unless the caller may do `want` with an inode.
     fn judge(&self, caller: &Caller, want: Want, file: &Attributes) -> Result<(), FsError> {
-        caller.may(want, file, || self.store.extended_attribute(file.inode, ACCESS_LIST))
+        caller.may(want, file, || self.store.extended_attribute(file.inode, ACCESS))
     }
 
     /// The attributes of the file that a name in a directory leads to; `.` and `..` are names, too.

@@ -23,6 +23,7 @@ use tempfile::TempDir;
 
 pub(crate) use archive::Root;
 pub(crate) use kernel::Kernel;
+pub use kernel::user_mode_linux;
 
 /// Prefix of lines from the program inside the guest to the one outside.
 pub(crate) const MARK: &str = "floe-guest:";

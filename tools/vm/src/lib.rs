@@ -11,6 +11,8 @@ pub mod linux_judge;
 mod online_lvm;
 mod vm_host;
 
+pub use guest::user_mode_linux;
+
 use std::process::ExitCode;
 
 use anyhow::Result;

@@ -83,7 +83,7 @@ fn identity(reader: &Reader<'_>) -> Listing {
         sheet.remark("the checksum of this superblock is wrong");
     }
     let device_bytes = reader.device().size_bytes();
-    let needed = reader.geometry.blocks_count * u64::from(reader.geometry.block_size);
+    let needed = reader.geometry.size_bytes();
     if device_bytes < needed {
         let short = format!("{} of {}", size(device_bytes), size(needed));
         sheet.remark(format!("the device is shorter than the file system: {short}"));

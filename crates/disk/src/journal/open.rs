@@ -85,7 +85,7 @@ impl<D: WriteBlocks> Journal<D> {
         let stored = stored_superblock(&device, &place)?;
         let (last, mut commit_time) = behind(stored.sequence, recovered.seen);
         let mut lots = Lots::of(&fs_superblock);
-        let log = Log::of(place.clone(), &geometry.features, Barriers::Two)?;
+        let log = Log::of(place, &geometry.features, barriers)?;
         let state = State::new(TransactionId::of(0, last), log.first_head());
         let root = Lane::new((0, 0), None, log, state);
         let mut lanes = vec![root];
@@ -96,13 +96,14 @@ impl<D: WriteBlocks> Journal<D> {
             let latest = open_cubes(&device, &fs, recovered, &mut lanes, &mut lots)?;
             commit_time = commit_time.max(latest);
         }
-        // With several, transactions depend on each other, and recovery erases what it drops.
-        let barriers = if lanes.len() > 1 { Barriers::Two } else { barriers };
-        let log = Log::of(place, &geometry.features, barriers)?;
+        if lanes.len() > 1 {
+            // Transactions depend on each other then, and recovery erases what it drops.
+            lanes[0].log = Arc::new(lanes[0].log.with_two_barriers());
+        }
+        let log = &lanes[0].log;
         if log.differs_from(&stored) {
             log.write_superblock(&device, stored.sequence, 0, stored.head)?;
         }
-        lanes[0].log = Arc::new(log);
         let superblock = set_needs_recovery(&device)?;
         let shared = Shared {
             has_further: lanes.iter().skip(1).any(|lane| lane.cube == 0),
@@ -235,8 +236,7 @@ fn set_needs_recovery<D: WriteBlocks>(device: &D) -> Result<[u8; Superblock::SIZ
 /// Superblock and geometry of a file system that its device holds as a whole.
 fn refuse_cut_off(device: &dyn ReadBlocks) -> Result<(Superblock, Geometry), JournalError> {
     let (superblock, geometry) = read_superblock(device).map_err(JournalError::FileSystem)?;
-    let needed_bytes = geometry.blocks_count.saturating_mul(geometry.block_size.into());
-    match device.size_bytes() < needed_bytes {
+    match device.size_bytes() < geometry.size_bytes() {
         true => Err(JournalError::Unsupported("its device is shorter than the file system")),
         false => Ok((superblock, geometry)),
     }

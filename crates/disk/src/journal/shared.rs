@@ -140,7 +140,7 @@ impl Lots {
     }
 
     fn lot_of(&self, geo: &Geometry, block: BlockNr) -> Option<u32> {
-        geo.group_of(block)?.0.checked_div(self.groups)
+        lot_of(geo, self.groups, block)
     }
 
     /// Takes lots of a cube out of use.
@@ -222,9 +222,7 @@ impl Lots {
     /// None has any more.
     pub(super) fn forget_strays_of(&mut self, geo: &Geometry, lot: u32) {
         let groups = self.groups;
-        self.strays.forget(|block| {
-            geo.group_of(block).and_then(|group| group.0.checked_div(groups)) == Some(lot)
-        });
+        self.strays.forget(|block| lot_of(geo, groups, block) == Some(lot));
     }
 
     /// The parts of a run that each lie in one lot, and have one log.
@@ -260,6 +258,11 @@ impl Lots {
 pub(super) struct Share {
     pub(super) images: Images,
     pub(super) freed: Vec<BlockRun>,
+}
+
+/// The lot of a block, of lots of so many groups.
+fn lot_of(geo: &Geometry, groups: u32, block: BlockNr) -> Option<u32> {
+    geo.group_of(block)?.0.checked_div(groups)
 }
 
 impl Shared {

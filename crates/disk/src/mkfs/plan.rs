@@ -282,7 +282,7 @@ impl Plan {
 
     /// Bytes of the file system.
     pub fn bytes(&self) -> u64 {
-        self.geometry.blocks_count * u64::from(self.geometry.block_size)
+        self.geometry.size_bytes()
     }
 
     /// All blocks in use, in runs and in order.

@@ -1,14 +1,12 @@
 //! Permissions, users and groups in the attributes of files: access lists, and capabilities of a user namespace.
 
-use floe_format::ext::xattr::acl::{AclWho, decode_for_programs, encode_for_programs};
+use floe_format::ext::xattr::acl::{
+    ACCESS, AclWho, DEFAULT, decode_for_programs, encode_for_programs,
+};
 use floe_format::ext::xattr::{acl_mode, acl_valid};
 
 use crate::mkfs::tree::{Attributes, Tree, Xattr, XattrsId};
 
-/// The access list of a file.
-const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The list that a directory hands down.
-const DEFAULT: &[u8] = b"system.posix_acl_default";
 /// Capabilities of a program.
 const CAPABILITY: &[u8] = b"security.capability";
 /// Bytes of capabilities in their third form (`struct vfs_ns_cap_data`), and its place for the user who is root where

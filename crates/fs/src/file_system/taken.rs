@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use floe_format::ext::xattr::acl::decode_for_programs;
+use floe_format::ext::xattr::acl::{ACCESS, DEFAULT, decode_for_programs};
 use floe_format::ext::xattr::acl_valid;
 
 use super::FileSystem;
@@ -11,7 +11,7 @@ use crate::store::Store;
 use crate::{FsError, Timestamp};
 
 /// Attributes that hold access lists. One that is empty or goes is no list at all, whether there was one or not.
-const LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+const LISTS: [&[u8]; 2] = [ACCESS, DEFAULT];
 /// An access list without entries: its version alone.
 const NO_ENTRIES: &[u8] = &[2, 0, 0, 0];
 /// The namespaces in which every name is allowed, but for the empty one.

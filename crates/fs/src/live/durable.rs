@@ -167,8 +167,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
 
     /// `Err` if somebody has cut off the image since it was opened: nothing that lay behind its end is there any more.
     fn judge_size(&self, volume: &Volume) -> Result<(), JournalError> {
-        let geometry = volume.geometry();
-        let needed_bytes = geometry.blocks_count.saturating_mul(geometry.block_size.into());
+        let needed_bytes = volume.geometry().size_bytes();
         match self.disk.current_size_bytes() {
             Ok(bytes) if bytes < needed_bytes => {
                 let why = format!(

@@ -3,6 +3,7 @@
 use floe_disk::ops::{NewInode, NewKind, Reserved};
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::ext::xattr::acl::{ACCESS, DEFAULT};
 use floe_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use floe_sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -15,7 +16,6 @@ use super::pages::{PAGE_BYTES, pack, unpack};
 use super::record::Stamp;
 use super::status::Status;
 use super::stripes::{Found, Stripes};
-use crate::caller::ACCESS_LIST;
 use crate::op::Op;
 use crate::{Attributes, Directory, Timestamp};
 
@@ -45,8 +45,8 @@ impl Lists {
     pub(crate) fn of<'n>(names: impl IntoIterator<Item = &'n Vec<u8>>) -> Self {
         let mut lists = Self::default();
         for name in names {
-            lists.access |= name.as_slice() == ACCESS_LIST;
-            lists.default |= name == b"system.posix_acl_default";
+            lists.access |= name.as_slice() == ACCESS;
+            lists.default |= name.as_slice() == DEFAULT;
         }
         lists
     }

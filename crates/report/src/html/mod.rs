@@ -135,7 +135,7 @@ pub fn frame(subject: &str, headline: &Headline<'_>, body: impl FnOnce(&mut Html
 
 fn identity(html: &mut Html, report: &Report, occasion: &Occasion<'_>) {
     let (superblock, geometry) = (&report.superblock, &report.geometry);
-    let bytes = geometry.blocks_count.saturating_mul(u64::from(geometry.block_size));
+    let bytes = geometry.size_bytes();
     let label = match superblock.label() {
         label if label.is_empty() => "none".to_owned(),
         label => label,
@@ -265,7 +265,7 @@ pub(crate) fn tiles(html: &mut Html, report: &Report, cost: &Cost) {
         tile(html, "Inodes in use", &grouped(used), &detail, Some(share(used, inodes)));
         let used = report.blocks_used();
         let block_size = u64::from(geometry.block_size);
-        let all = size(geometry.blocks_count.saturating_mul(block_size));
+        let all = size(geometry.size_bytes());
         let space = size(used.saturating_mul(block_size));
         let detail = format!("of {all}");
         tile(html, "Space in use", &space, &detail, Some(share(used, geometry.blocks_count)));

@@ -18,11 +18,12 @@ const HOW_TO_GET_ONE: &str = "no kernel to boot: as root `apt install linux-imag
      `apt-get download linux-image-VERSION-cloud-amd64`, `dpkg-deb -x FILE FOLDER`, and \
      FLOE_GUEST_KERNEL=FOLDER/boot/vmlinuz-VERSION-cloud-amd64";
 
-/// Whether processors have registers for tiles (AMX): their state is larger than what Debian's User Mode Linux, 6.1, saves of a
-/// process, so that its first one ends the kernel ("ptrace set fp regs failed").
-fn has_tiles() -> bool {
+/// User Mode Linux, where it is installed and runs. On processors with registers for tiles (AMX) it does not: their state is larger
+/// than what Debian's, 6.1, saves of a process, so that its first one ends the kernel ("ptrace set fp regs failed").
+pub fn user_mode_linux() -> Option<&'static Path> {
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    processors.split_whitespace().any(|word| word == "amx_tile")
+    let has_tiles = processors.split_whitespace().any(|word| word == "amx_tile");
+    Some(Path::new(USER_MODE_LINUX)).filter(|program| program.exists() && !has_tiles)
 }
 
 /// A kernel with its modules.
@@ -66,10 +67,8 @@ impl Kernel {
     /// As [`Self::find`], but User Mode Linux, where it runs, before those in `/boot`: it boots faster, and its file systems
     /// are the same.
     pub(crate) fn fastest(named: Option<&Path>) -> Result<Self> {
-        let program = Path::new(USER_MODE_LINUX);
         let is_free = named.is_none() && std::env::var_os(VARIABLE).is_none();
-        let runs = program.exists() && !has_tiles();
-        Self::find(if is_free && runs { Some(program) } else { named })
+        Self::find(user_mode_linux().filter(|_| is_free).or(named))
     }
 
     /// A User Mode Linux kernel; its modules are in Debian's location.

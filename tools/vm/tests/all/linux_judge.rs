@@ -6,21 +6,17 @@ use std::process::{Command, Output};
 
 use floe_testkit::tool;
 
-pub(crate) const USER_MODE_LINUX: &str = "/usr/bin/linux.uml";
-
-/// Whether User Mode Linux is installed and runs: Debian's does not start on processors with registers for tiles.
-pub(crate) fn user_mode_runs() -> bool {
-    let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let has_tiles = processors.split_whitespace().any(|word| word == "amx_tile");
-    let runs = Path::new(USER_MODE_LINUX).exists() && !has_tiles;
-    if !runs {
-        eprintln!("skipped: no {USER_MODE_LINUX}, or a processor with AMX");
+/// User Mode Linux; says so where it is missing.
+pub(crate) fn user_mode_linux() -> Option<&'static Path> {
+    let program = floe_vm::user_mode_linux();
+    if program.is_none() {
+        eprintln!("skipped: no User Mode Linux, or a processor with AMX, where it does not run");
     }
-    runs
+    program
 }
 
 /// Runs `linux-fields` with a program that calls everything clean.
-fn fields_with_a_blind_checker(only: &str) -> Output {
+fn fields_with_a_blind_checker(kernel: &Path, only: &str) -> Output {
     let keep = tool::scratch("floe-judge-").unwrap();
     Command::new(env!("CARGO_BIN_EXE_floe-vm"))
         .args([
@@ -33,7 +29,8 @@ fn fields_with_a_blind_checker(only: &str) -> Output {
             only,
             "--kernel",
         ])
-        .args([USER_MODE_LINUX, "--keep"])
+        .arg(kernel)
+        .arg("--keep")
         .arg(keep.path())
         .output()
         .unwrap()
@@ -41,14 +38,15 @@ fn fields_with_a_blind_checker(only: &str) -> Output {
 
 #[test]
 fn linux_refuses_a_spoilt_journal_inode_and_nothing_harmless() {
-    if tool::missing() || !user_mode_runs() {
+    if tool::missing() {
         return;
     }
-    let refused = fields_with_a_blind_checker("<8> i_extra_isize=0xffff");
+    let Some(kernel) = user_mode_linux() else { return };
+    let refused = fields_with_a_blind_checker(kernel, "<8> i_extra_isize=0xffff");
     let text = String::from_utf8_lossy(&refused.stdout);
     assert!(!refused.status.success(), "{text}");
     assert!(text.contains("FAULT ext4-1k <8> i_extra_isize=0xffff: Floe: clean; Linux:"), "{text}");
-    let harmless = fields_with_a_blind_checker("<8> i_atime");
+    let harmless = fields_with_a_blind_checker(kernel, "<8> i_atime");
     let text = String::from_utf8_lossy(&harmless.stdout);
     assert!(harmless.status.success(), "{text}");
     assert!(text.contains(" changed images in "), "{text}");

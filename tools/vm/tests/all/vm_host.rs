@@ -5,7 +5,7 @@ use std::process::Command;
 
 use floe_testkit::{kernel, tool};
 
-use crate::linux_judge::{USER_MODE_LINUX, user_mode_runs};
+use crate::linux_judge::user_mode_linux;
 
 #[test]
 fn damage_of_one_cube_stops_one_guest_which_starts_again() {
@@ -16,25 +16,14 @@ fn damage_of_one_cube_stops_one_guest_which_starts_again() {
         eprintln!("skipped: no {}", missing.display());
         return;
     }
-    if !user_mode_runs() {
-        return;
-    }
+    let Some(linux) = user_mode_linux() else { return };
     if let (Err(reason), _) | (_, Err(reason)) = (tool::available(), kernel::mount_available()) {
         eprintln!("skipped: {reason}");
         return;
     }
     let output = Command::new(vm)
-        .args([
-            "vm-host",
-            "--seconds",
-            "24",
-            "--silence",
-            "60",
-            "--kernel",
-            USER_MODE_LINUX,
-            "--floe",
-        ])
-        .arg(&floe)
+        .args(["vm-host", "--seconds", "24", "--silence", "60", "--kernel"])
+        .args([linux, Path::new("--floe"), &floe])
         .output()
         .expect("the tool can be started");
     let said = String::from_utf8_lossy(&output.stdout).into_owned()

@@ -53,11 +53,6 @@ pub fn check(cx: &InodeCx<'_>, table: TableContext<'_>, evidence: &mut InodeEvid
             check_dtime(cx, evidence);
             // An unused inode with a role counts as deleted, unless it has a link.
             let in_use = reserved_inodes::check(cx, role, evidence);
-            let extents = cx.inode.flags().contains(InodeFlags::EXTENTS);
-            if role == Role::Journal && extents && !cx.volume.has_incompat(Incompat::EXTENTS) {
-                // Also where the journal is elsewhere.
-                check_extents_flag(cx, evidence);
-            }
             if in_use {
                 linux_refuses::check(cx, role, evidence);
             }
@@ -66,6 +61,12 @@ pub fn check(cx: &InodeCx<'_>, table: TableContext<'_>, evidence: &mut InodeEvid
                 let is_dir = cx.inode.file_type() == Some(FileType::Directory);
                 let file_type = if is_dir { Some(FileType::Regular) } else { cx.inode.file_type() };
                 check_body(cx, file_type, evidence);
+            } else if role == Role::Journal
+                && cx.inode.flags().contains(InodeFlags::EXTENTS)
+                && !cx.volume.has_incompat(Incompat::EXTENTS)
+            {
+                // e2fsck looks at the mark of no other inode that is not in use.
+                check_extents_flag(cx, evidence);
             }
             if in_use {
                 // The inode that reserves blocks for growing is of as many bytes as its map could
@@ -346,7 +347,7 @@ pub(crate) fn map(
 }
 
 /// Problems of an inode that is marked as mapped by extents, where that feature is off. Returns whether it is.
-pub(crate) fn check_extents_flag(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) -> bool {
+fn check_extents_flag(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) -> bool {
     let (inode, known) = (cx.number, extents::root_ok(cx));
     evidence.found.push(if known {
         Problem::ExtentsFeatureMissing { inode }

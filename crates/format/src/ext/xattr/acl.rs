@@ -51,6 +51,15 @@ pub enum AclFault {
     },
 }
 
+/// Full name of the attribute with the access list of a file.
+pub const ACCESS_NAME: &str = "system.posix_acl_access";
+/// That of the list that a directory hands down.
+pub const DEFAULT_NAME: &str = "system.posix_acl_default";
+/// Both names in bytes.
+pub const ACCESS: &[u8] = ACCESS_NAME.as_bytes();
+/// See [`ACCESS`].
+pub const DEFAULT: &[u8] = DEFAULT_NAME.as_bytes();
+
 /// Decodes the value of `system.posix_acl_access` or `_default`.
 pub fn decode(value: &[u8]) -> Result<Vec<AclEntry>, AclFault> {
     if le32_at(value, 0) != Some(VERSION) {

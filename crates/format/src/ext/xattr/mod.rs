@@ -99,8 +99,8 @@ pub const fn prefix(name_index: u8) -> Option<&'static str> {
     Some(match name_index {
         0 => "",
         INDEX_USER => "user.",
-        INDEX_ACL_ACCESS => "system.posix_acl_access",
-        INDEX_ACL_DEFAULT => "system.posix_acl_default",
+        INDEX_ACL_ACCESS => acl::ACCESS_NAME,
+        INDEX_ACL_DEFAULT => acl::DEFAULT_NAME,
         INDEX_TRUSTED => "trusted.",
         INDEX_LUSTRE => "lustre.",
         INDEX_SECURITY => "security.",
