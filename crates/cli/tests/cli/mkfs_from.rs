@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -125,6 +125,35 @@ fn the_kernel_sees_the_tree_that_was_given() {
         }
         assert_eq!(ours.len(), theirs.len());
         mount.unmount().unwrap();
+    }
+}
+
+#[test]
+fn extended_options_change_the_root_of_a_source() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let folder = scratch.path().join("source");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o711)).unwrap();
+    let image = scratch.path().join("image");
+    let (from, image) = (format!("dir:{}", folder.display()), image.to_str().unwrap());
+    let own = fs::metadata(&folder).unwrap();
+    for (extended, owner, mode) in [
+        ("root_owner=100:200", (100, 200), "0711"),
+        ("root_perms=1777", (own.uid(), own.gid()), "01777"),
+        ("root_owner,root_perms=700", (own.uid(), own.gid()), "0700"),
+    ] {
+        let ran = floe(&["mkfs", "-q", "-F", "-E", extended, "--from", &from, image, "8M"]);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{extended}");
+        let told = tool::must("debugfs", &["-R", "stat <2>", image], &[0]).unwrap().text;
+        let words: Vec<&str> = told.split_whitespace().collect();
+        let behind = |key| words[words.iter().position(|word| *word == key).unwrap() + 1];
+        let owner = (owner.0.to_string(), owner.1.to_string());
+        assert_eq!((behind("User:"), behind("Group:")), (&*owner.0, &*owner.1), "{extended}");
+        assert_eq!(behind("Mode:"), mode, "{extended}");
     }
 }
 

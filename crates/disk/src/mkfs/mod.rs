@@ -21,7 +21,7 @@ mod write;
 pub use block_map::{BLOCK_MAP_HEAD, block_map};
 pub use fill::{FillError, FillOptions, TreePlan, fill, fill_progress};
 pub use native::NativeParams;
-pub use options::{Fresh, OptionError, Options, size, uuid};
+pub use options::{Fresh, OptionError, Options, RootOptions, size, uuid};
 pub use params::{InodeCount, JournalParams, Params, PlanError, Reserved};
 pub use plan::Plan;
 pub use rext3::Rext3Params;

@@ -64,9 +64,28 @@ pub struct Options {
 /// Most journals of a native file system.
 const MOST_JOURNALS: u32 = 16;
 
+/// `-E root_owner=`: without a value, whoever runs this.
+fn root_owner(value: Option<&str>) -> Result<(u32, u32), String> {
+    let Some(value) = value else {
+        return Ok((rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()));
+    };
+    let id = |text: &str| text.parse().ok().filter(|id| *id != NOBODY);
+    let ids = value.split_once(':').and_then(|(uid, gid)| Some((id(uid)?, id(gid)?)));
+    ids.ok_or_else(|| "root_owner: must be UID:GID".to_owned())
+}
+
 /// `-E journals=`.
 fn journals(count: u32) -> Result<u32, String> {
     if (1..=MOST_JOURNALS).contains(&count) { Ok(count) } else { Err("journals: 1 to 16".into()) }
+}
+
+/// Attributes of the root directory by `-E`, which a source of files does not change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RootOptions {
+    /// `root_owner=`: user and group.
+    pub owner: Option<(u32, u32)>,
+    /// `root_perms=`: permission bits.
+    pub mode: Option<u16>,
 }
 
 /// Values of `-E`.
@@ -76,8 +95,7 @@ pub(super) struct Extended {
     stride: u16,
     stripe_width: u32,
     resize: Option<String>,
-    root_owner: Option<(u32, u32)>,
-    root_mode: Option<u16>,
+    root: RootOptions,
     backups: Option<u32>,
     mmp_interval: Option<u16>,
     quotas: Option<Vec<QuotaKind>>,
@@ -118,6 +136,11 @@ impl Options {
     /// Offset of the file system on the device, in bytes (`-E offset=`).
     pub fn offset_bytes(&self) -> u64 {
         self.extended.offset_bytes
+    }
+
+    /// Owner and permissions of the root directory, as far as they are given.
+    pub fn root(&self) -> RootOptions {
+        self.extended.root
     }
 
     /// Journals of a native file system (`-E journals=`), whose further ones are made in the file system as it is planned here.
@@ -247,17 +270,10 @@ impl Options {
                 }
                 "stripe_width" | "stripe-width" => extended.stripe_width = number()?,
                 "resize" => extended.resize = Some(given?.to_owned()),
-                "root_owner" => {
-                    let (uid, gid) = given?.split_once(':').ok_or("root_owner: must be UID:GID")?;
-                    let id = |text: &str| text.parse().ok().filter(|id| *id != NOBODY);
-                    let (Some(uid), Some(gid)) = (id(uid), id(gid)) else {
-                        return Err("root_owner: must be UID:GID".into());
-                    };
-                    extended.root_owner = Some((uid, gid));
-                }
+                "root_owner" => extended.root.owner = Some(root_owner(value)?),
                 "root_perms" => {
                     let mode = u16::from_str_radix(given?, 8).ok().filter(|mode| *mode <= 0o7777);
-                    extended.root_mode = Some(mode.ok_or("root_perms: must be octal digits")?);
+                    extended.root.mode = Some(mode.ok_or("root_perms: must be octal digits")?);
                 }
                 "num_backup_sb" => {
                     let count = number()?;
@@ -366,8 +382,8 @@ impl Options {
             stripe_width: extended.stripe_width,
             resize_blocks: self.resize_blocks(block_size)?,
             backups: extended.backups.unwrap_or(2),
-            root_owner: extended.root_owner.unwrap_or((0, 0)),
-            root_mode: extended.root_mode.unwrap_or(0o755),
+            root_owner: extended.root.owner.unwrap_or((0, 0)),
+            root_mode: extended.root.mode.unwrap_or(0o755),
             mmp_interval: extended.mmp_interval.unwrap_or(5),
             quotas: extended.quotas.clone().unwrap_or_else(|| default_quotas(&features)),
             encoding: (1, u16::from(extended.strict_encoding == Some(true))),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::str::FromStr;
 
+use crate::mkfs::RootOptions;
 use crate::mkfs::tree::{NOBODY, NodeId, Timestamp, Tree, XattrsId};
 
 use super::lists::{self, Fault, Id};
@@ -65,6 +66,8 @@ pub struct Changes {
     pub groups: IdMap,
     /// Later times become this one, as `SOURCE_DATE_EPOCH` demands.
     pub latest: Option<Timestamp>,
+    /// Attributes of the root directory, after all other changes.
+    pub root: RootOptions,
 }
 
 /// An owner that a file cannot get.
@@ -132,6 +135,14 @@ impl Changes {
             }
             tree.set_attributes(node, attributes);
         }
+        let RootOptions { owner, mode } = self.root;
+        let mut attributes = tree.node(tree.root()).attributes();
+        (attributes.uid, attributes.gid) = owner.unwrap_or((attributes.uid, attributes.gid));
+        if let Some(mode) = mode {
+            attributes.mode = mode;
+            attributes.xattrs = lists::list_after_chmod(tree, &attributes);
+        }
+        tree.set_attributes(tree.root(), attributes);
         Ok(())
     }
 
@@ -219,5 +230,14 @@ mod tests {
         let owner = Changes { owner: Some((1, 2)), ..Changes::default() };
         owner.apply(&mut tree).unwrap();
         assert_eq!(tree.node(tree.root()).attributes().gid, 2);
+        let root = RootOptions { owner: Some((5, 6)), mode: None };
+        Changes { root, ..owner.clone() }.apply(&mut tree).unwrap();
+        let root = RootOptions { owner: None, mode: Some(0o1777) };
+        let attributes = tree.node(tree.root()).attributes();
+        assert_eq!((attributes.uid, attributes.gid, attributes.mode), (5, 6, 0o755));
+        Changes { root, ..Changes::default() }.apply(&mut tree).unwrap();
+        let attributes = tree.node(tree.root()).attributes();
+        assert_eq!((attributes.uid, attributes.gid, attributes.mode), (5, 6, 0o1777));
+        assert_eq!(tree.node(file).attributes().uid, 1);
     }
 }

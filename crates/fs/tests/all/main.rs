@@ -8,3 +8,8 @@ mod fuzz_inputs;
 mod logs;
 mod memory;
 mod mounted_image;
+
+/// The seed by which directories get their places in tests of damaged logs. `FLOE_LAYOUT` gives another, to look for rare layouts.
+fn layout_seed() -> u64 {
+    std::env::var("FLOE_LAYOUT").ok().and_then(|text| text.parse().ok()).unwrap_or(7)
+}

@@ -39,8 +39,9 @@ impl Args {
         let now = now.unwrap_or(Timestamp { seconds: clock::now_seconds(), nanoseconds: 0 });
         let fresh =
             Fresh { uuid: version_4(random_bytes()?), hash_seed: version_4(random_bytes()?), now };
+        let root = options.root();
         let job = Job { args: self, options, size_blocks, fresh };
-        self.from.load(&mut |tree, contents| job.run(tree, contents, out))
+        self.from.load(root, &mut |tree, contents| job.run(tree, contents, out))
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use floe_blockdev::{FileDevice, ReadBlocks};
 use floe_check::{CheckOptions, lacks_changes, view};
+use floe_disk::mkfs::RootOptions;
 use floe_disk::mkfs::tree::{Contents, Timestamp, Tree};
 use floe_disk::source::{self, BoxedContents, Changes, IdMap, Loaded, Spooled};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
@@ -164,15 +165,15 @@ impl FromArgs {
         Ok(Some(Timestamp { seconds: secs, nanoseconds: 0 }))
     }
 
-    /// Loads the tree of the source, without file contents, and passes it to `use_it`.
-    pub(super) fn load(&self, use_it: &mut Use<'_>) -> anyhow::Result<Outcome> {
+    /// Loads the tree of the source, without file contents, and passes it to `use_it`, with this root.
+    pub(super) fn load(&self, root: RootOptions, use_it: &mut Use<'_>) -> anyhow::Result<Outcome> {
         let scratch = std::env::temp_dir();
         let loaded = match self.from.as_ref() {
             None => bail!("no source is given"),
-            Some(Origin::Image(path)) => return self.load_image(path, use_it),
+            Some(Origin::Image(path)) => return self.load_image(path, root, use_it),
             Some(Origin::Any(path)) if path.is_dir() => source::directory(path)?,
             Some(Origin::Any(path)) if is_file_system(path) => {
-                return self.load_image(path, use_it);
+                return self.load_image(path, root, use_it);
             }
             Some(Origin::Folder(path)) => source::directory(path)?,
             Some(Origin::Archive(path) | Origin::Any(path)) => archive(path, &scratch)?,
@@ -181,17 +182,22 @@ impl FromArgs {
         if let Some(doubt) = &loaded.doubt {
             message!("floe mkfs: warning: {doubt}");
         }
-        self.change(loaded.tree, &*loaded.contents, use_it)
+        self.change(loaded.tree, &*loaded.contents, root, use_it)
     }
 
-    fn load_image(&self, path: &Path, use_it: &mut Use<'_>) -> anyhow::Result<Outcome> {
+    fn load_image(
+        &self,
+        path: &Path,
+        root: RootOptions,
+        use_it: &mut Use<'_>,
+    ) -> anyhow::Result<Outcome> {
         let device = Source::whole(path).open()?;
         let looked = view(&device, &CheckOptions::default(), |files, found| {
             if let Some(damage) = found.iter().find(|one| lacks_changes(one, files.superblock())) {
                 bail!("{}: {damage}. `floe export` reads the intact rest", path.display());
             }
             let Loaded { tree, contents, .. } = source::image(files)?;
-            self.change(tree, &contents, use_it)
+            self.change(tree, &contents, root, use_it)
         });
         looked.unwrap_or_else(|error| {
             let name = path.display().to_string();
@@ -203,6 +209,7 @@ impl FromArgs {
         &self,
         mut tree: Tree,
         contents: &dyn Contents,
+        root: RootOptions,
         use_it: &mut Use<'_>,
     ) -> anyhow::Result<Outcome> {
         if let Some(file) = &self.metadata {
@@ -214,6 +221,7 @@ impl FromArgs {
             users: self.uid_map.clone().unwrap_or_default(),
             groups: self.gid_map.clone().unwrap_or_default(),
             latest: self.now()?,
+            root,
         };
         changes.apply(&mut tree)?;
         use_it(&tree, contents)

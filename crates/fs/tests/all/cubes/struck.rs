@@ -180,7 +180,7 @@ pub(crate) fn used<D: WriteBlocks, T>(
     run: impl FnOnce(&FileSystem<MemFs<Live<'_, '_, D>>>) -> T,
 ) -> (T, Result<(), String>) {
     let (disk, mut volume) = Disk::open(device).unwrap();
-    volume.draw_by_seed(7);
+    volume.draw_by_seed(crate::layout_seed());
     let (ran, finished) = {
         let files = disk.files().unwrap();
         let live = Live::new(&disk, &files, volume, now()).unwrap();
@@ -245,7 +245,7 @@ pub(crate) fn laid_out(layout: Tenants, policies: Policies) -> Vec<u8> {
     let device = MemDevice::new(vec![0; (40 * MIB) as usize]);
     mkfs::write(&Plan::new(&params).unwrap(), &device).unwrap();
     let (disk, mut volume) = Disk::open(&device).unwrap();
-    volume.draw_by_seed(7);
+    volume.draw_by_seed(crate::layout_seed());
     {
         let files = disk.files().unwrap();
         let live = Live::new(&disk, &files, volume, now()).unwrap();

@@ -71,7 +71,7 @@ pub(super) fn grown_by(
     let mut snapshots = Vec::new();
     {
         let (disk, mut volume) = open(&device).unwrap();
-        volume.draw_by_seed(7);
+        volume.draw_by_seed(crate::layout_seed());
         let files = disk.files().unwrap();
         let live = Live::new(&disk, &files, volume, now()).unwrap();
         let fs = FileSystem::new(MemFs::new(live, Default::default()));
@@ -432,7 +432,7 @@ fn a_fence_is_made_and_taken_back_beside_a_log_that_waits() {
         device.write_at(hit + 40, &[byte[0] ^ 0x10]).unwrap();
         let before = lots_of(&device, &own);
         let (disk, mut volume) = Disk::open(&device).unwrap();
-        volume.draw_by_seed(7);
+        volume.draw_by_seed(crate::layout_seed());
         {
             let files = disk.files().unwrap();
             let live = Live::new(&disk, &files, volume, now()).unwrap();

@@ -31,7 +31,7 @@ pub(crate) fn with_journals(count: u32) -> &'static [u8] {
     BASES[usize::from(count > 2)].get_or_init(|| {
         let device = MemDevice::new(native(20 << 20, "lot_size=4m", "400"));
         let (disk, mut volume) = Disk::open(&device).unwrap();
-        volume.draw_by_seed(7);
+        volume.draw_by_seed(crate::layout_seed());
         {
             let files = disk.files().unwrap();
             let live = Live::new(&disk, &files, volume, NOW).unwrap();
@@ -47,7 +47,7 @@ pub(crate) fn with_journals(count: u32) -> &'static [u8] {
 pub(crate) fn with_cubes_on(native: Vec<u8>) -> Vec<u8> {
     let device = MemDevice::new(native);
     let (disk, mut volume) = Disk::open(&device).unwrap();
-    volume.draw_by_seed(7);
+    volume.draw_by_seed(crate::layout_seed());
     {
         let files = disk.files().unwrap();
         let live = Live::new(&disk, &files, volume, NOW).unwrap();
