@@ -68,6 +68,14 @@ impl Verdict {
 /// # Errors
 /// e2fsck cannot be started. Damage is a [`Verdict`], and so is a crash of e2fsck.
 pub fn run(image: &Path, args: &[&str]) -> Result<Verdict> {
+    run_within(image, args, LIMIT_SECONDS)
+}
+
+/// The same, with another time limit: for large images.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_within(image: &Path, args: &[&str], limit_seconds: u32) -> Result<Verdict> {
     let folder = tool::scratch("floe-oracle-")?;
     let config = folder.path().join("e2fsck.conf");
     let log = folder.path().join("problems");
@@ -80,7 +88,7 @@ pub fn run(image: &Path, args: &[&str]) -> Result<Verdict> {
     )?;
     let mut command = tool::command("e2fsck");
     command.args(args).arg(image).env("E2FSCK_CONFIG", &config);
-    let outcome = tool::run(&command, LIMIT_SECONDS)?;
+    let outcome = tool::run(&command, limit_seconds)?;
     let problems = match fs::read(&log) {
         Ok(log) => parse_log(&String::from_utf8_lossy(&log)),
         // Without problems, or after an early exit, there may be no log.
