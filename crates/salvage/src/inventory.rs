@@ -64,7 +64,7 @@ impl Salvaged<'_> {
     /// root, as `.`, if it is not whole. Reads metadata only.
     pub fn inventory(&self, mut look: impl FnMut(Object)) {
         let Ok(root) = self.files.node(InodeNr::ROOT) else { return };
-        for step in self.files.walk(root) {
+        for step in self.files.walk(root).without_own() {
             match step {
                 Step::Visit(mut visit) if visit.path.is_empty() => {
                     visit.path.push(b'.');

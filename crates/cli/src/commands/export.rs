@@ -122,7 +122,7 @@ struct Exporter<'a, 'f, 'd, W: Write> {
 impl<W: Write> Exporter<'_, '_, '_, W> {
     fn run(mut self, root: Node) -> anyhow::Result<()> {
         let files = self.files;
-        for step in files.walk(root) {
+        for step in files.walk(root).without_own() {
             match step {
                 Step::Visit(visit) => self
                     .add(&visit.path, &visit.node)

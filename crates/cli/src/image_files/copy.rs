@@ -89,7 +89,7 @@ impl<'a, 'f, 'd> Copier<'a, 'f, 'd> {
     }
 
     fn walk(&mut self, root: Node) -> anyhow::Result<()> {
-        let mut walk = self.files.walk(root);
+        let mut walk = self.files.walk(root).without_own();
         let mut entered = Vec::new();
         while let Some(step) = walk.next() {
             match step {

@@ -129,7 +129,7 @@ fn a_killed_server_leaves_what_linux_recovers() {
     judge(&image, "after Floe");
 }
 
-/// A native image as the source of another: its own files are not copied, the rest is.
+/// A native image, or an archive of it, as the source of another: its own files are not copied, the rest is.
 #[test]
 fn a_native_image_is_a_source_of_images() {
     if tool::missing() {
@@ -152,6 +152,17 @@ fn a_native_image_is_a_source_of_images() {
         let listed = floe(&["ls", to]).out;
         assert_eq!(listed.contains(".cubes"), kind == "native", "{listed}");
     }
+    let (archive, fourth, copy) = (path("archive.tar"), path("fourth.img"), path("copy"));
+    assert_eq!(floe(&["export", &first, "-o", &archive]).code, 0);
+    let made = floe(&["mkfs", "-q", "-t", "native", "--from", &archive, &fourth]);
+    assert_eq!((made.code, made.err.as_str()), (0, ""));
+    assert_eq!(floe(&["cat", &fourth, "/a/b/file"]).out, "content");
+    let copied = floe(&["cp", "-r", &first, "/", &copy]);
+    assert_eq!((copied.code, copied.err.as_str()), (0, ""));
+    assert_eq!(fs::read(Path::new(&copy).join("a/b/file")).unwrap(), b"content");
+    assert!(!fs::exists(Path::new(&copy).join(".cubes")).unwrap());
+    // Whoever asks for it gets it.
+    assert!(floe(&["export", &first, "/.cubes"]).out.contains("c0/"));
 }
 
 /// Files that are deleted while they are open are listed in the orphan file: without it nothing is written.

@@ -6,7 +6,6 @@ use std::io;
 use floe_ext4::files::{Files, Node, SegmentKind, Step, Visit};
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
-use floe_format::native::identity::{HOME_NAME, Identity};
 
 use crate::mkfs::tree::{Attributes, Body, ContentId, Contents, Extent, NodeId, Tree, Xattr};
 
@@ -21,7 +20,7 @@ pub fn image<'f, 'd>(files: &'f Files<'d>) -> Result<Loaded<ImageContents<'f, 'd
     let root = files.node(InodeNr::ROOT).map_err(|error| damaged(b"/", error))?;
     let mut loader = Loader { files, tree: Tree::new(Attributes::root()), links: HashMap::new() };
     let mut trail: Vec<NodeId> = Vec::new();
-    for step in files.walk(root) {
+    for step in files.walk(root).without_own() {
         match step {
             Step::Visit(visit) => loader.add(&visit, &mut trail)?,
             Step::Leave { .. } => {
@@ -40,10 +39,6 @@ pub fn image<'f, 'd>(files: &'f Files<'d>) -> Result<Loaded<ImageContents<'f, 'd
     }
     let mut tree = loader.tree;
     drop_lost_and_found(&mut tree);
-    if Identity::of(files.superblock()).is_some() {
-        // The files of a native file system say where its free blocks are: a copy has others.
-        let _ = tree.remove(tree.root(), HOME_NAME);
-    }
     Ok(Loaded { tree, contents: ImageContents { files }, doubt: None })
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use floe_format::InodeNr;
+use floe_format::native::identity::{HOME_NAME, Identity};
 
 use super::{DirectoryEntry, FileFault, Files, FilesError, Node};
 
@@ -58,6 +59,8 @@ pub struct Walk<'f, 'd> {
     levels: Vec<Level>,
     entered: HashSet<InodeNr>,
     faults: Vec<FileFault>,
+    /// The directory that is passed over, of files that Floe keeps for itself.
+    own: Option<InodeNr>,
 }
 
 struct Level {
@@ -76,11 +79,21 @@ impl<'d> Files<'d> {
             levels: Vec::new(),
             entered: HashSet::new(),
             faults: Vec::new(),
+            own: None,
         }
     }
 }
 
 impl Walk<'_, '_> {
+    /// Without the directory in which a native file system keeps files of its own: they say where its free blocks are, which are
+    /// others in a copy.
+    #[must_use]
+    pub fn without_own(mut self) -> Self {
+        let identity = Identity::of(self.files.superblock());
+        self.own = identity.map(|identity| InodeNr(identity.home_inode));
+        self
+    }
+
     /// Skips everything below the directory that was visited last: neither its children nor its
     /// [`Step::Leave`] are returned. Call it before the next step.
     pub fn leave_out(&mut self) {
@@ -119,7 +132,9 @@ impl Iterator for Walk<'_, '_> {
             let faults = std::mem::take(&mut self.faults);
             return Some(Step::Faults { path: self.path.clone(), faults });
         }
-        let Some(entry) = level.entries.next() else {
+        let own = self.own;
+        let is_own = |entry: &DirectoryEntry| Some(entry.inode) == own && entry.name == HOME_NAME;
+        let Some(entry) = level.entries.find(|entry| !is_own(entry)) else {
             self.levels.pop();
             return Some(Step::Leave { path: self.path.clone() });
         };
