@@ -401,7 +401,10 @@ impl<S: Store> Adapter<'_, S> {
         let change = Fields { flags: Some(flags), project, ..Fields::default() };
         let kind = OpKind::Change { inode: file.inode, size_bytes: None, change };
         let (uid, gid) = by;
-        self.fs.apply(&Op { uid, gid, time: now(), kind }).map(|_| ())
+        self.fs.apply(&Op { uid, gid, time: now(), kind })?;
+        // The kernel does not know that this call changes a time.
+        let _ = self.carrier.notify(&abi::ask_again(file.inode));
+        Ok(())
     }
 }
 

@@ -20,6 +20,36 @@ fn made(options: &[&str]) -> Image {
     image
 }
 
+/// A new flag changes `st_ctime`, for files as far as the kernel asks (docs/mount.md).
+#[test]
+fn a_flag_changes_the_time_of_change() {
+    if !can_mount() {
+        return;
+    }
+    let image = made(&[]);
+    for options in ["rw", "nowriteback_cache"] {
+        let ours = Ours::new(image.path(), &["-o", options]);
+        let (dir, file) = (ours.path().join("dir"), ours.path().join("file"));
+        fs::create_dir(&dir).unwrap();
+        fs::write(&file, "").unwrap();
+        for path in [&dir, &file] {
+            let changed = || fs::metadata(path).map(|of| (of.ctime(), of.ctime_nsec())).unwrap();
+            let before = changed();
+            // The clock of the kernel's time stamps has ticked.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let opened = File::open(path).unwrap();
+            let flags = ioctl_getflags(&opened).unwrap();
+            ioctl_setflags(&opened, flags | IFlags::NODUMP).unwrap();
+            if path == &dir || options != "rw" {
+                assert!(changed() > before, "{options}: {}", path.display());
+            }
+        }
+        fs::remove_dir(dir).unwrap();
+        fs::remove_file(file).unwrap();
+        ours.unmount();
+    }
+}
+
 /// The kernel keeps what programs write, and writes back whole pages: bytes before the end of an append-only file too, and bytes
 /// that were written before the file became immutable.
 #[test]
