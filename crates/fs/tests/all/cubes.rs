@@ -23,6 +23,7 @@ mod coupled;
 mod faults;
 mod journals;
 mod modes;
+mod online_random;
 mod policies;
 mod several;
 mod states;
