@@ -4,6 +4,7 @@
 
 mod access_lists;
 mod attribute_values;
+mod backups;
 mod cleared;
 mod commit;
 mod crash;

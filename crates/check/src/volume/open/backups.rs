@@ -135,8 +135,12 @@ pub(super) fn sizes(known: Option<u32>) -> impl Iterator<Item = u32> {
     BLOCK_BITS.map(|bits| 1 << bits).filter(move |&size| known.is_none_or(|known| known == size))
 }
 
+/// Clusters of bigalloc have up to so many blocks, as a power of two.
+const MOST_CLUSTER_BITS: u32 = 15;
+
 /// Places where a backup could lie, with the block size that goes with them, inside the device:
-/// groups 1 and powers of 3, 5 and 7, for the block size known or each one.
+/// groups 1 and powers of 3, 5 and 7, for the block size known or each one. Where the size of groups is not known, it is the usual
+/// one; with bigalloc groups are larger, and of each size that they may have then only groups 1 and 3 are looked at.
 fn backup_places(
     device: &dyn ReadBlocks,
     block_size: Option<u32>,
@@ -145,10 +149,18 @@ fn backup_places(
     let size_bytes = device.size_bytes();
     sizes(block_size).flat_map(move |size| {
         let per_group = u64::from(blocks_per_group.unwrap_or(size * 8));
-        backup_groups()
-            .map(move |group| BlockNr(group * per_group + u64::from(size == 1024)))
-            .take_while(move |block| block.0 < size_bytes / u64::from(size))
-            .map(move |block| (block, size))
+        // Blocks of 1 KiB are counted from 1, with bigalloc from 0.
+        let first = u64::from(size == 1024);
+        let usual = backup_groups().map(move |group| group * per_group).flat_map(move |start| {
+            [start + first, start].into_iter().take(1 + usize::from(first > 0))
+        });
+        let bits = if blocks_per_group.is_none() { MOST_CLUSTER_BITS } else { 0 };
+        let of_clusters =
+            (1..=bits).flat_map(move |bits| [1, 3].map(|group| (group * per_group) << bits));
+        usual
+            .take_while(move |block| *block < size_bytes / u64::from(size))
+            .chain(of_clusters.filter(move |block| *block < size_bytes / u64::from(size)))
+            .map(move |block| (BlockNr(block), size))
     })
 }
 
