@@ -5,7 +5,7 @@
 //! there, and make the change then: what is in its place already is not written again ([`WrittenAhead`]). Content in blocks that a file
 //! has is overwritten in any case; free blocks of the cube are taken by nobody else meanwhile.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 
 use floe_blockdev::{ReadBlocks, WriteBlocks};
@@ -21,6 +21,38 @@ pub struct PlannedWrite {
     pub writes: Vec<DataWrite>,
     /// Blocks are taken for it, or for its map.
     pub takes_blocks: bool,
+}
+
+/// The content of several writes, each planned as if it were the first: as long as they meet in no block, each leaves the content of
+/// the others alone, also where the change turns out to be another one than was planned. A plan knows no new size of the file, for
+/// example, and makes zeroes of what an earlier one puts behind the old end.
+#[derive(Debug, Default)]
+pub struct Plans {
+    blocks: HashSet<u64>,
+    writes: Vec<DataWrite>,
+}
+
+impl Plans {
+    /// Takes up the plan of the next write, unless it meets an earlier one in a block of this size. Returns whether a further write
+    /// may be planned.
+    pub fn add(&mut self, plan: PlannedWrite, block_bytes: u32) -> bool {
+        let size = u64::from(block_bytes);
+        let touched =
+            |(at, bytes): &DataWrite| *at / size..(*at + bytes.len() as u64).div_ceil(size);
+        let own: HashSet<u64> = plan.writes.iter().flat_map(touched).collect();
+        if !self.blocks.is_disjoint(&own) {
+            return false;
+        }
+        self.blocks.extend(own);
+        self.writes.extend(plan.writes);
+        // The next one would take the same blocks.
+        !plan.takes_blocks
+    }
+
+    /// All writes, in their order.
+    pub fn into_writes(self) -> Vec<DataWrite> {
+        self.writes
+    }
 }
 
 /// A device of which nothing is changed: it notes what would be written.
@@ -111,6 +143,22 @@ mod tests {
     use floe_blockdev::MemDevice;
 
     use super::*;
+
+    #[test]
+    fn plans_that_meet_in_a_block_are_left_out() {
+        let plan = |at: u64, len: usize, takes_blocks| PlannedWrite {
+            writes: vec![(at, vec![at as u8; len])],
+            takes_blocks,
+        };
+        let mut plans = Plans::default();
+        assert!(plans.add(plan(4096, 4096, false), 4096));
+        assert!(plans.add(plan(12_288, 10, false), 4096));
+        // The block of the second one, in other bytes of it.
+        assert!(!plans.add(plan(12_388, 10, false), 4096));
+        assert!(!plans.add(plan(20_480, 10, true), 4096));
+        let places: Vec<u64> = plans.into_writes().into_iter().map(|(at, _)| at).collect();
+        assert_eq!(places, [4096, 12_288, 20_480]);
+    }
 
     #[test]
     fn content_that_was_written_ahead_is_not_written_again() {

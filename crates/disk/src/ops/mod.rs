@@ -85,7 +85,7 @@ mod values;
 
 pub use crate::caller::Caller;
 pub use crate::op_error::{OpError, panic_message};
-pub use ahead::{DataWrite, PlannedWrite, WrittenAhead};
+pub use ahead::{DataWrite, PlannedWrite, Plans, WrittenAhead};
 pub use attributes::SetMode;
 pub use change::Change;
 pub use content::{Segment, SegmentKind};

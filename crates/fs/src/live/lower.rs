@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use floe_blockdev::WriteBlocks;
-use floe_disk::ops::{Caller, DataWrite, NewKind, OpError, Reserved, Step, WrittenAhead};
+use floe_disk::ops::{Caller, DataWrite, NewKind, OpError, Plans, Reserved, Step, WrittenAhead};
 use floe_disk::volume::Volume;
 use floe_ext4::tx::Tx;
 use floe_format::InodeNr;
@@ -156,7 +156,8 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         if work.ended.is_some() || self.faults.judge().is_err() {
             return Vec::new();
         }
-        let (volume, mut planned) = (&mut work.volume, Vec::new());
+        let (volume, mut plans) = (&mut work.volume, Plans::default());
+        let block_bytes = volume.geometry().block_size;
         // Refused in the end, as each plan: nothing is changed. An error is met again by the change.
         let plan = || {
             let _ = self.disk.change(|tx| {
@@ -164,9 +165,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                     let caller = caller_of(op);
                     let place = (inode, offset_bytes);
                     let plan = volume.plan_write(tx, self.disk, &caller, place, bytes);
-                    let Some(plan) = plan else { break };
-                    planned.extend(plan.writes);
-                    if plan.takes_blocks {
+                    if !plan.is_some_and(|plan| plans.add(plan, block_bytes)) {
                         break;
                     }
                 }
@@ -177,6 +176,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
             self.revive(&mut work, &*panic);
             return Vec::new();
         }
+        let planned = plans.into_writes();
         work.volume.hold_free_blocks(cube, !planned.is_empty());
         planned
     }
