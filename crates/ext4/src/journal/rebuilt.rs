@@ -46,6 +46,7 @@ pub(super) struct Headless<'a> {
 }
 
 /// A commit block.
+#[derive(Clone, Copy)]
 struct Commit {
     at: u32,
     /// The seed of its checksum of version 2 or 3.
@@ -89,7 +90,8 @@ impl Headless<'_> {
             // The next transaction, of which nothing arrived.
             return None;
         }
-        self.leading_to(ring, &chain)
+        let first = chain.first()?.sequence;
+        self.leading_to(ring, &chain, first)
     }
 
     /// Another superblock where a sound one (`stored`) leads to nothing, although commits that follow each other have its numbers and
@@ -100,7 +102,8 @@ impl Headless<'_> {
         if leads(stored, self.device, &place) {
             return None;
         }
-        let mut commits = self.commits();
+        let all = self.commits();
+        let mut commits = all.clone();
         commits.retain(|sequence, _| !is_after(stored.sequence, *sequence));
         // Where the first transaction is there, its first block is damaged, and all else in place.
         if stored.start != 0 && commits.contains_key(&stored.sequence) {
@@ -113,7 +116,11 @@ impl Headless<'_> {
         };
         let least = if self.journal.is_native { 1 } else { 2 };
         let (ring, chain) = self.find(kinds, &commits, least)?;
-        self.leading_to(ring, &chain)
+        // Blocks may be at home as transactions have them that the log had let go of by then: these tell how old they are.
+        let whole = self.chain(ring, &self.proved(&all));
+        let known = if whole.len() > chain.len() { &whole } else { &chain };
+        let first = chain.first()?.sequence;
+        self.leading_to(ring, known, first)
     }
 
     /// Takes that of `kinds` by which most transactions are whole, at least so many, the first one among equals; returns these. Without
@@ -132,9 +139,7 @@ impl Headless<'_> {
             self.journal.superblock = superblock;
             let format = self.journal.superblock.format();
             let least = if format.checksums == Checksums::None { least.max(2) } else { least };
-            let proved = commits.iter().filter(|(_, commit)| commit.fits(&format));
-            let proved = proved.map(|(sequence, commit)| (*sequence, commit.at)).collect();
-            let chain = self.chain(ring, &proved);
+            let chain = self.chain(ring, &self.proved(commits));
             let most = best.as_ref().map_or(least, |(_, _, best)| best.len() + 1);
             if chain.len() >= most {
                 best = Some((self.journal.superblock.clone(), ring, chain));
@@ -143,6 +148,13 @@ impl Headless<'_> {
         let (superblock, ring, chain) = best?;
         self.journal.superblock = superblock;
         Some((ring, chain))
+    }
+
+    /// Places of the commit blocks that are of the log, by number.
+    fn proved(&self, commits: &BTreeMap<u32, Commit>) -> BTreeMap<u32, u32> {
+        let format = self.journal.superblock.format();
+        let proved = commits.iter().filter(|(_, commit)| commit.fits(&format));
+        proved.map(|(sequence, commit)| (*sequence, commit.at)).collect()
     }
 
     /// The first block of the log.
@@ -186,13 +198,16 @@ impl Headless<'_> {
         all.into_iter().flatten().filter(fits).collect()
     }
 
-    /// The superblock that leads to what has to be replayed of a chain, and to fast commits behind it; one of an empty log where nothing
-    /// has to be.
-    fn leading_to(self, ring: Ring, chain: &[Whole]) -> Option<JournalSuperblock> {
+    /// The superblock that leads to what has to be replayed of a chain, from this transaction on at the earliest, and to fast commits
+    /// behind it; one of an empty log where nothing has to be.
+    fn leading_to(self, ring: Ring, chain: &[Whole], earliest: u32) -> Option<JournalSuperblock> {
         let last = chain.last()?;
         let behind = last.sequence.wrapping_add(1);
         let end = if self.has_fast_commit(behind) { last.end } else { 0 };
-        let first = self.first_to_replay(ring, chain);
+        let first = self.first_to_replay(ring, chain).and_then(|first| {
+            let from = if is_after(earliest, first.sequence) { earliest } else { first.sequence };
+            chain.iter().find(|one| one.sequence == from)
+        });
         let (sequence, start) = first.map_or((behind, end), |first| (first.sequence, first.start));
         Some(JournalSuperblock { sequence, start, ..self.journal.superblock })
     }
