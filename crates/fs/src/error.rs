@@ -52,12 +52,12 @@ pub enum FsError {
     /// A limit of the user, group or project.
     #[error("the quota is exceeded")]
     QuotaExceeded,
-    /// A write was made in part: as much of it as fits before the disk is full or a limit is reached.
+    /// A write was made in part: as much of it as fits before the disk is full, a limit is reached, or the file would be too large.
     #[error("{written_bytes} bytes were written, then: {why}")]
     Short {
         /// Bytes that were written, at least one.
         written_bytes: usize,
-        /// Why no more were: [`FsError::NoSpace`] or [`FsError::QuotaExceeded`].
+        /// Why no more were: [`FsError::NoSpace`], [`FsError::QuotaExceeded`] or [`FsError::TooLarge`].
         why: Box<FsError>,
     },
     /// Larger than files of this file system can be.
@@ -153,7 +153,7 @@ impl FsError {
             Self::Short { written_bytes, why } => {
                 Self::Short { written_bytes: before_bytes + written_bytes, why }
             }
-            Self::NoSpace | Self::QuotaExceeded if before_bytes > 0 => {
+            Self::NoSpace | Self::QuotaExceeded | Self::TooLarge if before_bytes > 0 => {
                 Self::Short { written_bytes: before_bytes, why: Box::new(self) }
             }
             other => other,

@@ -366,7 +366,9 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         });
         match fits {
             Ok(true) => return Ok(()),
-            Err(FsError::NoSpace | FsError::QuotaExceeded) if first.is_some() => {}
+            // As much is written as there is room for, or as a file can have.
+            Err(FsError::NoSpace | FsError::QuotaExceeded | FsError::TooLarge)
+                if first.is_some() => {}
             Err(error) => return Err(error),
             Ok(false) => {}
         }

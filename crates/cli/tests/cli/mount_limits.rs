@@ -305,6 +305,35 @@ fn a_file_that_was_refused_in_part_soon_looks_as_it_is() {
     ours.unmount();
 }
 
+/// The kernel sends what lies side by side as one write: the part that a file can have is kept.
+#[test]
+fn what_lies_before_the_largest_size_is_kept_beside_what_lies_behind_it() {
+    if !can_mount() {
+        return;
+    }
+    let image = made(64 << 20, &["-b", "4096"]);
+    let most = ((1_u64 << 32) - 1) * 4096;
+    for (options, crossing) in [("rw", 100), ("nowriteback_cache", 1)] {
+        let ours = Ours::new(image.path(), &["-o", options]);
+        let path = ours.path().join("file");
+        let file = File::create(&path).unwrap();
+        file.write_all_at(&[7; 100], most - 4096).unwrap();
+        assert_eq!(file.write_at(&[8; 100], most - 1).unwrap(), crossing, "{options}");
+        assert_eq!(file.sync_all().is_err(), options == "rw", "{options}");
+        drop(file);
+        ours.unmount();
+        let ours = Ours::new(image.path(), &[]);
+        let file = File::open(ours.path().join("file")).unwrap();
+        let mut bytes = [0; 4096];
+        file.read_exact_at(&mut bytes, most - 4096).unwrap();
+        assert!(bytes[..100] == [7; 100] && bytes[4095] == 8, "{options}");
+        drop(file);
+        fs::remove_file(ours.path().join("file")).unwrap();
+        ours.unmount();
+    }
+    assert!(oracle::e2fsck(&image).unwrap().clean());
+}
+
 /// Whoever reads a file while others write to it, and goes on when those were refused, sees what is there.
 #[test]
 fn readers_of_a_file_that_was_refused_in_part_see_what_is_there() {
