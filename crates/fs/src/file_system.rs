@@ -3,12 +3,11 @@
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::ext::xattr::acl::ACCESS;
-use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::{Alone, Entered, Slots};
 
 use crate::caller::{Caller, Want};
 use crate::faults::Fault;
-use crate::held::{Counted, Held};
+use crate::held::{Counted, Held, Unsettled};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{Space, Store};
 use crate::{Attributes, FsError, Handle};
@@ -59,13 +58,15 @@ pub struct FileSystem<S> {
     /// Entered by those who read, and by changes of a store that takes several at once; other changes are alone.
     gate: Slots<Held, Counted>,
     /// Something lost its last name since the counts were added up.
-    unsettled: AtomicBool,
+    unsettled: Unsettled,
 }
 
 impl<S: Store> FileSystem<S> {
     /// The file system that `store` keeps.
     pub fn new(store: S) -> Self {
-        Self { store, gate: Slots::default(), unsettled: AtomicBool::new(false) }
+        let gate = Slots::<Held, Counted>::default();
+        let unsettled = Unsettled::of(gate.alone().parts().1);
+        Self { store, gate, unsettled }
     }
 
     /// The store that holds the file system.
@@ -87,10 +88,11 @@ impl<S: Store> FileSystem<S> {
     fn settle(&self, alone: &mut Alone<'_, Held, Counted>) -> Result<(), FsError> {
         let (held, slots) = alone.parts();
         // Whoever notes something has entered, so nobody does now.
-        self.unsettled.store(false, Ordering::Relaxed);
-        let mut unused = held.settle(slots);
+        self.unsettled.clear();
+        let has_name = |inode| self.store.attributes(inode).is_ok_and(|found| found.links > 0);
+        let mut unused = held.settle(slots, has_name);
         // A link gave it a name, or it is damaged, and stays where it is.
-        unused.retain(|inode| !self.store.permissions(*inode).is_ok_and(|found| found.links > 0));
+        unused.retain(|inode| !has_name(*inode));
         if unused.is_empty() {
             return Ok(());
         }
@@ -237,7 +239,8 @@ impl<S: Store> FileSystem<S> {
         })
     }
 
-    /// Holds an inode that [`FileSystem::list`] has just named in a directory, and returns its attributes.
+    /// Holds an inode that [`FileSystem::list`] has just named in a directory, or that has just got a name there, and returns its
+    /// attributes.
     ///
     /// # Errors
     /// [`FsError::NotFound`] if it is gone meanwhile or belongs to another cube, which [`FileSystem::look_up`] judges; and of
@@ -282,8 +285,8 @@ impl<S: Store> FileSystem<S> {
     }
 
     /// Makes a change, as Linux's ext4 would: times are cut to what inodes can tell, and an access list that is empty goes.
-    /// A created inode is held, as by [`FileSystem::look_up_and_hold`]; its attributes come back. The caller was judged
-    /// already.
+    /// A created inode is held, as by [`FileSystem::look_up_and_hold`]; its attributes come back. Those of a file that got a
+    /// further name do not, because others change them meanwhile: [`FileSystem::hold`] tells them. The caller was judged already.
     ///
     /// # Errors
     /// The change is refused or fails: it is not made then, but a long write may have been made in part.
@@ -339,14 +342,10 @@ impl<S: Store> FileSystem<S> {
     ) -> Result<Option<Attributes>, FsError> {
         let Applied { created, nameless } = *applied;
         if let Some(inode) = nameless {
-            self.unsettled.store(true, Ordering::Relaxed);
+            self.unsettled.note(counted);
             counted.note_nameless(inode);
         }
-        let new = match (&op.kind, created) {
-            (OpKind::Link { inode, .. }, _) => Some(*inode),
-            (_, created) => created,
-        };
-        let Some(inode) = new else { return Ok(None) };
+        let Some(inode) = created else { return Ok(None) };
         if let OpKind::CreateUnnamed { .. } = op.kind {
             counted.note_nameless(inode);
         }
@@ -374,7 +373,7 @@ impl<S: Store> FileSystem<S> {
 
     /// An inode without a name is an orphan on the disk until nobody holds it.
     fn settle_first(&self) -> Result<(), FsError> {
-        if self.unsettled.load(Ordering::Relaxed) { self.settle_now() } else { Ok(()) }
+        if self.unsettled.is_any() { self.settle_now() } else { Ok(()) }
     }
 
     /// A number for a file that a program opens, by which it is told of changes that are lost.
@@ -390,7 +389,7 @@ impl<S: Store> FileSystem<S> {
         // Whatever this thread has unlinked goes with its name, and is no orphan first, unless somebody has it open.
         // (A thread of a mount may unlink, and another one forget; for the directory that the name was in, it counts, too.)
         let unlinked = self.gate.enter().parts().1.has_any_nameless()
-            || self.unsettled.load(Ordering::Relaxed) && self.is_directory(inode);
+            || self.unsettled.is_any() && self.is_directory(inode);
         if unlinked {
             self.settle_now()?;
         }

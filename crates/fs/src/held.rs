@@ -6,8 +6,10 @@
 use std::collections::BTreeSet;
 
 use floe_format::InodeNr;
+use floe_sync::atomic::{AtomicBool, Ordering};
 
 use crate::by_number::ByNumber;
+use crate::memory::apart::Apart;
 
 /// Inodes that a slot counts before its counts are added to the others.
 const MOST_COUNTED: usize = 1024;
@@ -25,8 +27,39 @@ pub(crate) struct Held {
 /// Counts of one slot since then.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
+    /// The number of the slot.
+    number: usize,
     times: ByNumber<InodeNr, i64>,
     nameless: Vec<InodeNr>,
+}
+
+/// Which slots have noted an inode without a name since the last sum.
+#[derive(Debug)]
+pub(crate) struct Unsettled(Box<[Apart<AtomicBool>]>);
+
+impl Unsettled {
+    /// None of these has, which are numbered here.
+    pub(crate) fn of<'c>(slots: impl IntoIterator<Item = &'c mut Counted>) -> Self {
+        let number = |(number, slot): (usize, &mut Counted)| {
+            slot.number = number;
+            Apart::default()
+        };
+        Self(slots.into_iter().enumerate().map(number).collect())
+    }
+
+    /// A slot has.
+    pub(crate) fn note(&self, slot: &Counted) {
+        self.0.get(slot.number).into_iter().for_each(|noted| noted.store(true, Ordering::Relaxed));
+    }
+
+    pub(crate) fn is_any(&self) -> bool {
+        self.0.iter().any(|noted| noted.load(Ordering::Relaxed))
+    }
+
+    /// All are added up.
+    pub(crate) fn clear(&self) {
+        self.0.iter().for_each(|noted| noted.store(false, Ordering::Relaxed));
+    }
 }
 
 impl Counted {
@@ -61,10 +94,12 @@ impl Counted {
 }
 
 impl Held {
-    /// Adds up what slots have counted. Returns inodes without names that nobody holds; they are forgotten here.
+    /// Adds up what slots have counted; `has_name` judges inodes noted as nameless, which another name may have. Returns inodes
+    /// without names that nobody holds; they are forgotten here.
     pub(crate) fn settle<'c>(
         &mut self,
         slots: impl IntoIterator<Item = &'c mut Counted>,
+        has_name: impl Fn(InodeNr) -> bool,
     ) -> Vec<InodeNr> {
         // Those that nobody may hold any more: others are as many as files are known to the kernel.
         let mut fewer = Vec::new();
@@ -76,7 +111,7 @@ impl Held {
                     fewer.push(inode);
                 }
             }
-            self.nameless.extend(slot.nameless.drain(..));
+            self.nameless.extend(slot.nameless.drain(..).filter(|inode| !has_name(*inode)));
         }
         for inode in fewer {
             // Another slot may have held it meanwhile.
@@ -117,16 +152,20 @@ mod tests {
         let (mut held, inode) = (Held::default(), InodeNr(12));
         let mut slots = [Counted::default(), Counted::default()];
         slots[0].note_nameless(inode);
-        assert_eq!(held.settle(&mut slots), [inode], "nobody holds it: it can go at once");
+        assert_eq!(
+            held.settle(&mut slots, |_| false),
+            [inode],
+            "nobody holds it: it can go at once"
+        );
         slots[0].add(inode, 2);
         slots[1].note_nameless(inode);
-        assert_eq!(held.settle(&mut slots), []);
+        assert_eq!(held.settle(&mut slots, |_| false), []);
         slots[1].add(inode, -1);
-        assert_eq!(held.settle(&mut slots), []);
+        assert_eq!(held.settle(&mut slots, |_| false), []);
         assert!(held.contains(inode) && held.is_nameless(inode));
         slots[1].add(inode, -1);
-        assert_eq!(held.settle(&mut slots), [inode]);
-        assert_eq!(held.settle(&mut slots), [], "it is gone");
+        assert_eq!(held.settle(&mut slots, |_| false), [inode]);
+        assert_eq!(held.settle(&mut slots, |_| false), [], "it is gone");
         assert!(!held.contains(inode) && !held.has_nameless());
     }
 
@@ -138,6 +177,6 @@ mod tests {
         slots[1].add(inode, -1);
         slots[1].note_nameless(inode);
         assert!(slots[1].has_nameless(inode));
-        assert_eq!(held.settle(&mut slots), [inode]);
+        assert_eq!(held.settle(&mut slots, |_| false), [inode]);
     }
 }

@@ -137,6 +137,7 @@ impl OpKind<'_> {
 pub struct Applied {
     /// The inode that was created.
     pub created: Option<InodeNr>,
-    /// The inode that lost its last name. Release it when nobody uses it.
+    /// The inode that lost its last name, or one whose names several threads remove, so that it may have. Release it when it
+    /// has none and nobody uses it.
     pub nameless: Option<InodeNr>,
 }

@@ -143,7 +143,12 @@ impl<S: Store> Adapter<'_, S> {
         if applied.is_err() {
             self.drop_content_of(inode, change);
         }
-        let new = applied?;
+        let mut new = applied?;
+        if let Change::Link { node, .. } = *change {
+            // The answer is that of a look-up.
+            let linked = abi::inode_of(node).ok_or(FsError::NotFound)?;
+            new = Some(self.fs.hold(inode, linked)?);
+        }
         if let Change::Setxattr { drops_set_gid: true, .. } = change {
             self.lose_set_gid(inode, by)?;
         }

@@ -39,7 +39,7 @@ pub(super) struct Outside {
 impl Outside {
     /// Whether absent pages have these bytes still.
     fn holds(&self, state: &State, length: &Length) -> bool {
-        state.epoch == self.epoch && length.version().is_still(self.seen)
+        state.epochs.alone == self.epoch && length.version().is_still(self.seen)
     }
 
     /// Copies bytes from this one on, as many as there are and are asked for; `None` if that is not among them, or they do not hold any more.
@@ -131,7 +131,7 @@ impl<L: Lower> MemFs<L> {
             let length = &state.get(*inode)?.status.length;
             let seen = length.version().seen();
             let (size, valid) = length.get();
-            (seen, state.epoch, size.min(valid))
+            (seen, state.epochs.alone, size.min(valid))
         };
         let len = usize::try_from((pages.end - pages.start) * PAGE_BYTES).ok()?;
         let mut bytes = vec![0; len];

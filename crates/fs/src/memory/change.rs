@@ -70,7 +70,7 @@ impl<L: Lower> Attempt<'_, L> {
         now.ctime = op.time;
         let action = Action::Change { inode, change: Box::new(*change) };
         let record = Record { uid: op.uid, gid: op.gid, time: op.time, action };
-        let last = held.guarded.last;
+        let last = held.last();
         // Nothing that concerns the inode happened since its last change, if that is the last of this slot, too.
         if !node.is_directory() && self.join_last((inode, last), &record) {
             node.fold(&now);
@@ -79,7 +79,7 @@ impl<L: Lower> Attempt<'_, L> {
         let stamp = stamp(self, &mut locked, std::slice::from_ref(&held), None);
         locked.begin(stamp);
         node.fold(&now);
-        held.guarded.last = stamp;
+        held.note(stamp);
         self.push(inode, stamp, record);
         locked.end();
         Ok(Applied::default())
@@ -187,7 +187,7 @@ impl<L: Lower> Attempt<'_, L> {
         let stamp = stamp(self, none, std::slice::from_ref(&held), None);
         extended.set(name, value);
         node.status.change(|status| status.ctime = op.time);
-        held.guarded.last = stamp;
+        held.note(stamp);
         self.push(inode, stamp, record);
         Ok(Applied::default())
     }

@@ -17,7 +17,7 @@ const STEP: usize = 16;
 /// Bytes of an inode in memory with its place in the table, rather too many: `cargo xtask fs-memory` measures them.
 const BYTES_PER_INODE: u64 = 800;
 /// Bytes of a name of usual length, likewise.
-const BYTES_PER_NAME: u64 = 112;
+const BYTES_PER_NAME: u64 = 176;
 /// Bytes of a change that waits, with the inodes that it keeps in memory.
 const BYTES_PER_RECORD: u64 = 2 * BYTES_PER_INODE + 512;
 

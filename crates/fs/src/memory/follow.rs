@@ -7,7 +7,7 @@ use floe_sync::Arc;
 
 use super::State;
 use super::mnode::Names;
-use super::stripes::{Found, Stripes};
+use super::stripes::{Found, Sort, Stripes};
 use crate::directory::Entry;
 use crate::op::{Applied, OpKind, Place};
 
@@ -91,7 +91,7 @@ fn lead_plain(names: &mut Stripes, place: &Place<'_>, found: Found) -> bool {
         let Some(spot) = names.spot(place.directory, key) else { return false };
         let mut inside = spot.lock();
         let Some(room) = spot.room(key) else { return false };
-        spot.put(&mut inside, room, key, found)
+        spot.put(&mut inside, room, key, (found, Sort::Any, 0))
     };
     if crowded {
         // Nobody merges for a change that passes, and chains that grow on would be searched name by name.

@@ -5,6 +5,8 @@ use floe_format::InodeNr;
 use floe_sync::shuttle;
 use floe_sync::{Arc, thread};
 
+mod names;
+
 use super::{Limits, MemFs, NullDisk};
 use crate::op::{Op, OpKind, Place};
 use crate::store::Store;

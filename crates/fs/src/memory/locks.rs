@@ -3,19 +3,23 @@
 use floe_format::InodeNr;
 use floe_sync::MutexGuard;
 
-use super::mnode::{Guarded, Mnode};
+use super::departures::Departing;
+use super::mnode::{Mnode, Whole};
 use super::record::Stamp;
 use super::stripes::{Inside, Spot};
+use crate::Timestamp;
 
 /// A stripe that is locked.
 struct Part<'s> {
     spot: Spot<'s>,
     inside: MutexGuard<'s, Inside>,
+    /// A name comes or goes.
+    names: bool,
 }
 
 impl<'s> Part<'s> {
     fn lock(spot: Spot<'s>) -> Self {
-        Self { spot, inside: spot.lock() }
+        Self { spot, inside: spot.lock(), names: false }
     }
 }
 
@@ -56,14 +60,28 @@ impl<'s> Locked<'s> {
 
     /// Lets readers wait, and notes the change.
     pub(super) fn begin(&mut self, stamp: Stamp) {
-        for Part { spot, inside } in self.parts() {
+        for Part { spot, inside, .. } in self.parts() {
             inside.last = stamp;
             spot.begin();
         }
     }
 
+    /// Lets those wait, too, who ask which names there are. Behind [`Locked::begin`], before the change.
+    pub(super) fn begin_names(&mut self, spot: &Spot<'_>) {
+        let found = self.parts().find(|part| part.spot.place == spot.place);
+        if let Some(part) = found.filter(|part| !part.names) {
+            part.names = true;
+            part.spot.begin_names();
+        }
+    }
+
     pub(super) fn end(mut self) {
-        self.parts().for_each(|part| part.spot.end());
+        for part in self.parts() {
+            part.spot.end();
+            if part.names {
+                part.spot.end_names();
+            }
+        }
     }
 
     /// The fields that the lock of a stripe guards.
@@ -76,12 +94,59 @@ impl<'s> Locked<'s> {
 /// An inode that a change locks.
 pub(super) struct Held<'s> {
     pub(super) node: &'s Mnode,
-    pub(super) guarded: MutexGuard<'s, Guarded>,
+    right: Right<'s>,
+}
+
+enum Right<'s> {
+    /// To any change.
+    Whole(Whole<'s>),
+    /// To remove a name of a file that has several, or had.
+    Departing(Departing<'s>),
 }
 
 impl<'s> Held<'s> {
     pub(super) fn lock(node: &'s Mnode) -> Self {
-        Self { node, guarded: node.lock() }
+        Self { node, right: Right::Whole(node.lock()) }
+    }
+
+    /// Locks an inode of which this thread removes a name.
+    pub(super) fn departing(node: &'s Mnode) -> Self {
+        match node.share() {
+            Some(departing) => Self { node, right: Right::Departing(departing) },
+            None => Self::lock(node),
+        }
+    }
+
+    /// The last change that the next one must be behind.
+    pub(super) fn last(&self) -> Stamp {
+        match &self.right {
+            Right::Whole(whole) => whole.last(),
+            Right::Departing(departing) => departing.last(),
+        }
+    }
+
+    /// Notes a change.
+    pub(super) fn note(&mut self, stamp: Stamp) {
+        if let Right::Whole(whole) = &mut self.right {
+            whole.note(stamp);
+        }
+    }
+
+    /// The inode loses a name by the change with this stamp; a directory loses all. Returns whether it may have none.
+    pub(super) fn lose_name(&mut self, stamp: Stamp, time: Timestamp) -> bool {
+        let all = self.node.is_directory();
+        let fewer = |links: u32| if all { 0 } else { links.saturating_sub(1) };
+        match &mut self.right {
+            Right::Whole(whole) => {
+                whole.note(stamp);
+                self.node.status.count_links(fewer, time) == 0
+            }
+            // Whoever adds them up finds out.
+            Right::Departing(departing) => {
+                departing.count(stamp, time);
+                true
+            }
+        }
     }
 }
 

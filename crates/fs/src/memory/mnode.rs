@@ -9,6 +9,7 @@ use floe_sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::apart::Apart;
 use super::content::Content;
+use super::departures::{AllDepartures, Departing, Departures, NAMES_PER_DEPARTURES};
 use super::extended::Extended;
 use super::locks::Locked;
 use super::lower::Facts;
@@ -126,13 +127,35 @@ struct Guard {
     in_flight: AtomicBool,
     /// Bytes of new names of a directory, as far as slots are merged.
     name_bytes: AtomicU64,
+    /// Names that went of a file that has several in memory, or had.
+    departures: OnceLock<Box<Departures>>,
 }
 
 /// Fields that the lock of an inode guards, beside its attributes.
 #[derive(Debug)]
-pub(crate) struct Guarded {
+struct Guarded {
     /// The last change but those of names in a directory.
-    pub(crate) last: Stamp,
+    last: Stamp,
+}
+
+/// The lock of an inode, and those of all who remove names of it.
+pub(crate) struct Whole<'s> {
+    guarded: MutexGuard<'s, Guarded>,
+    departures: Option<AllDepartures<'s>>,
+}
+
+impl Whole<'_> {
+    /// The last change but those of names in a directory.
+    pub(crate) fn last(&self) -> Stamp {
+        let departures = self.departures.iter().flatten().map(|last| **last);
+        departures.fold(self.guarded.last, Stamp::max)
+    }
+
+    /// Notes a change.
+    pub(crate) fn note(&mut self, stamp: Stamp) {
+        self.guarded.last = stamp;
+        self.departures.iter_mut().flatten().for_each(|last| **last = stamp);
+    }
 }
 
 impl Mnode {
@@ -153,6 +176,7 @@ impl Mnode {
                 unborn: AtomicBool::new(false),
                 in_flight: AtomicBool::new(false),
                 name_bytes: AtomicU64::new(0),
+                departures: OnceLock::new(),
             },
             content: Content::new(disk_bytes),
             extended: Apart::default(),
@@ -165,10 +189,39 @@ impl Mnode {
         }
     }
 
-    /// Takes its lock. Those of several inodes are taken in the order of their numbers, behind those of stripes.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Guarded> {
+    /// Takes its lock. Those of several inodes are taken in the order of their numbers, behind those of stripes. Names that went
+    /// are added up.
+    pub(crate) fn lock(&self) -> Whole<'_> {
         // A panic in a change ends all changes.
-        self.guarded.lock.lock().unwrap_or_else(PoisonError::into_inner)
+        let guarded = self.guarded.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let departures = self.guarded.departures.get();
+        let locks = departures.map(|departures| {
+            let locks = departures.lock();
+            let (fewer, time) = departures.sum();
+            if fewer > 0 {
+                let time = time.unwrap_or_default();
+                self.status.fold_links(fewer, time, || departures.forget());
+            }
+            locks
+        });
+        Whole { guarded, departures: locks }
+    }
+
+    /// The right of this thread to remove a name of a file beside others who do; `None` if it has to take the lock.
+    pub(crate) fn share(&self) -> Option<Departing<'_>> {
+        self.guarded.departures.get()?.share()
+    }
+
+    /// Others may remove names of the file beside each other from now on, because this thread gives it a further one by the change
+    /// with this stamp. The caller has its lock. Returns whether that takes memory.
+    pub(crate) fn begin_departures(&self, stamp: Stamp) -> bool {
+        let departures = &self.guarded.departures;
+        let new = departures.get().is_none();
+        if new {
+            let _ = departures.set(Box::new(Departures::new(stamp)));
+            self.status.set_departs();
+        }
+        new
     }
 
     /// The names of a directory that memory changes.
@@ -182,7 +235,9 @@ impl Mnode {
 
     /// Names of a directory that count for the budget.
     pub(crate) fn name_count(&mut self) -> usize {
+        let departs = self.guarded.departures.get().is_some();
         match self.names.get_mut() {
+            None if departs => NAMES_PER_DEPARTURES,
             None => 0,
             Some(Names::Plain(stripes)) => stripes.len() + NAMES_PER_DIRECTORY,
             Some(Names::Odd(names)) => names.len() + 1,
@@ -197,19 +252,37 @@ impl Mnode {
 
     /// The attributes with what stripes and content have of them, but sectors as on the disk.
     pub(crate) fn folded(&self) -> Attributes {
-        let (base, (time, subdirectories)) =
-            self.status.read_with(|| match (self.stripes(), self.kind) {
-                (Some(stripes), _) => stripes.changes(),
-                (None, FileType::Regular) => (self.content.last_write(), 0),
-                _ => (None, 0),
-            });
+        let (base, (time, more, later)) = self.status.read_with(|| {
+            // Here, too: a fold may count it in between.
+            let moved = unpack(self.moved.load(Ordering::Acquire));
+            match (self.stripes(), self.kind) {
+                (Some(stripes), _) => {
+                    let (time, subdirectories) = stripes.changes();
+                    (time, subdirectories, moved)
+                }
+                (None, FileType::Directory) => (None, 0, moved),
+                (None, kind) => {
+                    let is_file = kind == FileType::Regular;
+                    let time = is_file.then(|| self.content.last_write()).flatten();
+                    let (fewer, went) = self.departed();
+                    (time, fewer.cast_signed().wrapping_neg(), moved.max(went))
+                }
+            }
+        });
         // Programs set `mtime` to any time, which the next change of a name or of content replaces.
         let mtime = time.unwrap_or(base.mtime);
-        let ctime = time.map_or(base.ctime, |time| base.ctime.max(time));
-        let ctime = unpack(self.moved.load(Ordering::Acquire)).map_or(ctime, |at| ctime.max(at));
+        let ctime = [time, later].into_iter().flatten().fold(base.ctime, Timestamp::max);
         let gone = base.links == 0;
-        let links = if gone { 0 } else { base.links.wrapping_add_signed(subdirectories) };
+        let links = if gone { 0 } else { base.links.wrapping_add_signed(more) };
         Attributes { links, mtime, ctime, ..base }
+    }
+
+    /// The names that went and are not added up yet, and when the last one did.
+    fn departed(&self) -> (u32, Option<Timestamp>) {
+        if !self.status.has_departs() {
+            return (0, None);
+        }
+        self.guarded.departures.get().map_or((0, None), |departures| departures.sum())
     }
 
     /// Replaces the attributes but the size, those that stripes and content have among them. The caller has the locks of the
@@ -220,6 +293,9 @@ impl Mnode {
                 stripes.forget_changes();
             }
             self.content.forget_times();
+            if let Some(departures) = self.guarded.departures.get() {
+                departures.forget();
+            }
             if self.moved.load(Ordering::Relaxed) != 0 {
                 self.moved.store(0, Ordering::Release);
             }

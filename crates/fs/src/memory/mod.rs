@@ -19,7 +19,7 @@
 //! where it drops inodes, so that others go on in memory meanwhile.
 
 mod absorb;
-mod apart;
+pub(crate) mod apart;
 mod attempt;
 mod bring;
 mod carry;
@@ -28,6 +28,7 @@ mod change;
 mod content;
 mod crossing;
 mod deletions;
+mod departures;
 mod ends;
 mod evict;
 mod extended;
@@ -122,7 +123,7 @@ pub struct MemFs<L> {
     state: Slots<State, Own>,
     logs: Slots<(), Logged>,
     below: Slots<(), ()>,
-    crossings: Crossings,
+    crossings: Apart<Crossings>,
     /// The lock of those who give a directory another parent, and the last such change.
     moving: Apart<Mutex<Stamp>>,
 }
@@ -137,8 +138,7 @@ struct State {
     gates: Option<Arc<Gates>>,
     accounts: Accounts,
     sizes: Sizes,
-    /// How often a thread was alone: all leases end then.
-    epoch: u64,
+    epochs: Epochs,
     /// When the file system began, for stamps.
     began: Instant,
     kept: Kept,
@@ -148,6 +148,15 @@ struct State {
     late: LateErrors,
     /// A thread is changing it, or panicked while it was.
     changing: bool,
+}
+
+/// Counts of what ends whatever threads noted before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Epochs {
+    /// How often a thread was alone: all leases end then.
+    alone: u64,
+    /// How often an inode in memory got other flags, which says more of names than where they lead: [`Sort`](stripes::Sort).
+    flagged: u32,
 }
 
 impl State {
@@ -239,7 +248,7 @@ impl<L: Lower> MemFs<L> {
             gates,
             accounts: Accounts::default(),
             sizes: Sizes::of(lower.block_bytes(), &facts),
-            epoch: 0,
+            epochs: Epochs::default(),
             began: Instant::now(),
             kept: Kept::default(),
             ended: None,
@@ -256,7 +265,7 @@ impl<L: Lower> MemFs<L> {
         let share = limits.share(alone.parts().1.len());
         drop(alone);
         let (logs, below, moving) = (Slots::default(), Slots::default(), Apart::default());
-        let crossings = Crossings::default();
+        let crossings = Apart::default();
         Self { lower, facts, limits, share, queues, state, logs, below, crossings, moving }
     }
 

@@ -7,15 +7,17 @@ use floe_disk::ops::{NewInode, NewKind};
 use floe_format::InodeNr;
 
 use super::attempt::{Attempt, Stop};
+use super::chains::Room;
+use super::departures::NAMES_PER_DEPARTURES;
 use super::locks::{Held, Locked};
 use super::lower::Lower;
 use super::mnode::{Mnode, NAMES_PER_DIRECTORY, SETGID};
 use super::quotas::{Owner, Quotas};
 use super::record::{Action, BornKind, Record, Stamp};
 use super::room::Cost;
-use super::stripes::{Found, Key, Seen, Stripes};
+use super::stripes::{Found, Key, Seen, Sort, Spot, Stripes};
 use crate::op::{Applied, Op, Place};
-use crate::{Attributes, FsError, Timestamp};
+use crate::{Attributes, FsError};
 
 /// Links above which the disk judges: a directory's may stop being counted, a file's are at most 65,000.
 const MOST_LINKS: u32 = 64_000;
@@ -37,15 +39,8 @@ pub(super) fn stamp<L: Lower>(
     more: Option<Stamp>,
 ) -> Stamp {
     let lasts = [locked.last(), attempt.own.last].into_iter();
-    let lasts = lasts.chain(held.iter().map(|held| held.guarded.last)).chain(more);
+    let lasts = lasts.chain(held.iter().map(Held::last)).chain(more);
     attempt.state.stamp(attempt.own.number, lasts)
-}
-
-/// An inode loses a name; a directory loses all. Returns whether it has none.
-pub(super) fn lose_name(node: &Mnode, time: Timestamp) -> bool {
-    let all = node.is_directory();
-    let fewer = |links: u32| if all { 0 } else { links.saturating_sub(1) };
-    node.status.count_links(fewer, time) == 0
 }
 
 /// The owner of something new in a directory.
@@ -67,7 +62,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
             return Err(Stop::Pass);
         }
         let key = names.key(place.name);
-        if names.find(key).is_some() {
+        if names.has(key) {
             return Err(FsError::Exists.into());
         }
         let is_directory = kind == BornKind::Directory;
@@ -118,14 +113,14 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let stamp = stamp(self, &mut locked, &[], None);
         let facts = &self.fs.facts;
         let node = Mnode::born(op, new, &parent, reserved, facts, block_bytes, stamp);
+        let led = (Found { inode, kind: Some(node.kind) }, Sort::of(&node));
         // A number that memory still knows was freed on the disk a moment ago.
         let Some(room) = room.filter(|_| self.state.nodes.insert(inode.0, node)) else {
             self.own.numbers.put_back(reserved);
             return Err(Stop::Pass);
         };
         locked.begin(stamp);
-        let found = Found { inode, kind: Some(new.kind.file_type()) };
-        let crowded = locked.inside(&spot).map(|inside| spot.put(inside, room, key, found));
+        let crowded = self.put(&mut locked, (&spot, room), key, led);
         spot.touch(op.time, i32::from(is_directory));
         self.push(place.directory, stamp, record);
         locked.end();
@@ -143,6 +138,32 @@ impl<'s, L: Lower> Attempt<'s, L> {
     ) -> Result<(), Stop> {
         self.charge_blocks(node, cost.directory_blocks(self.fs.lower.block_bytes()))?;
         self.reserve(directory, cost)
+    }
+
+    /// Lets a name lead to an inode of this sort. Returns whether its chain is long now.
+    pub(super) fn put(
+        &self,
+        locked: &mut Locked<'_>,
+        (spot, room): (&Spot<'_>, Room<'_>),
+        key: Key<'_>,
+        (found, sort): (Found, Sort),
+    ) -> Option<bool> {
+        if !room.leads() {
+            locked.begin_names(spot);
+        }
+        let flagged = self.state.epochs.flagged;
+        locked.inside(spot).map(|inside| spot.put(inside, room, key, (found, sort, flagged)))
+    }
+
+    /// The sort of inode that a name leads to, as far as it is known without a look at it; `None` if it leads nowhere.
+    pub(super) fn sort(&self, names: &Stripes, key: Key<'_>) -> Option<Sort> {
+        names.sort(key, self.state.epochs.flagged)
+    }
+
+    /// Lets a name that was found lead nowhere.
+    pub(super) fn lose(&self, locked: &mut Locked<'_>, spot: &Spot<'_>, seen: &Seen<'_>) {
+        locked.begin_names(spot);
+        locked.inside(spot).into_iter().for_each(|inside| seen.lose(inside));
     }
 
     pub(super) fn note_name(&mut self, directory: InodeNr, crowded: Option<bool>) {
@@ -181,7 +202,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
             return Err(Stop::Pass);
         }
         let key = names.key(place.name);
-        if names.find(key).is_some() {
+        if names.has(key) {
             return Err(FsError::Exists.into());
         }
         // Later, because other calls change the number.
@@ -205,9 +226,12 @@ impl<'s, L: Lower> Attempt<'s, L> {
         locked.begin(stamp);
         node.status.count_links(|links| links + 1, op.time);
         let found = Found { inode, kind: Some(node.kind) };
-        let crowded = locked.inside(&spot).map(|inside| spot.put(inside, room, key, found));
+        let crowded = self.put(&mut locked, (&spot, room), key, (found, Sort::of(node)));
         spot.touch(op.time, 0);
-        held.guarded.last = stamp;
+        held.note(stamp);
+        if node.begin_departures(stamp) {
+            self.own.names += NAMES_PER_DEPARTURES;
+        }
         self.push(place.directory, stamp, record);
         locked.end();
         drop(held);
@@ -237,6 +261,9 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let (_, names) = self.plain(place.directory)?;
         let key = names.key(place.name);
         loop {
+            if is_good_name(place.name) && self.sort(names, key) == Some(Sort::Directory) {
+                return Err(FsError::IsADirectory.into());
+            }
             let (seen, node) = self.victim((place.directory, names), (place.name, key))?;
             let inode = seen.found.inode;
             if node.is_directory() {
@@ -244,7 +271,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
             }
             let spot = names.spot(place.directory, key).ok_or(FsError::NotFound)?;
             let mut locked = Locked::one(spot);
-            let mut held = Held::lock(node);
+            let mut held = Held::departing(node);
             if !seen.is_still() {
                 continue;
             }
@@ -253,10 +280,9 @@ impl<'s, L: Lower> Attempt<'s, L> {
             }
             let stamp = stamp(self, &mut locked, std::slice::from_ref(&held), None);
             locked.begin(stamp);
-            let gone = lose_name(node, op.time);
-            locked.inside(&spot).into_iter().for_each(|inside| seen.lead(inside, None));
+            let gone = held.lose_name(stamp, op.time);
+            self.lose(&mut locked, &spot, &seen);
             spot.touch(op.time, 0);
-            held.guarded.last = stamp;
             self.push(
                 place.directory,
                 stamp,
@@ -275,6 +301,9 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let (_, names) = self.plain(place.directory)?;
         let key = names.key(place.name);
         loop {
+            if is_good_name(place.name) && self.sort(names, key) == Some(Sort::Other) {
+                return Err(FsError::NotADirectory.into());
+            }
             let (seen, node) = self.victim((place.directory, names), (place.name, key))?;
             let inode = seen.found.inode;
             if !node.is_directory() {
@@ -305,10 +334,9 @@ impl<'s, L: Lower> Attempt<'s, L> {
             let held_now = std::slice::from_ref(&held);
             let stamp = stamp(self, &mut locked, held_now, Some(inner.born));
             locked.begin(stamp);
-            lose_name(node, op.time);
-            locked.inside(&spot).into_iter().for_each(|inside| seen.lead(inside, None));
+            held.lose_name(stamp, op.time);
+            self.lose(&mut locked, &spot, &seen);
             spot.touch(op.time, -1);
-            held.guarded.last = stamp;
             self.push(
                 place.directory,
                 stamp,

@@ -172,7 +172,9 @@ impl Own {
         }
         let left = || state.pending(cube).room.left(state.sizes);
         let pool = &state.queues.of(cube).pool;
-        let Some((blocks, inodes)) = pool.take(state.epoch, left, needed) else { return false };
+        let Some((blocks, inodes)) = pool.take(state.epochs.alone, left, needed) else {
+            return false;
+        };
         room.lease(blocks, inodes);
         fits(room)
     }
@@ -259,6 +261,6 @@ impl<L: Lower> MemFs<L> {
 impl State {
     /// Lets slots lease what is free, after the room for changes was changed. All their leases have ended.
     pub(super) const fn refill(&mut self) {
-        self.epoch += 1;
+        self.epochs.alone += 1;
     }
 }

@@ -122,6 +122,9 @@ impl<L: Lower> MemFs<L> {
         let (world, slots) = state.0.parts();
         world.accounts.end_leases(slots);
         let moved = will_move(state, &op.kind);
+        if let OpKind::Change { change: Change { flags: Some(_), .. }, .. } = op.kind {
+            state.epochs.flagged = state.epochs.flagged.wrapping_add(1);
+        }
         self.lower.let_grow(self.may_grow(state, needed_blocks));
         let done = self.lower.apply(op);
         self.lower.let_grow(false);

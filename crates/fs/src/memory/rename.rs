@@ -8,13 +8,13 @@ use floe_format::InodeNr;
 use floe_sync::MutexGuard;
 
 use super::attempt::{Attempt, MOST_LEVELS, Stop};
-use super::locks::{Locked, hold};
+use super::locks::{Held, Locked, hold};
 use super::lower::Lower;
 use super::mnode::Mnode;
-use super::names::{is_good_name, lose_name, record, stamp};
+use super::names::{is_good_name, record, stamp};
 use super::record::{Action, OwnedWay, Record, Stamp};
 use super::room::Cost;
-use super::stripes::{Found, Key, Seen, Stripes};
+use super::stripes::{Found, Key, Seen, Sort, Stripes};
 use crate::FsError;
 use crate::op::{Applied, Op, Place};
 
@@ -76,8 +76,17 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let (from_key, to_key) = (from_names.key(from.name), to_names.key(to.name));
         let way = Way { from, to, from_names, to_names, from_key, to_key };
         loop {
+            if let Some(answer) = self.known(&way, mode) {
+                return answer;
+            }
             let (seen, node) = self.victim((from.directory, from_names), (from.name, from_key))?;
             let inode = seen.found.inode;
+            let moves = node.is_directory() && from.directory != to.directory;
+            if moves && self.sort(to_names, to_key) == Some(Sort::Other) {
+                // Refused without a look at the other, but for another reason if it would come to lie below itself.
+                self.above((inode, node), &way)?;
+                return Err(FsError::NotADirectory.into());
+            }
             let target = to_names.find(to_key);
             if target.is_some() && mode == RenameMode::NoReplace {
                 return Err(FsError::Exists.into());
@@ -86,7 +95,6 @@ impl<'s, L: Lower> Attempt<'s, L> {
                 // Two names of one inode both stay.
                 return Ok(Applied::default());
             }
-            let moves = node.is_directory() && from.directory != to.directory;
             if moves
                 && let Ok((_, onto)) = self.victim((to.directory, to_names), (to.name, to_key))
                 && !onto.is_directory()
@@ -106,6 +114,26 @@ impl<'s, L: Lower> Attempt<'s, L> {
             if let Some(applied) = self.move_name(op, &way, moved)? {
                 return Ok(applied);
             }
+        }
+    }
+
+    /// The answer of a rename that changes nothing, as far as the sorts of its names tell, without a look at where they lead.
+    fn known(&self, way: &Way<'_, '_>, mode: RenameMode) -> Option<Result<Applied, Stop>> {
+        let from = self.sort(way.from_names, way.from_key).filter(|_| is_good_name(way.from.name));
+        let from = from.filter(|sort| *sort != Sort::Any)?;
+        if mode == RenameMode::NoReplace {
+            let taken = way.to_names.has(way.to_key);
+            return taken.then(|| Err(FsError::Exists.into()));
+        }
+        if (way.from.directory, way.from.name) == (way.to.directory, way.to.name) {
+            return Some(Ok(Applied::default()));
+        }
+        let within = way.from.directory == way.to.directory;
+        match (from, self.sort(way.to_names, way.to_key)?) {
+            // In another directory it may come to lie below itself, which is another error.
+            (Sort::Directory, Sort::Other) if within => Some(Err(FsError::NotADirectory.into())),
+            (Sort::Other, Sort::Directory) => Some(Err(FsError::IsADirectory.into())),
+            _ => None,
         }
     }
 
@@ -186,7 +214,10 @@ impl<'s, L: Lower> Attempt<'s, L> {
         };
         // A file that moves keeps its number of names, and those of its changes that count them need no order with this one.
         let itself = is_directory.then_some((inode, node));
-        let mut held = hold(itself.into_iter().chain(replaced_node).collect());
+        let mut held = match (itself, replaced_node) {
+            (None, Some((_, node))) => vec![Held::departing(node)],
+            (itself, replaced) => hold(itself.into_iter().chain(replaced).collect()),
+        };
         let room = target.room(to_key);
         let same = match replaced {
             Some((seen, _)) => seen.is_still(),
@@ -212,9 +243,9 @@ impl<'s, L: Lower> Attempt<'s, L> {
         }
         locked.begin(stamp);
         let found = Found { inode, kind: Some(node.kind) };
-        let inside = locked.inside(&target);
-        let crowded = inside.map(|inside| target.put(inside, room, to_key, found));
-        locked.inside(&source).into_iter().for_each(|inside| moved.seen.lead(inside, None));
+        locked.begin_names(&source);
+        let crowded = self.put(&mut locked, (&target, room), to_key, (found, Sort::of(node)));
+        self.lose(&mut locked, &source, &moved.seen);
         let (fewer, more) = (i32::from(is_directory), i32::from(replaced.is_none()));
         source.touch(op.time, -fewer);
         target.touch(op.time, fewer * more);
@@ -222,8 +253,11 @@ impl<'s, L: Lower> Attempt<'s, L> {
             stripes.set_parent(to.directory);
         }
         node.note_move(op.time);
-        let gone = replaced_node.filter(|(_, node)| lose_name(node, op.time));
-        held.iter_mut().for_each(|held| held.guarded.last = stamp);
+        held.iter_mut().for_each(|held| held.note(stamp));
+        let gone = replaced_node.filter(|(_, node)| {
+            let held = held.iter_mut().find(|held| std::ptr::eq(held.node, *node));
+            held.is_some_and(|held| held.lose_name(stamp, op.time))
+        });
         self.push(to.directory, stamp, record);
         locked.end();
         drop(held);

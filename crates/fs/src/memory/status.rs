@@ -204,7 +204,8 @@ fn who(of: &Attributes) -> Words {
     ]
 }
 
-fn when(of: &Attributes) -> Words {
+/// Packs the line of links and times; `departs`: names that went are counted elsewhere.
+fn when(of: &Attributes, departs: u64) -> Words {
     [
         pair(of.links, of.atime.nanoseconds),
         of.sectors,
@@ -212,7 +213,7 @@ fn when(of: &Attributes) -> Words {
         of.mtime.seconds.cast_unsigned(),
         of.ctime.seconds.cast_unsigned(),
         pair(of.mtime.nanoseconds, of.ctime.nanoseconds),
-        0,
+        departs,
     ]
 }
 
@@ -248,7 +249,7 @@ impl Status {
     /// Those of an inode of whose content the disk has so many valid bytes.
     pub(crate) fn new(of: &Attributes, valid_bytes: u64) -> Self {
         let length = Length::new(of.size_bytes, valid_bytes);
-        Self { who: Line::new(who(of)), when: Line::new(when(of)), length }
+        Self { who: Line::new(who(of)), when: Line::new(when(of, 0)), length }
     }
 
     /// A copy; each line as of one moment.
@@ -289,6 +290,36 @@ impl Status {
         links
     }
 
+    /// Names that went are counted elsewhere, too, from now on. The caller holds the lock of the inode.
+    pub(crate) fn set_departs(&self) {
+        self.when.replace(&[(6, 1)]);
+    }
+
+    fn departs(&self) -> u64 {
+        self.when.words[6].load(Ordering::Relaxed)
+    }
+
+    /// Whether they are. Read with links and times.
+    pub(crate) fn has_departs(&self) -> bool {
+        self.departs() != 0
+    }
+
+    /// The number of links becomes lower, as [`Status::count_links`] has it, and in the same moment `also` is done.
+    pub(crate) fn fold_links(&self, fewer: u32, ctime: Timestamp, also: impl FnOnce()) {
+        let before = self.links();
+        let links = before.saturating_sub(fewer);
+        if links == 0 && before > 0 {
+            let kind = self.who.words[1].load(Ordering::Relaxed) & !u64::from(HAS_NAME);
+            self.who.replace(&[(1, kind)]);
+        }
+        let all = attributes(&self.who.load(), &self.when.load(), 0);
+        let all = Attributes { links, ctime: all.ctime.max(ctime), ..all };
+        self.when.version.begin();
+        self.when.store(when(&all, self.departs()));
+        also();
+        self.when.version.end();
+    }
+
     /// Changes all but the size, which is neither looked at nor filled in. The caller holds the lock of the inode, or is alone.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Attributes)) {
         let mut all = attributes(&self.who.load(), &self.when.load(), 0);
@@ -304,14 +335,14 @@ impl Status {
     /// Replaces all but the size. The caller holds the lock of the inode, or is alone.
     pub(crate) fn write(&self, of: &Attributes) {
         self.who.write(who(of));
-        self.when.write(when(of));
+        self.when.write(when(of, self.departs()));
     }
 
     /// The same, with something that changes along with links and times.
     pub(crate) fn write_with(&self, of: &Attributes, also: impl FnOnce()) {
         self.who.write(who(of));
         self.when.version.begin();
-        self.when.store(when(of));
+        self.when.store(when(of, self.departs()));
         also();
         self.when.version.end();
     }

@@ -3,7 +3,8 @@
 //!
 //! Names lie in stripes by the first bits of their hash, so stripes in their order have the names in the order of cookies. A
 //! change locks the stripes of its names, and no others. The times and the subdirectories of the directory are kept by stripe,
-//! too, so that changes of different stripes share no memory.
+//! too, so that changes of different stripes share no memory. A stripe has two cache lines: one with what says which names are
+//! there, and one that each change writes, with where names lead.
 //!
 //! A name that goes stays in its chain, as one that leads nowhere, until somebody who is alone builds the directory anew.
 //!
@@ -14,8 +15,9 @@ use floe_format::InodeNr;
 use floe_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use floe_sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::apart::Apart;
 use super::chains::{Chain, Chains, Name, Room};
-pub(crate) use super::chains::{Found, Inside, Seen};
+pub(crate) use super::chains::{Found, Inside, Seen, Sort};
 use super::pages::{pack, unpack};
 use super::record::Stamp;
 use super::short::Short;
@@ -83,40 +85,57 @@ impl<'s> Spot<'s> {
         self.stripe.room(key)
     }
 
-    /// Lets a name lead to an inode. Returns whether its chain is long now.
+    /// Lets a name lead to an inode of this sort; `flagged` counts changes of flags. Returns whether its chain is long now.
     pub(crate) fn put(
         &self,
-        _locked: &mut Inside,
+        locked: &mut Inside,
         room: Room<'_>,
         key: Key<'_>,
-        found: Found,
+        (found, sort, flagged): (Found, Sort, u32),
     ) -> bool {
         let stripe = self.stripe;
         match room {
             Room::Known { name, leads } => {
-                name.target.store(found.word(), Ordering::Release);
+                stripe.target(name).store(found.word(), Ordering::Release);
+                let word = sort.word(flagged);
+                // Where the sort is known, that of what is replaced is the same.
+                if !leads || sort == Sort::Any {
+                    name.sort.store(word, Ordering::Release);
+                }
                 if leads {
                     return false;
                 }
             }
-            Room::Behind { end, cookie } => append(stripe, end, cookie, key.name.into(), found),
+            Room::Behind { end, cookie } => {
+                let new = (cookie, key.name.into());
+                append(stripe, locked, end, new, (found, sort, flagged));
+            }
         }
-        let chained = stripe.chained.load(Ordering::Relaxed) as usize;
+        let chained = stripe.kept.chained.load(Ordering::Relaxed) as usize;
         chained > MOST_IN_CHAIN * stripe.chains.all().len()
     }
 
     /// Lets readers of the stripe wait until [`Spot::end`]. The caller has locked it, here and below.
     pub(crate) fn begin(&self) {
+        self.stripe.kept.version.begin();
+    }
+
+    /// The same for those who ask which names there are, until [`Spot::end_names`].
+    pub(crate) fn begin_names(&self) {
         self.stripe.version.begin();
     }
 
     pub(crate) fn end(&self) {
+        self.stripe.kept.version.end();
+    }
+
+    pub(crate) fn end_names(&self) {
         self.stripe.version.end();
     }
 
     /// The times of the directory become those of a change, which brought some subdirectories.
     pub(crate) fn touch(&self, time: Timestamp, subdirectories: i32) {
-        let (stripe, time) = (self.stripe, pack(time));
+        let (stripe, time) = (&self.stripe.kept, pack(time));
         if stripe.time.load(Ordering::Relaxed) < time {
             stripe.time.store(time, Ordering::Relaxed);
         }
@@ -128,11 +147,21 @@ impl<'s> Spot<'s> {
     }
 }
 
-/// One stripe, on a cache line of its own.
+/// One stripe, on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Stripe {
+    /// Changes with the names that there are.
+    version: Version,
+    chains: Chains,
+    kept: Apart<Kept>,
+}
+
+/// The part of a stripe that each change writes.
+#[derive(Debug, Default)]
+struct Kept {
     lock: Mutex<Inside>,
+    /// Changes with where names lead, and with the fields below.
     version: Version,
     /// The last change of a name here, packed; 0 for none since the directory was read.
     time: AtomicU64,
@@ -140,7 +169,8 @@ pub(crate) struct Stripe {
     subdirectories: AtomicU32,
     /// Names, those that lead nowhere among them. Only the holder of the lock changes it.
     chained: AtomicU32,
-    chains: Chains,
+    /// Where the first name leads.
+    first: AtomicU64,
 }
 
 /// The first bits of the hash in a cookie, which has 63.
@@ -150,14 +180,19 @@ const fn stripe_of(cookie: u64) -> usize {
 
 impl Stripe {
     fn new(chains: usize) -> Self {
-        Self {
-            lock: Mutex::default(),
-            version: Version::default(),
-            time: AtomicU64::new(0),
-            subdirectories: AtomicU32::new(0),
-            chained: AtomicU32::new(0),
-            chains: Chains::new(chains),
-        }
+        let (version, kept) = (Version::default(), Apart::default());
+        Self { version, chains: Chains::new(chains), kept }
+    }
+
+    /// Where the target of a name lies.
+    fn target<'s>(&'s self, name: &'s Name) -> &'s AtomicU64 {
+        name.line.as_ref().map_or(&self.kept.first, |line| &line[usize::from(name.at)])
+    }
+
+    /// The cookie of a name, itself, and where it leads to; `None` if that is nowhere.
+    fn seen<'s>(&'s self, name: &'s Name) -> Option<(u64, &'s [u8], Found)> {
+        let found = Found::of(self.target(name).load(Ordering::Acquire))?;
+        Some((name.cookie, &name.name, found))
     }
 
     /// The chain of a cookie, by the bits of the hash behind those of the stripe.
@@ -175,7 +210,7 @@ impl Stripe {
     }
 
     fn time(&self) -> Option<Timestamp> {
-        unpack(self.time.load(Ordering::Relaxed))
+        unpack(self.kept.time.load(Ordering::Relaxed))
     }
 }
 
@@ -233,13 +268,14 @@ impl Stripes {
         let chains = (names.len() / STRIPES / FEW_IN_CHAIN).next_power_of_two();
         for stripe in self.some_mut() {
             stripe.chains = Chains::new(chains);
-            *stripe.chained.get_mut() = 0;
+            *stripe.kept.chained.get_mut() = 0;
+            lock(stripe).targets = None;
         }
         for (cookie, name, found) in names {
             if let Some(stripe) = self.some().get(stripe_of(cookie)) {
                 let end = Stripe::names(stripe.chain(cookie)).last();
                 let end = end.map_or_else(|| stripe.chain(cookie), |last| &last.next);
-                append(stripe, end, cookie, name, found);
+                append(stripe, &mut lock(stripe), end, (cookie, name), (found, Sort::Any, 0));
             }
         }
     }
@@ -295,7 +331,7 @@ impl Stripes {
         // The cookie first: the bytes of a long name lie elsewhere.
         let same = |one: &&Name| {
             let same = key.ties().contains(&one.cookie) && *one.name == *key.name;
-            same && one.target.load(Ordering::Acquire) != 0
+            same && one.leads()
         };
         Stripe::names(stripe.chain(key.first)).find(same)
     }
@@ -308,11 +344,27 @@ impl Stripes {
     /// The same, to find out later whether it leads there still.
     pub(crate) fn see(&self, key: Key<'_>) -> Option<Seen<'_>> {
         let stripe = self.some().get(key.stripe())?;
+        stripe.kept.version.read(|| {
+            let name = Self::probe(stripe, key)?;
+            let target = stripe.target(name);
+            let found = Found::of(target.load(Ordering::Acquire))?;
+            Some(Seen { name, target, found })
+        })
+    }
+
+    /// The sort of inode that a name leads to; `None` if it leads nowhere. `flagged` counts changes of flags. Does not look at
+    /// where it leads, which may change meanwhile.
+    pub(crate) fn sort(&self, key: Key<'_>, flagged: u32) -> Option<Sort> {
+        let stripe = self.some().get(key.stripe())?;
         stripe.version.read(|| {
             let name = Self::probe(stripe, key)?;
-            let found = Found::of(name.target.load(Ordering::Acquire))?;
-            Some(Seen { name, found })
+            Sort::of_word(name.sort.load(Ordering::Acquire), flagged)
         })
+    }
+
+    /// Whether a name leads somewhere.
+    pub(crate) fn has(&self, key: Key<'_>) -> bool {
+        self.sort(key, 0).is_some()
     }
 
     /// Calls `take` for each name behind a cookie, in their order, until it returns `false`.
@@ -322,9 +374,9 @@ impl Stripes {
         for (at, stripe) in self.some().iter().enumerate().skip(first) {
             let skipped = if at == first { stripe.chain_number(from) } else { 0 };
             for chain in stripe.chains.all().iter().skip(skipped) {
-                let mut names: Vec<(u64, &[u8], Found)> = stripe.version.read(|| {
+                let mut names: Vec<(u64, &[u8], Found)> = stripe.kept.version.read(|| {
                     let names = Stripe::names(chain).filter(|name| name.cookie > from);
-                    names.filter_map(Name::seen).collect()
+                    names.filter_map(|name| stripe.seen(name)).collect()
                 });
                 names.sort_unstable_by_key(|(cookie, ..)| *cookie);
                 for (cookie, name, found) in names {
@@ -341,14 +393,14 @@ impl Stripes {
         let mut empty = true;
         let all = self.some().iter().flat_map(|stripe| stripe.chains.all());
         for name in all.flat_map(Stripe::names) {
-            empty &= name.target.load(Ordering::Acquire) == 0;
+            empty &= !name.leads();
         }
         empty
     }
 
     /// Names, those that lead nowhere among them.
     pub(crate) fn len(&mut self) -> usize {
-        self.some_mut().iter_mut().map(|stripe| *stripe.chained.get_mut() as usize).sum()
+        self.some_mut().iter_mut().map(|stripe| *stripe.kept.chained.get_mut() as usize).sum()
     }
 
     /// Names of the longest chain.
@@ -362,9 +414,9 @@ impl Stripes {
     pub(crate) fn changes(&self) -> (Option<Timestamp>, i32) {
         let (mut last, mut all) = (None, 0_i32);
         for stripe in self.some() {
-            let (time, subdirectories) = stripe
-                .version
-                .read(|| (stripe.time(), stripe.subdirectories.load(Ordering::Relaxed)));
+            let kept = &stripe.kept;
+            let (time, subdirectories) =
+                kept.version.read(|| (stripe.time(), kept.subdirectories.load(Ordering::Relaxed)));
             last = last.max(time);
             all = all.wrapping_add(subdirectories.cast_signed());
         }
@@ -374,15 +426,16 @@ impl Stripes {
     /// Forgets what [`Stripes::changes`] says: the inode has it now. The caller is alone.
     pub(crate) fn forget_changes(&self) {
         for stripe in self.some() {
-            stripe.time.store(0, Ordering::Relaxed);
-            stripe.subdirectories.store(0, Ordering::Relaxed);
+            stripe.kept.time.store(0, Ordering::Relaxed);
+            stripe.kept.subdirectories.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Lets a name lead nowhere.
+    /// Lets a name lead nowhere. The caller is alone.
     pub(crate) fn take(&self, key: Key<'_>) -> Option<Found> {
-        let there = Self::probe(self.some().get(key.stripe())?, key)?;
-        Found::of(there.target.swap(0, Ordering::AcqRel))
+        let seen = self.see(key)?;
+        seen.lose(&mut lock(self.some().get(key.stripe())?));
+        Some(seen.found)
     }
 }
 
@@ -396,7 +449,7 @@ impl Stripe {
             if !key.ties().contains(&name.cookie) {
                 continue;
             }
-            let (leads, same) = (name.target.load(Ordering::Acquire) != 0, *name.name == *key.name);
+            let (leads, same) = (name.leads(), *name.name == *key.name);
             match (leads, same) {
                 (true, true) => return Some(Room::Known { name, leads }),
                 (true, false) => taken.push(name.cookie),
@@ -416,18 +469,28 @@ impl Stripe {
     }
 }
 
-/// A stripe fills its cache line and touches no other.
-const _: () = assert!(cfg!(feature = "shuttle") || size_of::<Stripe>() == 64);
+/// A stripe fills two cache lines and touches no other.
+const _: () = assert!(cfg!(feature = "shuttle") || size_of::<Stripe>() == 128);
 
 fn lock(stripe: &Stripe) -> MutexGuard<'_, Inside> {
     // A panic in a change ends all changes.
-    stripe.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    stripe.kept.lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Adds a name at the end of its chain, which nobody else does meanwhile.
-fn append(stripe: &Stripe, end: &Chain, cookie: u64, name: Short, found: Found) {
-    let target = AtomicU64::new(found.word());
+fn append(
+    stripe: &Stripe,
+    locked: &mut Inside,
+    end: &Chain,
+    (cookie, name): (u64, Short),
+    (found, sort, flagged): (Found, Sort, u32),
+) {
+    let chained = stripe.kept.chained.load(Ordering::Relaxed);
+    let (line, at) = locked.next_target(chained as usize);
+    let sort = AtomicU32::new(sort.word(flagged));
+    let name = Box::new(Name { cookie, name, line, next: OnceLock::new(), sort, at });
+    stripe.target(&name).store(found.word(), Ordering::Release);
     // The caller has the lock, so the end of the chain is still its end.
-    let _ = end.set(Box::new(Name { cookie, name, target, next: OnceLock::new() }));
-    stripe.chained.store(stripe.chained.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    let _ = end.set(name);
+    stripe.kept.chained.store(chained + 1, Ordering::Relaxed);
 }

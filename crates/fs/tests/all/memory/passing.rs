@@ -279,3 +279,53 @@ fn names_that_change_places_are_followed() {
     .unwrap();
     judge(&device, true).unwrap();
 }
+
+/// Memory refuses some changes by the sorts of names alone. Where flags of an inode forbid more, the disk's reason counts.
+#[test]
+fn refusals_follow_the_flags_of_what_names_lead_to() {
+    if tool::missing() {
+        return;
+    }
+    let device = folding();
+    mounted(&device, Limits::default(), |memory| {
+        let file = create(memory, InodeNr::ROOT, "file", NewInode::regular(0o644))?;
+        create(memory, InodeNr::ROOT, "directory", NewInode::directory(0o755))?;
+        let place = |name: &'static str| Place { directory: InodeNr::ROOT, name: name.as_bytes() };
+        let rename = |from, to, mode| OpKind::Rename { from: place(from), to: place(to), mode };
+        let answers = || {
+            let changes = [
+                OpKind::RemoveDirectory(place("file")),
+                OpKind::Unlink(place("directory")),
+                rename("file", "file", RenameMode::Replace),
+                rename("directory", "file", RenameMode::Replace),
+                rename("file", "directory", RenameMode::Replace),
+                rename("file", "directory", RenameMode::NoReplace),
+            ];
+            changes.map(|kind| match memory.apply(&Op { uid: 0, gid: 0, time: NOW, kind }) {
+                Ok(_) => "done",
+                Err(FsError::NotADirectory) => "no directory",
+                Err(FsError::IsADirectory) => "a directory",
+                Err(FsError::Exists) => "exists",
+                Err(FsError::NotPermitted) => "forbidden",
+                Err(_) => "another error",
+            })
+        };
+        let plain =
+            ["no directory", "a directory", "done", "no directory", "a directory", "exists"];
+        ensure!(answers() == plain, "{:?}", answers());
+        let flags = memory.attributes(file)?.flags;
+        for (fixed, wanted) in [
+            (InodeFlags::IMMUTABLE, ["forbidden", "a directory"]),
+            (InodeFlags::empty(), ["no directory", "a directory"]),
+        ] {
+            let change = Change { flags: Some(flags | fixed), ..Change::default() };
+            apply(memory, OpKind::Change { inode: file, size_bytes: None, change })?;
+            let now = answers();
+            ensure!(now[..2] == wanted, "{fixed:?}: {now:?}");
+            let is_fixed = !fixed.is_empty();
+            ensure!(now[2..].iter().all(|one| *one == "forbidden") == is_fixed, "{now:?}");
+        }
+        Ok(())
+    })
+    .unwrap();
+}
