@@ -11,6 +11,7 @@ use crate::stage::{InodeImage, Stage};
 use floe_ext4::map::block_map::{self, MappedRun};
 use floe_ext4::map::extent_tree::{self, NodeForm};
 use floe_ext4::map::mapping::{BuildError, Built};
+use floe_ext4::map::own_node::is_own_node;
 use floe_ext4::map::walk::{Depths, Entry, Fault, Go, Visitor, has_map, push_joined, walk};
 
 /// The blocks of a file.
@@ -42,7 +43,8 @@ impl FileMap {
     ) -> Self {
         let extents = image.flags().contains(InodeFlags::EXTENTS) && has_map(&image.base);
         let map = Self { extents, ..Self::default() };
-        let mut follow = Follow { stage, drop, unseen: Vec::new(), map };
+        let seed = stage.checksummed().then(|| stage.inode_seed(image));
+        let mut follow = Follow { stage, drop, seed, unseen: Vec::new(), map };
         if has_map(&image.base) {
             let (root, form) = (&image.base.block, stage.geometry.indirect());
             walk(root, image.flags(), form, Depths::OfAnyRoot, &mut follow);
@@ -279,10 +281,29 @@ fn impossible(error: BuildError) -> Failure {
 struct Follow<'w, 'a> {
     stage: &'w Stage<'a>,
     drop: &'w mut dyn FnMut(&Entry) -> bool,
+    /// That of the checksums of nodes, if there are any.
+    seed: Option<u32>,
     /// For each node on the current path: whether the examination did not follow it or one of its
     /// ancestors.
     unseen: Vec<bool>,
     map: FileMap,
+}
+
+impl Follow<'_, '_> {
+    /// Whether the examination did not follow a node, because it lies on metadata and is not this file's by
+    /// what lies there. Pointers say nothing of that kind.
+    fn is_unseen(&self, entry: &Entry) -> bool {
+        let volume = &self.stage.evidence.volume;
+        let node = entry.extent.run.start;
+        if !volume.is_metadata(node) {
+            return false;
+        }
+        let depth = entry.level.saturating_sub(1);
+        let is_own = |bytes: Vec<u8>| {
+            is_own_node(&bytes, depth, self.seed, |run| volume.is_free_of_metadata(run))
+        };
+        !self.map.extents || !self.stage.read_block(node).is_ok_and(is_own)
+    }
 }
 
 impl Visitor for Follow<'_, '_> {
@@ -308,7 +329,7 @@ impl Visitor for Follow<'_, '_> {
         if !above {
             self.map.nodes.push(node);
         }
-        let unseen = above || self.stage.evidence.volume.is_metadata(node);
+        let unseen = above || self.is_unseen(entry);
         self.map.goes_on_unseen |= unseen;
         self.unseen.push(unseen);
     }

@@ -352,6 +352,16 @@ impl<'d> Volume<'d> {
         self.geometry.contains(block) && self.metadata.contains(self.geometry.cluster_of(block))
     }
 
+    /// Whether a run lies in the file system and no block of it belongs to static metadata.
+    pub fn is_free_of_metadata(&self, run: BlockRun) -> bool {
+        let (geometry, last) = (&self.geometry, BlockNr(run.end().0.saturating_sub(1)));
+        if run.len_blocks == 0 || !geometry.contains(run.start) || !geometry.contains(last) {
+            return false;
+        }
+        let first = geometry.cluster_of(run.start);
+        self.metadata.is_clear_in(first, geometry.cluster_of(last) + 1 - first)
+    }
+
     /// Whether what is found out of an inode is kept: not where sums prove it.
     #[inline]
     pub fn keeps(&self, inode: InodeNr) -> bool {

@@ -26,6 +26,7 @@ mod multi_mount;
 mod native;
 mod no_place;
 mod no_room;
+mod nodes_on_metadata;
 mod paper;
 mod partial_examinations;
 mod plan_file;

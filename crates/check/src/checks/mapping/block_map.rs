@@ -9,7 +9,7 @@ use floe_format::ext::indirect::{Header, PointerRun, pointer_runs, pointers};
 use floe_format::ext::inode::FileType;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
-use crate::checks::mapping::mapper::{Mapper, Mapping};
+use crate::checks::mapping::mapper::{Claimed, Mapper, Mapping};
 use crate::problem::Problem;
 use crate::scan::read_ahead;
 
@@ -243,8 +243,9 @@ impl Walk<'_, '_, '_> {
     /// Reads an indirect block and follows its pointers.
     fn indirect(&mut self, block: BlockNr, logical: u64, level: u8) {
         let inode = self.mapper.inode();
-        if !self.mapper.claim_node(block, LogicalBlock(logical)) {
+        if self.mapper.claim_node(block, LogicalBlock(logical)) != Claimed::First {
             // Met before in this inode: it is claimed twice now, which the shared-block check sees.
+            // On metadata: nothing in it says whose it is, so a copy is made first, and then judged.
             return;
         }
         self.mapper.pass_node(block);

@@ -3,12 +3,14 @@
 //! Emits: `Extent*`, `Extents*`, `DirectoryExtent*`, `DirectoryTooBig`, `InodeExtentHeaderCorrupt`.
 //! Does not verify: overlap with other inodes (`checks/space/shared_blocks.rs`).
 
+use floe_ext4::map::own_node::is_own_node;
 use floe_format::ext::extent::{Extent, ExtentHeader, ExtentNode, Index, MAX_DEPTH};
 use floe_format::ext::inode::InodeFlags;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use crate::checks::context::inode::InodeCx;
-use crate::checks::mapping::mapper::{Mapper, Mapping};
+use crate::checks::mapping::mapper::{Claimed, Mapper, Mapping};
+use crate::checks::mapping::shape::{self, Level};
 use crate::problem::Problem;
 use crate::scan::read_ahead;
 
@@ -22,13 +24,6 @@ pub(crate) const LOGICAL_LIMIT: u64 = u32::MAX as u64;
 /// that can be.
 pub fn root_ok(cx: &InodeCx<'_>) -> bool {
     ExtentNode::new(&cx.inode.base.block).is_some_and(|root| root.header_ok())
-}
-
-/// Space and use of one level of a tree.
-#[derive(Clone, Copy, Default)]
-struct Level {
-    entries: u64,
-    room: u64,
 }
 
 /// The state of a walk over one extent tree.
@@ -94,7 +89,11 @@ pub fn walk(mapper: &mut Mapper<'_, '_>) -> Mapping {
         of_checksum: 0,
     };
     walk.node(&root, None, 0, Range { start: 0, last: None, size_last: None });
-    walk.judge_shape(limit);
+    if depth > 0 && !walk.mapper.mapping.lost {
+        let levels = &walk.levels[..=usize::from(depth.min(DEEPEST))];
+        let remark = shape::judge(cx.number, levels, depth > limit.max(7), geometry.block_size);
+        walk.mapper.evidence.found.0.extend(remark);
+    }
     walk.mapper.mapping
 }
 
@@ -345,8 +344,9 @@ impl Walk<'_, '_, '_> {
     fn descend(&mut self, block: BlockNr, parent: BlockNr, level: u16, range: Range) {
         let inode = self.mapper.inode();
         let logical = LogicalBlock(range.start);
-        if !self.mapper.claim_node(block, logical) || level > DEEPEST {
-            let reason = "a node is met twice or lies on metadata, or the tree is too deep";
+        let claimed = self.mapper.claim_node(block, logical);
+        if claimed == Claimed::Again || level > DEEPEST {
+            let reason = "a node is met twice, or the tree is too deep";
             self.mapper.report(Problem::ExtentTreeWalkFailed { inode, node: block, reason });
             return;
         }
@@ -360,22 +360,38 @@ impl Walk<'_, '_, '_> {
             });
         } else {
             match ExtentNode::new(&bytes) {
+                Some(_) if claimed == Claimed::OnMetadata && !self.is_own(&bytes, level) => {
+                    let reason = "metadata of the file system lies there";
+                    self.lost_node(block, parent, logical, reason);
+                }
                 Some(node) if node.header_ok() => {
                     self.good_node(&node, block, parent, level, range)
                 }
-                _ => {
-                    let reason = "magic, count or capacity";
-                    self.mapper.report(Problem::ExtentNodeHeaderCorrupt {
-                        inode,
-                        node: parent,
-                        logical,
-                        block,
-                        reason,
-                    });
-                }
+                _ => self.lost_node(block, parent, logical, "magic, count or capacity"),
             }
         }
         *self.buffer(level) = bytes;
+    }
+
+    /// Whether the bytes of a block on metadata are a node of this tree all the same.
+    #[cold]
+    fn is_own(&self, bytes: &[u8], level: u16) -> bool {
+        let volume = self.mapper.cx.volume;
+        let depth = self.depth.saturating_sub(level);
+        is_own_node(bytes, depth, self.checksum_seed, |run| volume.is_free_of_metadata(run))
+    }
+
+    /// Reports the entry of a node that is none.
+    fn lost_node(
+        &mut self,
+        block: BlockNr,
+        node: BlockNr,
+        logical: LogicalBlock,
+        reason: &'static str,
+    ) {
+        let inode = self.mapper.inode();
+        let problem = Problem::ExtentNodeHeaderCorrupt { inode, node, logical, block, reason };
+        self.mapper.report(problem);
     }
 
     /// Judges a node with a good header as a whole, then walks it.
@@ -471,30 +487,5 @@ impl Walk<'_, '_, '_> {
             nodes.resize_with(level + 1, Vec::new);
         }
         &mut nodes[level]
-    }
-
-    /// Whether the tree could be smaller (problems `extent-tree-collapsible`, `-narrowable`): a
-    /// remark, never damage.
-    fn judge_shape(&mut self, limit: u16) {
-        if self.depth == 0 || self.mapper.mapping.lost {
-            return;
-        }
-        let inode = self.mapper.inode();
-        let per_node = u64::from((self.mapper.cx.volume.geometry.block_size - 12) / 12);
-        let levels = &self.levels[..=usize::from(self.depth.min(DEEPEST))];
-        let too_deep = self.depth > limit.max(7);
-        let collapses = levels
-            .iter()
-            .enumerate()
-            .find(|(at, level)| levels[..*at].iter().any(|above| level.entries < above.room));
-        if let Some((at, _)) = collapses.or(too_deep.then_some((0, &levels[0]))) {
-            self.mapper.report(Problem::ExtentTreeCollapsible { inode, depth: at as u16 });
-            return;
-        }
-        let narrows =
-            levels.iter().position(|level| level.room.saturating_sub(level.entries) > per_node);
-        if let Some(at) = narrows {
-            self.mapper.report(Problem::ExtentTreeNarrowable { inode, depth: at as u16 });
-        }
     }
 }

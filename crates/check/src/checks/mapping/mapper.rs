@@ -24,6 +24,17 @@ pub struct Mapping {
     pub lost: bool,
 }
 
+/// Whether the block of a map node is something else, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claimed {
+    /// Nothing: it can be followed.
+    First,
+    /// A node of this map that was met before, which must not be followed again.
+    Again,
+    /// Static metadata: only what lies there can say whether it is a node.
+    OnMetadata,
+}
+
 /// Walks the mapping of one inode: claims, counts and collects.
 pub struct Mapper<'a, 'e> {
     /// The inode.
@@ -74,9 +85,8 @@ impl<'a, 'e> Mapper<'a, 'e> {
         self.mapping.last.map_or(0, |last| last + 1)
     }
 
-    /// Claims the block of a map node. `false`: it was met before in this inode, or lies on static
-    /// metadata, so what it holds must not be followed.
-    pub(crate) fn claim_node(&mut self, node: BlockNr, logical: LogicalBlock) -> bool {
+    /// Claims the block of a map node, and says what else it may be.
+    pub(crate) fn claim_node(&mut self, node: BlockNr, logical: LogicalBlock) -> Claimed {
         let volume = self.cx.volume;
         self.evidence.buffers.met_trees = true;
         self.evidence.buffers.maps.add(volume, node);
@@ -87,14 +97,13 @@ impl<'a, 'e> Mapper<'a, 'e> {
         if volume.is_metadata(node) {
             let inode = self.cx.number;
             self.report(Problem::MapNodeOverlapsCriticalMetadata { inode, logical, block: node });
-            return false;
         }
         let seen = &mut self.evidence.buffers.nodes_seen;
         match seen.binary_search(&node) {
-            Ok(_) => false,
+            Ok(_) => Claimed::Again,
             Err(at) => {
                 seen.insert(at, node);
-                true
+                if volume.is_metadata(node) { Claimed::OnMetadata } else { Claimed::First }
             }
         }
     }

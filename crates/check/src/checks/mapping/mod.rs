@@ -3,4 +3,5 @@
 pub mod block_map;
 pub mod extents;
 pub mod mapper;
+mod shape;
 pub(crate) mod size_witness;
