@@ -203,7 +203,7 @@ impl Finder<'_> {
         if inode.0 == 0 || inode.0 > self.geo.inodes_count {
             return Err(InodeFault::Number);
         }
-        let own = self.map_of_inode(inode);
+        let own = self.map_that_leads(inode);
         let (place, map, blocks) = match own {
             Ok((map, blocks)) => (JournalPlace::Inode(inode), map, blocks),
             Err(fault) => {

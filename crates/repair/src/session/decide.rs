@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use floe_check::problem::Object;
 use floe_check::{Examination, Problem, Report};
 use floe_format::InodeNr;
+use floe_format::features::Incompat;
 
 use super::copy_space::{CopySpace, clusters_of_inode};
 use super::hidden::HiddenParts;
@@ -156,6 +158,7 @@ impl Session<'_> {
         let new: Vec<Problem> = plans
             .iter()
             .filter(|(problem, _)| !self.decisions.decided.contains_key(*problem))
+            .filter(|(problem, _)| !self.waits(problem, plans, report))
             .map(|(problem, _)| (*problem).clone())
             .collect();
         if self.optional.unsharing {
@@ -177,6 +180,32 @@ impl Session<'_> {
             }
         }
         true
+    }
+
+    /// Whether a finding may be gone once another is mended in this round, so that nobody is asked about it yet.
+    fn waits(&self, problem: &Problem, plans: &Plans<'_>, report: &Report) -> bool {
+        // Whether a log that could not be replayed may be given up is for the policy to say, before anything else.
+        let is_used = report.superblock.features().incompat.contains(Incompat::RECOVER);
+        let is_of_log = problem.row().object == Object::Journal;
+        let journal = InodeNr(report.superblock.journal_inum);
+        let explains = |cause: &Problem| match *cause {
+            // Its map seems to share blocks with others, for example. Where it could not be mended, the inode is cleared.
+            Problem::JournalInodeInvalid { inode, .. }
+            | Problem::InodeChecksumBad { inode, .. }
+            | Problem::JournalInodeLeftover { inode } => {
+                let is_it =
+                    inode == journal || matches!(cause, Problem::JournalInodeLeftover { .. });
+                let follows = problem.inode() == Some(inode) || is_of_sharing(problem);
+                is_it && follows && !is_used && !is_of_log
+            }
+            Problem::Bits64bitWithoutExtents => matches!(
+                problem,
+                Problem::ExtentsFeatureMissing { .. } | Problem::ExtentsFlagUnsupported { .. }
+            ),
+            _ => false,
+        };
+        let is_mended = |cause: &Problem| self.decisions.decided.get(cause) != Some(&false);
+        !problem.row().preen && plans.iter().any(|(cause, _)| explains(cause) && is_mended(cause))
     }
 
     fn accepted(&self, plans: Plans<'_>) -> Wanted {
@@ -259,6 +288,17 @@ fn number_is_undecided(report: &Report) -> bool {
 /// Whether a copy of the superblock differs only in `s_inodes_per_group`.
 fn differs_in_number(problem: &Problem) -> bool {
     matches!(problem, Problem::BackupSuperblockDiffers { field: "s_inodes_per_group", .. })
+}
+
+/// Whether it says that several inodes, or metadata and an inode, claim a block.
+const fn is_of_sharing(problem: &Problem) -> bool {
+    matches!(
+        problem,
+        Problem::MultiplyClaimedBlock { .. }
+            | Problem::MultiplyClaimedRange { .. }
+            | Problem::MultiplyClaimedFile { .. }
+            | Problem::MapNodeOverlapsCriticalMetadata { .. }
+    )
 }
 
 /// Whether blocks are marked as used, and nothing uses them; or the count of a group, which follows from that.

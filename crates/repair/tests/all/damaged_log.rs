@@ -11,7 +11,7 @@ use floe_repair::escalation::{Allowance, Escalated, Stage, escalate};
 use floe_repair::policy::Policy;
 use floe_repair::{Fate, RepairOptions, repair};
 use floe_testkit::problems::cases;
-use floe_testkit::{Profile, build, tool};
+use floe_testkit::{Image, Profile, build, tool};
 
 const BLOCK: u64 = 1024;
 /// Two transactions of three blocks each, with descriptor and commit block, from block 1 of the log on.
@@ -27,16 +27,21 @@ fn two_transactions() -> (Vec<u8>, u64) {
     let blocks = blocks.display();
     let script =
         format!("jo -c -v 3\njw -b 7000,7001,7002 {blocks}\njw -b 7003,7004,7005 {blocks}\njc\n");
-    // It names the kind of checksums, which `build::debugfs` takes for an error.
-    let file = folder.path().join("script");
-    std::fs::write(&file, script).unwrap();
-    let words = [OsStr::new("-w"), OsStr::new("-f"), file.as_os_str(), image.path().as_os_str()];
-    tool::must("debugfs", &words, &[0]).unwrap();
+    debugfs_that_tells(&image, &script);
     let bytes = image.to_vec().unwrap();
     // The superblock of a journal is the only block that begins so and says that it is one.
     let begins = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 4];
     let at = bytes.chunks(BLOCK as usize).position(|block| block.starts_with(&begins)).unwrap();
     (bytes, at as u64 * BLOCK)
+}
+
+/// Runs commands that tell something, such as the kind of checksums, which `build::debugfs` takes for an error.
+fn debugfs_that_tells(image: &Image, script: &str) {
+    let folder = tool::scratch("floe-log-").unwrap();
+    let file = folder.path().join("script");
+    std::fs::write(&file, script).unwrap();
+    let words = [OsStr::new("-w"), OsStr::new("-f"), file.as_os_str(), image.path().as_os_str()];
+    tool::must("debugfs", &words, &[0]).unwrap();
 }
 
 fn options() -> RepairOptions<'static> {
@@ -280,4 +285,39 @@ fn a_clean_file_system_keeps_no_orphan_list() {
     assert!(mended.is_clean());
     mended.staged.read_at(OFFSET_BYTES, &mut superblock).unwrap();
     assert_eq!(Superblock::decode(&superblock).last_orphan, 0);
+}
+
+/// Nothing is lost with the damaged map of a journal that holds nothing; one in use is for a person.
+#[test]
+fn an_empty_journal_does_not_wait_for_a_person() {
+    if tool::missing() {
+        return;
+    }
+    for (profile, field) in [
+        ("ext4-1k", "block[0] 0"),
+        ("ext4-1k", "block[1] 90"),
+        ("ext4-1k", "block[5] 99999999"),
+        ("ext3", "block[3] 99999999"),
+        ("ext3", "block[IND] 99999999"),
+        // A block of descriptors, as a block of pointers.
+        ("ext3", "block[DIND] 2"),
+    ] {
+        for (state, halts) in [
+            ("", false),
+            // It is made anew.
+            ("ssv jnl_backup_type 0\n", false),
+            // The log is read by the copy of the map.
+            ("feature needs_recovery\n", false),
+            ("feature needs_recovery\nssv jnl_backup_type 0\n", true),
+        ] {
+            let image = build::base(Profile::by_name(profile).unwrap()).unwrap();
+            debugfs_that_tells(&image, &format!("sif <8> {field}\n{state}"));
+            let device = MemDevice::new(image.to_vec().unwrap());
+            let repair = repair(&device, &options(), &mut floe_repair::policy::Preen).unwrap();
+            let halted = repair.halted.is_some();
+            assert_eq!(halted, halts, "{profile} {field} {state}: {:?}", repair.halted);
+            assert_eq!(repair.changes(), !halted, "{profile} {field} {state}");
+            assert!(halted || repair.is_clean(), "{profile} {field} {state}: {:?}", repair.left);
+        }
+    }
 }

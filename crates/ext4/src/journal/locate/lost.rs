@@ -1,7 +1,7 @@
 //! Journals in use whose superblock is lost: the log may lead to another one (`rebuilt.rs`).
 
 use floe_blockdev::ReadBlocks;
-use floe_format::ext::jbd2::JournalSuperblock;
+use floe_format::ext::jbd2::{self, JournalSuperblock};
 use floe_format::ext::superblock::Superblock;
 use floe_format::native::identity::Identity;
 use floe_format::native::is_locked;
@@ -54,6 +54,22 @@ pub(super) fn is_shared(candidate: &Candidate, superblock: &JournalSuperblock) -
 }
 
 impl Finder<'_> {
+    /// The map of an inode; an error if it leads to no journal, and the copy of the map in the superblock does.
+    pub(super) fn map_that_leads(&self, inode: InodeNr) -> Result<(BlockMap, u32), InodeFault> {
+        let own = self.map_of_inode(inode)?;
+        let is_elsewhere = !self.leads_to_journal(&own.0)
+            && self.map_of_backup().is_some_and(|(map, _)| self.leads_to_journal(&map));
+        if is_elsewhere { Err(InodeFault::NoMagic) } else { Ok(own) }
+    }
+
+    /// Whether the first block of a map begins as a block of a journal.
+    fn leads_to_journal(&self, map: &BlockMap) -> bool {
+        let mut first = [0; 1024];
+        let Some(block) = map.block(0) else { return false };
+        let read = self.device.read_at(self.geo.offset_bytes(block), &mut first);
+        read.is_ok() && jbd2::header(&first).is_some()
+    }
+
     /// Why a superblock cannot be used, by the events behind the first ones; `None`: nothing that the log could settle.
     pub(super) fn reason(&self, before: usize) -> Option<&'static str> {
         let reasons = match self.events.get(before..)? {
