@@ -16,6 +16,7 @@ use crate::evidence::column::Column;
 use crate::evidence::common_claims::CommonClaims;
 use crate::evidence::inode_facts::{Facts, FactsChunk};
 use crate::evidence::published_facts::PublishedFacts;
+use crate::problem::Findings;
 use crate::scan::inode_tables::{Ahead, TablePart, blocks_of, part_count, table_parts};
 use crate::volume::Volume;
 
@@ -117,6 +118,22 @@ fn run_in_legs(
     let legs = Legs::of_inodes(volume, pool, &done);
     let settle = |evidence: &mut InodeEvidence| evidence.claims.settle();
     session.run(&legs, begun.evidence, rest, work, settle, |part| blocks_of(volume, *part))
+}
+
+/// Judges one inode by itself, without a scan.
+pub fn look_at(volume: &Volume<'_>, inode: InodeNr) -> Findings {
+    let mut evidence = InodeEvidence::default();
+    if let Some((group, first)) = volume.geometry.place_of(inode) {
+        let part = TablePart { group, first, count: 1 };
+        let mut next = || None;
+        let ahead = Ahead::in_order(1, false, &mut next);
+        slots::for_each(volume, part, None, ahead, &mut evidence, |evidence, _, raw, context| {
+            if let Some(found) = raw.and_then(Inode::decode) {
+                inodes::check(&InodeCx { volume, number: inode, inode: &found }, context, evidence);
+            }
+        });
+    }
+    evidence.found
 }
 
 /// Reads one part of a table and checks its inodes. Their facts are `published`, too, for who judges

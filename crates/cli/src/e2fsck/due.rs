@@ -1,8 +1,10 @@
 //! Whether a check is due: e2fsck's rules for skipping clean file systems (its `check_if_skip`).
 
 use floe_check::reader::Reader;
+use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID, Superblock};
 use floe_format::features::{Incompat, RoCompat};
+use floe_format::{Geometry, GroupNr};
 
 use super::conf::Conf;
 use crate::input::clock::Clock;
@@ -39,6 +41,10 @@ pub(crate) enum Reason {
     UsedInFuture,
     /// The test file system flag is set, and must be cleared.
     TestFlag,
+    /// Block numbers of 64 bits need extents, and these are off: files may seem to be damaged by that.
+    ExtentsOff,
+    /// The superblock counts more free blocks or inodes than there are.
+    Totals,
 }
 
 impl Reason {
@@ -56,6 +62,10 @@ impl Reason {
             Self::Days(days) => format!("its last check was {days} days ago"),
             Self::UsedInFuture => "it was mounted or written in the future".to_owned(),
             Self::TestFlag => "it is marked as a test file system".to_owned(),
+            Self::ExtentsOff => {
+                "its 64-bit block numbers need extents, and these are off".to_owned()
+            }
+            Self::Totals => "it counts more free blocks or inodes than there are".to_owned(),
         }
     }
 }
@@ -119,11 +129,17 @@ pub(crate) fn reason(
         if sb.flags & FLAG_TEST != 0 && at.clears_test_flag {
             return Some(Reason::TestFlag);
         }
+        if features.incompat & (Incompat::BIT64 | Incompat::EXTENTS) == Incompat::BIT64 {
+            return Some(Reason::ExtentsOff);
+        }
         let used = seconds(sb.mtime, sb.mtime_hi).max(seconds(sb.wtime, sb.wtime_hi));
         let late = at.now_seconds.saturating_add(at.slack_seconds());
         if at.clock_believed && interval > 0 && used > late {
             return Some(Reason::UsedInFuture);
         }
+    }
+    if sb.free_blocks_count() > sb.blocks_count() || sb.free_inodes_count > sb.inodes_count {
+        return Some(Reason::Totals);
     }
     if sb.state & STATE_ERROR != 0 {
         return Some(Reason::Errors);
@@ -185,7 +201,7 @@ pub(crate) fn announcement(sb: &Superblock, at: &Circumstances) -> String {
 pub(crate) fn backups_differ(reader: &Reader<'_>) -> bool {
     let primary = &reader.superblock;
     let backup = (1..reader.geometry.group_count).find_map(|group| {
-        let block = reader.geometry.superblock_of(floe_format::GroupNr(group))?;
+        let block = reader.geometry.superblock_of(GroupNr(group))?;
         Reader::open_at(reader.device(), reader.geometry.offset_bytes(block)).ok()
     });
     let Some(backup) = backup.map(|backup| backup.superblock) else { return false };
@@ -197,6 +213,17 @@ pub(crate) fn backups_differ(reader: &Reader<'_>) -> bool {
         || primary.blocks_count() != backup.blocks_count()
         || primary.inodes_count != backup.inodes_count
         || primary.uuid != backup.uuid
+}
+
+/// The first group that counts more free blocks, free inodes or directories than it can have. No bitmap proves such a count
+/// wrong before a check, and Linux would not allocate in the group. (Where blocks are clustered, e2fsck compares with
+/// the number of blocks, too.)
+pub(crate) fn with_impossible_count(geometry: &Geometry, groups: &[GroupDesc]) -> Option<GroupNr> {
+    let is_impossible = |desc: &GroupDesc| {
+        desc.free_blocks_count > geometry.blocks_per_group
+            || desc.free_inodes_count.max(desc.used_dirs_count) > geometry.inodes_per_group
+    };
+    (0..).map(GroupNr).zip(groups).find(|(_, desc)| is_impossible(desc)).map(|(group, _)| group)
 }
 
 #[cfg(test)]
@@ -256,6 +283,9 @@ mod tests {
         };
         assert_eq!(with(crashed), None, "Linux processes them after recovery");
         assert_eq!(with(|sb| sb.flags = FLAG_TEST), Some(Reason::TestFlag));
+        assert_eq!(with(|sb| sb.free_inodes_count = 1), Some(Reason::Totals));
+        let without = |sb: &mut Superblock| sb.feature_incompat = Incompat::BIT64.bits();
+        assert_eq!(with(without), Some(Reason::ExtentsOff));
         let ahead = |sb: &mut Superblock| {
             (sb.mtime, sb.checkinterval) = (1_800_000_001 + 24 * 60 * 60, 1 << 30);
         };
@@ -265,6 +295,7 @@ mod tests {
         assert_eq!(reason_with(&looks, ahead), None);
         assert_eq!(reason(&clean(), &looks, || true), None);
         assert_eq!(reason_with(&looks, |sb| sb.last_orphan = 13), None);
+        assert_eq!(reason_with(&looks, without), None);
     }
 
     #[test]

@@ -5,11 +5,14 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use floe_blockdev::ReadBlocks;
+use floe_check::checks::group::descriptor;
 use floe_check::checks::superblock::fields;
 use floe_check::open::Opened;
-use floe_check::problem::Weight;
+use floe_check::passes::inodes;
+use floe_check::problem::{Object, Weight};
 use floe_check::reader::Reader;
 use floe_check::{CheckOptions, JournalUse, Problem, Volume, recovery};
+use floe_format::InodeNr;
 use floe_format::ext::superblock::Superblock;
 use floe_format::features::{Compat, Incompat};
 use floe_format::native::identity::Identity;
@@ -222,6 +225,10 @@ impl Fsck<'_> {
         let Ok(opened) = floe_check::open::open(device, options.superblock) else {
             return Ok(None);
         };
+        if let Some(group) = due::with_impossible_count(&opened.geometry, &opened.groups) {
+            writeln!(out, "{}: a count of {group} is impossible: checking", front.name)?;
+            return Ok(None);
+        }
         if !is_sound(device, opened.clone(), &options) {
             return Ok(None);
         }
@@ -247,9 +254,28 @@ fn is_sound(device: &dyn ReadBlocks, opened: Opened, options: &CheckOptions<'_>)
     let (volume, mut found) = Volume::new(device, opened, options.now_seconds);
     found.0.extend(recovery.found.0);
     fields::check(&volume, &mut found);
-    found.0.iter().all(|problem| {
+    descriptor::check(&volume, &mut found);
+    if volume.has_compat(Compat::HAS_JOURNAL) && volume.superblock.journal_inum != 0 {
+        let journal = InodeNr(volume.superblock.journal_inum);
+        found.0.extend(inodes::look_at(&volume, journal).0.into_iter().filter(prevents_a_mount));
+    }
+    found.0.iter().all(|problem| match problem {
         // Whether it was unmounted is judged by the rules for skipping.
-        problem.row().weight <= Weight::Remark
-            || matches!(problem, Problem::NotCleanlyUnmounted { .. })
+        Problem::NotCleanlyUnmounted { .. } => true,
+        _ => problem.row().weight <= Weight::Remark,
     })
+}
+
+/// Whether Linux does not load the inode of the journal, or does not find the log by it, because of a finding. Others wait for a check,
+/// such as a wrong number of sectors; a map of blocks was followed as Linux does when the log was looked for.
+fn prevents_a_mount(of_journal: &Problem) -> bool {
+    of_journal.row().object == Object::Extent
+        || matches!(
+            of_journal,
+            Problem::InodeChecksumBad { .. }
+                | Problem::SpecialInodeExtraSizeBad { .. }
+                | Problem::SpecialInodeAttributeBlockBad { .. }
+                | Problem::SpecialInodeAttributesBad { .. }
+                | Problem::SpecialInodeFlagBad { .. }
+        )
 }
