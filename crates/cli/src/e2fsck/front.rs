@@ -1,12 +1,14 @@
 //! Settings of a run that come from e2fsck's command line.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use floe_check::Report;
+use floe_check::problem::Weight;
 use floe_check::report::Cost;
+use floe_check::{Problem, Report};
 use floe_format::ext::superblock::STATE_VALID;
 use floe_repair::{Deed, Repair};
 use floe_report::human::size;
@@ -27,6 +29,8 @@ const NO_REPAIRS: &[u32] = &[
     0x00_003b, // test-fs-flag-set
     0x00_003c, // last-mount-time-slightly-ahead
     0x00_003d, // last-write-time-slightly-ahead
+    0x01_4006, // extent-tree-collapsible
+    0x01_4007, // extent-tree-narrowable
     0x07_0012, // backup-superblock-differs
 ];
 
@@ -80,10 +84,14 @@ impl Front {
         let recovers = journal_only || repair.skipped;
         let left = repair.left.iter().any(|(problem, _)| !self.tolerates(problem.row().code));
         let damaged = left || repair.halted.is_some();
-        let mended = |deed: &Deed| {
-            let problem = deed.problem.as_ref();
-            !deed.extra && problem.is_none_or(|problem| self.counts_as_repair(problem.row().code))
+        let was_damaged = repair.before.found.iter().any(|one| one.row().weight > Weight::Remark);
+        // Later findings follow from the trees that were made flatter, then.
+        let only_trees = !was_damaged && begins_with_trees(&repair.deeds);
+        let first: BTreeSet<&Problem> = repair.before.found.iter().collect();
+        let counts = |problem: &Problem| {
+            (!only_trees || first.contains(problem)) && self.counts_as_repair(problem.row().code)
         };
+        let mended = |deed: &Deed| !deed.extra && deed.problem.as_ref().is_none_or(counts);
         let done = repair.halted.is_none();
         // A check without findings also sets the clean flag again.
         let was_unclean = repair.before.superblock.state & STATE_VALID == 0;
@@ -163,6 +171,18 @@ impl Front {
             let _ = writeln!(file, "{:#}", findings());
         }
     }
+}
+
+/// Whether all that was done in the first round was to make extent trees flatter.
+fn begins_with_trees(deeds: &[Deed]) -> bool {
+    let round = deeds.iter().map(|deed| deed.round).min();
+    let is_of_tree = |deed: &Deed| {
+        matches!(
+            deed.problem,
+            Some(Problem::ExtentTreeCollapsible { .. } | Problem::ExtentTreeNarrowable { .. })
+        )
+    };
+    deeds.iter().filter(|deed| Some(deed.round) == round).all(is_of_tree)
 }
 
 fn seconds(time: Duration) -> f64 {
