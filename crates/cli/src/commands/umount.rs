@@ -400,15 +400,21 @@ fn takes_writes(directory: &Path) -> bool {
 fn write_all(directory: &Path) -> Result<()> {
     // First the kernel lets the server have what it keeps of files, such as those that were mapped.
     let kept = File::open(directory).and_then(|opened| {
-        match rustix::fs::syncfs(&opened) {
+        let synced = match rustix::fs::syncfs(&opened) {
+            // Told of a program that was killed while it waited for the server; what the kernel keeps is written the second time.
+            Err(Errno::INTR) => rustix::fs::syncfs(&opened),
+            synced => synced,
+        };
+        match synced {
             // The kernel remembers each error until somebody calls syncfs. The programs were told of what did not fit, by write,
             // fsync or close; what the server accepted and could not write is another error.
             Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => Ok(()),
             synced => Ok(synced?),
         }
     });
-    let written = kept.map_err(anyhow::Error::from);
-    let written = written.and_then(|()| attribute(directory, WRITTEN)).map(drop);
+    // In any case, as the server may have errors of its own to tell.
+    let asked = attribute(directory, WRITTEN).map(drop);
+    let written = kept.map_err(anyhow::Error::from).and(asked);
     // The system's error is only a number.
     written.map_err(|error| why_ended(directory).map_or(error, anyhow::Error::msg)).with_context(
         || {
