@@ -87,9 +87,10 @@ impl Front {
         let was_damaged = repair.before.found.iter().any(|one| one.row().weight > Weight::Remark);
         // Later findings follow from the trees that were made flatter, then.
         let only_trees = !was_damaged && begins_with_trees(&repair.deeds);
-        let first: BTreeSet<&Problem> = repair.before.found.iter().collect();
+        let first = only_trees.then(|| repair.before.found.iter().collect::<BTreeSet<_>>());
         let counts = |problem: &Problem| {
-            (!only_trees || first.contains(problem)) && self.counts_as_repair(problem.row().code)
+            first.as_ref().is_none_or(|first| first.contains(problem))
+                && self.counts_as_repair(problem.row().code)
         };
         let mended = |deed: &Deed| !deed.extra && deed.problem.as_ref().is_none_or(counts);
         let done = repair.halted.is_none();

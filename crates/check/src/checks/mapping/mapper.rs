@@ -94,7 +94,8 @@ impl<'a, 'e> Mapper<'a, 'e> {
             self.evidence.claims.claim(&volume.geometry, BlockRun::new(node, 1));
         }
         self.mapping.clusters += 1;
-        if volume.is_metadata(node) {
+        let is_on_metadata = volume.is_metadata(node);
+        if is_on_metadata {
             let inode = self.cx.number;
             self.report(Problem::MapNodeOverlapsCriticalMetadata { inode, logical, block: node });
         }
@@ -103,7 +104,7 @@ impl<'a, 'e> Mapper<'a, 'e> {
             Ok(_) => Claimed::Again,
             Err(at) => {
                 seen.insert(at, node);
-                if volume.is_metadata(node) { Claimed::OnMetadata } else { Claimed::First }
+                if is_on_metadata { Claimed::OnMetadata } else { Claimed::First }
             }
         }
     }

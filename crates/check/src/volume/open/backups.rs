@@ -149,17 +149,17 @@ fn backup_places(
     let size_bytes = device.size_bytes();
     sizes(block_size).flat_map(move |size| {
         let per_group = u64::from(blocks_per_group.unwrap_or(size * 8));
+        let end = size_bytes / u64::from(size);
         // Blocks of 1 KiB are counted from 1, with bigalloc from 0.
-        let first = u64::from(size == 1024);
-        let usual = backup_groups().map(move |group| group * per_group).flat_map(move |start| {
-            [start + first, start].into_iter().take(1 + usize::from(first > 0))
-        });
+        let firsts: &[u64] = if size == 1024 { &[1, 0] } else { &[0] };
+        let usual = backup_groups()
+            .flat_map(move |group| firsts.iter().map(move |first| group * per_group + first));
         let bits = if blocks_per_group.is_none() { MOST_CLUSTER_BITS } else { 0 };
         let of_clusters =
             (1..=bits).flat_map(move |bits| [1, 3].map(|group| (group * per_group) << bits));
         usual
-            .take_while(move |block| *block < size_bytes / u64::from(size))
-            .chain(of_clusters.filter(move |block| *block < size_bytes / u64::from(size)))
+            .take_while(move |block| *block < end)
+            .chain(of_clusters.filter(move |block| *block < end))
             .map(move |block| (BlockNr(block), size))
     })
 }
