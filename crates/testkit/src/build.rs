@@ -104,6 +104,15 @@ pub fn debugfs(image: &Image, script: &str) -> Result<String> {
     populate::debugfs(image.path(), folder.path(), script)
 }
 
+/// The same for commands that tell something, such as a checksum, which [`debugfs`] takes for a complaint.
+///
+/// # Errors
+/// debugfs is missing, or ends with an error, which it does not for a command that fails.
+pub fn debugfs_that_tells(image: &Image, script: &str) -> Result<()> {
+    let folder = tool::scratch("floe-debugfs-")?;
+    populate::run_debugfs(image.path(), folder.path(), script).map(drop)
+}
+
 fn build(profile: Profile) -> Result<Contents> {
     // With MMP, tools that open an image for writing wait for many seconds, so enable it only after
     // the image is populated.

@@ -1,7 +1,6 @@
 //! Exit codes of `fsck.ext4` beside those of e2fsck: faults of the superblock and the journal, by options. Each difference stands in
 //! a table, with its reason.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
@@ -108,11 +107,7 @@ fn is_known(fault: &str, options: &str, theirs: i32, ours: i32) -> bool {
 
 fn spoilt(good: &Image, fault: &Fault, folder: &Path) -> Image {
     let image = good.copy().unwrap();
-    // Some of them tell a checksum, which `build::debugfs` takes for an error.
-    let script = folder.join("script");
-    fs::write(&script, fault.script).unwrap();
-    let words = [OsStr::new("-w"), OsStr::new("-f"), script.as_os_str(), image.path().as_os_str()];
-    tool::must("debugfs", &words, &[0]).unwrap();
+    build::debugfs_that_tells(&image, fault.script).unwrap();
     if fault.logged {
         let mut superblock = vec![0; 1024];
         image.read(1024, &mut superblock).unwrap();

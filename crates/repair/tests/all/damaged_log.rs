@@ -1,7 +1,5 @@
 //! Committed transactions that are damaged in the log: a repair loses them only where it may, and none that Linux replays.
 
-use std::ffi::OsStr;
-
 use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
 use floe_check::{CheckOptions, Problem};
 use floe_format::ext::jbd2::JournalSuperblock;
@@ -11,7 +9,7 @@ use floe_repair::escalation::{Allowance, Escalated, Stage, escalate};
 use floe_repair::policy::Policy;
 use floe_repair::{Fate, RepairOptions, repair};
 use floe_testkit::problems::cases;
-use floe_testkit::{Image, Profile, build, tool};
+use floe_testkit::{Profile, build, tool};
 
 const BLOCK: u64 = 1024;
 /// Two transactions of three blocks each, with descriptor and commit block, from block 1 of the log on.
@@ -27,21 +25,12 @@ fn two_transactions() -> (Vec<u8>, u64) {
     let blocks = blocks.display();
     let script =
         format!("jo -c -v 3\njw -b 7000,7001,7002 {blocks}\njw -b 7003,7004,7005 {blocks}\njc\n");
-    debugfs_that_tells(&image, &script);
+    build::debugfs_that_tells(&image, &script).unwrap();
     let bytes = image.to_vec().unwrap();
     // The superblock of a journal is the only block that begins so and says that it is one.
     let begins = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 4];
     let at = bytes.chunks(BLOCK as usize).position(|block| block.starts_with(&begins)).unwrap();
     (bytes, at as u64 * BLOCK)
-}
-
-/// Runs commands that tell something, such as the kind of checksums, which `build::debugfs` takes for an error.
-fn debugfs_that_tells(image: &Image, script: &str) {
-    let folder = tool::scratch("floe-log-").unwrap();
-    let file = folder.path().join("script");
-    std::fs::write(&file, script).unwrap();
-    let words = [OsStr::new("-w"), OsStr::new("-f"), file.as_os_str(), image.path().as_os_str()];
-    tool::must("debugfs", &words, &[0]).unwrap();
 }
 
 fn options() -> RepairOptions<'static> {
@@ -196,16 +185,11 @@ fn a_superblock_with_another_uuid_is_found_beside_a_dirty_log() {
         std::fs::write(&path, content).unwrap();
         path
     };
-    let debugfs = |script: String| {
-        let file = write("script", script.as_bytes());
-        let words =
-            [OsStr::new("-w"), OsStr::new("-f"), file.as_os_str(), image.path().as_os_str()];
-        tool::must("debugfs", &words, &[0]).unwrap();
-    };
+    let debugfs = |script: &str| build::debugfs_that_tells(&image, script).unwrap();
     // As Linux logs it: a file system whose journal is in use says so.
-    debugfs("feature needs_recovery\n".to_owned());
+    debugfs("feature needs_recovery\n");
     let logged = write("superblock", &image.to_vec().unwrap()[BLOCK as usize..][..BLOCK as usize]);
-    debugfs(format!("jo -c -v 3\njw -b 1 {}\njc\n", logged.display()));
+    debugfs(&format!("jo -c -v 3\njw -b 1 {}\njc\n", logged.display()));
     let device = MemDevice::new(image.to_vec().unwrap());
     // A backup would prove the UUID of the descriptors, too.
     for at in (0..image.to_vec().unwrap().len() as u64).step_by(BLOCK as usize) {
@@ -311,7 +295,8 @@ fn an_empty_journal_does_not_wait_for_a_person() {
             ("feature needs_recovery\nssv jnl_backup_type 0\n", true),
         ] {
             let image = build::base(Profile::by_name(profile).unwrap()).unwrap();
-            debugfs_that_tells(&image, &format!("sif <8> {field}\n{state}"));
+            let script = format!("sif <8> {field}\n{state}");
+            build::debugfs_that_tells(&image, &script).unwrap();
             let device = MemDevice::new(image.to_vec().unwrap());
             let repair = repair(&device, &options(), &mut floe_repair::policy::Preen).unwrap();
             let halted = repair.halted.is_some();

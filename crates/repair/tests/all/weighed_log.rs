@@ -2,7 +2,6 @@
 //! is taken, and only on request.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::fmt::Write as _;
 
 use floe_blockdev::{MemDevice, ReadBlocks};
@@ -38,11 +37,7 @@ fn grown() -> Grown {
     let image = build::base(Profile::by_name("ext4-1k").unwrap()).unwrap();
     let folder = tool::scratch("floe-log-").unwrap();
     let debugfs = |script: &str| {
-        let file = folder.path().join("script");
-        std::fs::write(&file, script).unwrap();
-        let words =
-            [OsStr::new("-w"), OsStr::new("-f"), file.as_os_str(), image.path().as_os_str()];
-        tool::must("debugfs", &words, &[0]).unwrap();
+        build::debugfs_that_tells(&image, script).unwrap();
         image.to_vec().unwrap()
     };
     let content = folder.path().join("content");

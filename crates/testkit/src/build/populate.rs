@@ -54,20 +54,25 @@ pub(super) fn populate(profile: Profile, image: &Image) -> Result<()> {
     Ok(())
 }
 
-/// Runs a debugfs script in `folder`, and fails on any complaint.
-pub(super) fn debugfs(image: &Path, folder: &Path, script: &str) -> Result<String> {
+/// Runs a debugfs script in `folder`, and returns what debugfs tells.
+pub(super) fn run_debugfs(image: &Path, folder: &Path, script: &str) -> Result<String> {
     let file = folder.join("script");
     fs::write(&file, script)?;
     let mut command = tool::command("debugfs");
     command.args(["-w", "-f"]).arg(&file).arg(image).current_dir(folder);
-    let outcome = tool::run(&command, 120)?.expect("debugfs", &[0])?;
+    Ok(tool::run(&command, 120)?.expect("debugfs", &[0])?.text)
+}
+
+/// The same, which fails on any complaint.
+pub(super) fn debugfs(image: &Path, folder: &Path, script: &str) -> Result<String> {
+    let text = run_debugfs(image, folder, script)?;
     // debugfs always exits with 0, so look for lines that do not echo a command.
-    let complaint = outcome.text.lines().find(|line| {
+    let complaint = text.lines().find(|line| {
         !line.is_empty() && !line.starts_with("debugfs") && !line.starts_with("Allocated inode")
     });
     match complaint {
         Some(complaint) => bail!("debugfs: {complaint}"),
-        None => Ok(outcome.text),
+        None => Ok(text),
     }
 }
 
