@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{floe, floe_on, image};
-use floe_testkit::{Image, oracle, tool};
+use floe_testkit::{Image, build, oracle};
 use serde_json::Value;
 
 const DOCS: &str = include_str!("../../../../docs/automation.md");
@@ -11,12 +11,7 @@ const DOCS: &str = include_str!("../../../../docs/automation.md");
 /// An image after commands of debugfs.
 fn damaged(commands: &str) -> Option<Image> {
     let image = image("ext4")?;
-    let folder = tool::scratch("floe-automation").unwrap();
-    let script = folder.path().join("script");
-    std::fs::write(&script, commands).unwrap();
-    let mut debugfs = tool::command("debugfs");
-    debugfs.arg("-w").arg("-f").arg(&script).arg(image.path());
-    assert!(debugfs.output().unwrap().status.success());
+    build::debugfs_that_tells(&image, commands).unwrap();
     Some(image)
 }
 

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::{floe_on, image};
-use floe_testkit::{Image, tool};
+use floe_testkit::{Image, build, tool};
 
 /// A name with a script, an external image and the end of an attribute, if it were not escaped.
 const NASTY: &str = "<script>alert(1)</script><img src=x onerror='a'>\"&amp;";
@@ -14,17 +14,13 @@ fn nasty() -> Option<Image> {
     let folder = tool::scratch("floe-pages").unwrap();
     let file = folder.path().join("content");
     std::fs::write(&file, "x".repeat(5000)).unwrap();
-    let script = folder.path().join("script");
     // debugfs does not accept quotes in names, so they are patched in.
     let lines = format!(
         "write {} nasty<script>alert(1)<b>\nset_inode_field nasty<script>alert(1)<b> \
          links_count 7\nset_super_value volume_name <b>&amp;\n",
         file.display()
     );
-    std::fs::write(&script, lines).unwrap();
-    let mut debugfs = tool::command("debugfs");
-    debugfs.arg("-w").arg("-f").arg(&script).arg(image.path());
-    assert!(debugfs.output().unwrap().status.success());
+    build::debugfs_that_tells(&image, &lines).unwrap();
     Some(image)
 }
 
