@@ -36,6 +36,8 @@ mod stand_in;
 pub use coupled::couples;
 pub use stand_in::CubeDevice;
 
+pub use crate::volume::cubes::is_coupled;
+
 /// The name of a cube.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CubeName {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use floe_blockdev::{Overlay, ReadBlocks};
 use floe_check::checks::system_files::quota::not_as_e2fsck_counts;
+use floe_check::cube::is_coupled;
 use floe_check::memory::must_hold_descriptors;
 use floe_check::open::{Opened, WhichSuperblock, open};
 use floe_check::problem::{Findings, Weight};
@@ -334,8 +335,9 @@ impl<'s> Session<'s> {
     fn note_coupled(&mut self, opened: &mut Opened) {
         let used_backup = opened.used_backup.is_some();
         let sb = &mut opened.superblock;
-        let first = used_backup || Identity::is_coupled(sb);
-        let coupled = *self.couples.coupled.get_or_insert(first);
+        let staged = self.staged;
+        let first = || is_coupled(staged, sb, used_backup);
+        let coupled = *self.couples.coupled.get_or_insert_with(first);
         if !Identity::is_sealed(sb) {
             Identity::put_in_use(sb, coupled);
         }

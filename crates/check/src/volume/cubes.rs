@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use floe_blockdev::ReadBlocks;
 use floe_ext4::cubes::{self, Copies};
+use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::native::cube::SubSuperblock;
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::{LotRecord, is_desc_size};
@@ -64,8 +66,8 @@ impl CubeMap {
         }
         let lot_groups = geometry.descs_per_block();
         let (super_file, fence) = own_files(volume, &identity);
-        let coupled =
-            volume.doubts.used_backup.is_some() || Identity::is_coupled(&volume.superblock);
+        let is_backup = volume.doubts.used_backup.is_some();
+        let coupled = is_coupled(volume.device, &volume.superblock, is_backup);
         let mut map = Self { lot_groups, super_file, fence, coupled, ..Self::default() };
         let mut bytes = Vec::new();
         for lot in 0..geometry.desc_blocks {
@@ -227,6 +229,19 @@ fn own_files(volume: &Volume<'_>, identity: &Identity) -> (InodeNr, InodeNr) {
         }
         Err(_) => named,
     }
+}
+
+/// Whether names and blocks may lead from one cube into another. Only the primary superblock tells, also where `superblock`, which is in
+/// use, `is_backup`: often the primary descriptors alone are damaged. They may if it is damaged itself.
+pub fn is_coupled(device: &dyn ReadBlocks, superblock: &Superblock, is_backup: bool) -> bool {
+    if !is_backup {
+        return Identity::is_coupled(superblock);
+    }
+    let mut bytes = [0; Superblock::SIZE];
+    let is_sound = device.read_at(OFFSET_BYTES, &mut bytes).is_ok()
+        && Superblock::checksum_ok(&bytes)
+        && Identity::of(&Superblock::decode(&bytes)).is_some();
+    !is_sound || Identity::is_coupled(&Superblock::decode(&bytes))
 }
 
 /// Whether the primary superblock is in use, and nobody has written since Floe sealed it.

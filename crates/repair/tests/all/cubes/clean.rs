@@ -2,7 +2,9 @@
 //! nothing outside of it has changed.
 
 use super::*;
+use floe_check::cube::is_coupled;
 use floe_ext4::dir;
+use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_testkit::damage::damage_among;
 use floe_testkit::volume::{self as surveyed, Place};
 
@@ -154,4 +156,22 @@ fn a_cube_that_is_called_clean_is_clean_for_all() {
 #[test]
 fn a_cube_with_a_journal_that_is_called_clean_is_clean_for_all() {
     hold(64, 15);
+}
+
+#[test]
+fn a_backup_in_use_couples_cubes_only_where_the_primary_superblock_does() {
+    let device = cubes_with(0, 6, 3, 24);
+    let mut bytes = [0; Superblock::SIZE];
+    device.read_at(OFFSET_BYTES, &mut bytes).unwrap();
+    let sealed = Superblock::decode(&bytes);
+    // As where its descriptors alone are damaged.
+    assert!(!is_coupled(&device, &sealed, true));
+    let mounted = Superblock { mnt_count: sealed.mnt_count + 1, ..sealed.clone() };
+    mounted.encode_with_checksum(&mut bytes);
+    device.write_at(OFFSET_BYTES, &bytes).unwrap();
+    assert!(is_coupled(&device, &sealed, true), "another system has mounted it");
+    sealed.encode_with_checksum(&mut bytes);
+    bytes[0] ^= 1;
+    device.write_at(OFFSET_BYTES, &bytes).unwrap();
+    assert!(is_coupled(&device, &sealed, true), "it is damaged");
 }
