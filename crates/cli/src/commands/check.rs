@@ -32,6 +32,10 @@ use crate::terminal::progress::{Watch, When};
 /// Never writes to the device. Transactions in the journal are replayed in memory, so the verdict
 /// is the one after recovery.
 #[derive(Debug, clap::Args)]
+// The generated line has DEVICE last, where it would count as a part.
+#[command(
+    override_usage = "floe check [OPTIONS] <DEVICE>\n       floe check [OPTIONS] <DEVICE> --merge <PART>..."
+)]
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,

@@ -384,7 +384,7 @@ fn view(
     source: &Source,
     look: impl FnOnce(&CubeImage<'_, '_>) -> Result<Vec<Value>>,
 ) -> Result<Vec<Value>> {
-    source.mind_users(InUse::WarnReader)?;
+    source.mind_users(InUse::WarnClaimant)?;
     let claim = source.claim_for_reading()?;
     let device = source.open()?;
     let fs = FileSystem::open(&device).with_context(|| source.name())?;

@@ -96,6 +96,8 @@ pub(crate) enum InUse {
     Warn,
     /// Read files with a warning.
     WarnReader,
+    /// The same for a reader that claims the device next, which reports a lock as an error.
+    WarnClaimant,
 }
 
 impl Source {
@@ -330,9 +332,8 @@ impl Source {
         let matters = |found: &&Use| match in_use {
             // Even a reader would see it change.
             InUse::RefuseRepair | InUse::RefuseMount => !matches!(found, Use::Loop { .. }),
-            InUse::Refuse | InUse::Warn => found.may_write(),
-            // A lock is reported when a reader claims the device.
-            InUse::WarnReader => found.may_write() && **found != Use::Locked,
+            InUse::Refuse | InUse::Warn | InUse::WarnReader => found.may_write(),
+            InUse::WarnClaimant => found.may_write() && **found != Use::Locked,
         };
         let Some(found) = uses.iter().find(matters) else { return Ok(false) };
         let name = self.name();
@@ -361,9 +362,10 @@ impl Source {
                 );
                 Ok(true)
             }
-            InUse::WarnReader => {
+            InUse::WarnReader | InUse::WarnClaimant => {
                 message!(
-                    "floe: warning: {name} is {found}. It changes while it is read, so files may be inconsistent."
+                    "floe: warning: {name} is {found}. It changes while it is read, so files may be inconsistent or \
+                     lack changes that are not yet written."
                 );
                 Ok(true)
             }

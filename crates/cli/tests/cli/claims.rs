@@ -189,3 +189,34 @@ fn parts_of_one_disk_exclude_only_what_overlaps() {
     assert_refused(&disk, name, &[], &undo);
     drop(linux);
 }
+
+#[test]
+fn readers_are_warned_of_a_mount_by_floe() {
+    if !can_mount() {
+        return;
+    }
+    let Some(image) = image("ext4-1k") else { return };
+    let path = image.path().to_str().unwrap();
+    let folder = tool::scratch("floe-readers-").unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (archive, salvaged, copy) = (at("tar"), at("salvaged"), at("copy"));
+    let lines = [
+        vec!["ls", path],
+        vec!["cat", path, "/file"],
+        vec!["export", "-o", &archive, path],
+        vec!["salvage", "--to", &salvaged, path],
+        vec!["cp", "-r", path, "/", &copy],
+    ];
+    let warnings = || lines.iter().filter(|line| floe(line).err.contains("warning: ")).count();
+    let read_only = Ours::new(image.path(), &["-o", "ro"]);
+    assert_eq!(warnings(), 0);
+    drop(read_only);
+    for name in [&archive, &salvaged, &copy] {
+        let name = Path::new(name);
+        let removed = if name.is_dir() { fs::remove_dir_all(name) } else { fs::remove_file(name) };
+        removed.unwrap();
+    }
+    let mounted = Ours::new(image.path(), &[]);
+    assert_eq!(warnings(), lines.len());
+    drop(mounted);
+}

@@ -262,3 +262,10 @@ fn a_shard_that_runs_twice_at_once_waits_and_is_not_merged_unfinished() {
     let merged = merge(&["--json"], image.path(), &parts[..2]);
     assert_eq!(json_without_cost(&merged.out), json_without_cost(&expected.out), "{}", merged.err);
 }
+
+#[test]
+fn the_usage_names_the_device_before_the_parts() {
+    let ran = floe(&["check", "--merge", "part-0", "part-1", "image"]);
+    assert_eq!(ran.code, 16, "{}", ran.err);
+    assert!(ran.err.contains("<DEVICE> --merge <PART>..."), "{}", ran.err);
+}

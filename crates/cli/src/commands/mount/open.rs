@@ -215,7 +215,7 @@ impl Args {
 
     /// Serves an image that is only read; `why` is told once it turned out to hold a file system.
     fn serve_reading(&self, options: &Options, why: Option<&String>) -> Result<()> {
-        self.source.mind_users(InUse::WarnReader)?;
+        self.source.mind_users(InUse::WarnClaimant)?;
         // Keeps writers out until the mount ends.
         let claim = self.source.claim_for_reading()?;
         let device = self.source.open()?;
