@@ -7,7 +7,7 @@ use floe_check::CheckError;
 use floe_check::volume::open::{WhichSuperblock, open, start_of};
 use floe_format::checksum_seed::{SeedFinder, file_system_seed};
 use floe_format::crc::Seed;
-use floe_format::ext::dirent::DirCursor;
+use floe_format::ext::dirent::{DirEntryHeader, HEADER_SIZE, MIN_REC_LEN};
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::htree::DxBlock;
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock, has_magic};
@@ -160,16 +160,12 @@ impl SeedVotes {
     /// generation 0, so both lead to the same seed; directories of other generations lead to
     /// random ones.
     fn look(&mut self, device: &dyn ReadBlocks, offset: u64, bytes: &[u8]) {
-        let mut entries = DirCursor::new(bytes).map_while(Result::ok);
-        let (Some(dot), Some(dotdot)) = (entries.next(), entries.next()) else { return };
-        if dot.name != b"." || dotdot.name != b".." || dot.inode.0 == 0 || dotdot.inode.0 == 0 {
-            return;
-        }
+        let Some(dot) = first_dot(bytes) else { return };
         // Below 4096 inodes per MiB of device, which is more than any mke2fs makes.
-        if u64::from(dot.inode.0) > device.size_bytes() / 256 {
+        if u64::from(dot.0) > device.size_bytes() / 256 {
             return;
         }
-        self.largest_inode = self.largest_inode.max(dot.inode.0);
+        self.largest_inode = self.largest_inode.max(dot.0);
         self.first_bytes.get_or_insert(offset);
         for block_size in [1024u32, 2048, 4096, 8192, 16384, 32768, 65536] {
             if !offset.is_multiple_of(u64::from(block_size)) {
@@ -185,11 +181,26 @@ impl SeedVotes {
                 None => self.finder.of_leaf(&block),
             };
             if let Some(seed) = seed {
-                let Seed(seed) = file_system_seed(seed, dot.inode, 0);
-                self.votes.entry((block_size, seed)).or_default().insert(dot.inode);
+                let Seed(seed) = file_system_seed(seed, dot, 0);
+                self.votes.entry((block_size, seed)).or_default().insert(dot);
             }
         }
     }
+}
+
+/// The inode that `.` names, if `bytes` begin as the first block of a directory does. They may be less than the block, to
+/// whose end `..` reaches in an empty directory.
+fn first_dot(bytes: &[u8]) -> Option<InodeNr> {
+    let entry = |at: u32, name: &[u8]| {
+        let entry = bytes.get(at as usize..)?;
+        let header = DirEntryHeader::decode(entry.first_chunk()?);
+        let is_named =
+            usize::from(header.name_len) == name.len() && entry[HEADER_SIZE..].starts_with(name);
+        (is_named && header.inode != 0).then_some(header)
+    };
+    let dot = entry(0, b".").filter(|dot| u32::from(dot.rec_len) == MIN_REC_LEN)?;
+    entry(MIN_REC_LEN, b"..")?;
+    Some(InodeNr(dot.inode))
 }
 
 /// A frame without a superblock: block size and seed with the most votes, and inode tables without

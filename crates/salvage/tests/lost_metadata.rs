@@ -167,6 +167,57 @@ fn everything_survives_the_superblocks() {
 }
 
 #[test]
+fn an_empty_lost_and_found_and_the_root_are_enough_without_superblocks() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-salvage-").unwrap();
+    for block_bytes in ["1024", "2048", "4096", "65536"] {
+        let path = folder.path().join(block_bytes);
+        fs::File::create(&path).unwrap().set_len(48 << 20).unwrap();
+        build::mke2fs(&path, &["-t", "ext4", "-b", block_bytes]).unwrap();
+        let mut bytes = fs::read(&path).unwrap();
+        for kib in bytes.chunks_mut(1024) {
+            if kib[0x38..0x3a] == MAGIC.to_le_bytes() {
+                kib.fill(0);
+            }
+        }
+        let device = MemDevice::new(bytes);
+        let found = salvage(&device, &Options::default(), |found| {
+            (found.summary.origin, found.files.geometry().block_size.to_string())
+        });
+        assert_eq!(found.unwrap(), (Origin::Guessed, block_bytes.to_owned()));
+    }
+}
+
+#[test]
+fn random_bytes_in_inode_tables_are_no_inodes_without_checksums() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-salvage-").unwrap();
+    for options in [
+        &["-O", "^metadata_csum,^extents,^64bit,^flex_bg", "-I", "128"][..],
+        &["-O", "^metadata_csum"],
+    ] {
+        fs::remove_dir_all(folder.path().join("tree")).unwrap_or_default();
+        let mut image = Image::new(folder.path(), options);
+        let mut bits = 0x9e37_79b9_7f4a_7c15_u64;
+        for (first, count) in image.tables() {
+            for bytes in image.blocks(first, count).chunks_mut(8) {
+                // xorshift: every field is a random one.
+                bits ^= bits << 13;
+                bits ^= bits >> 7;
+                bits ^= bits << 17;
+                bytes.copy_from_slice(&bits.to_le_bytes());
+            }
+        }
+        let (_, summary, _) = image.salvaged(2);
+        assert_eq!(summary.inodes.in_place, 0, "{options:?}");
+    }
+}
+
+#[test]
 fn content_survives_the_directories() {
     if tool::missing() {
         return;

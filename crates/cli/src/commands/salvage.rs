@@ -22,7 +22,6 @@ use crate::image_files::{Complaints, ImageArgs, place};
 use crate::input::block_devices;
 use crate::input::device::InUse;
 use crate::input::files::Judged;
-use crate::message::message;
 use crate::terminal::progress::{Watch, When};
 use crate::terminal::{failure, signals};
 
@@ -138,13 +137,11 @@ impl Args {
             Ok(Err(error)) if is_closed_pipe(&error) => return Ok(Outcome::FAILED),
             Ok(result) => result?,
             Err(SalvageError::Elsewhere { start_bytes, .. }) => {
-                message!("floe: {}", failure::of_other_start(&source.name(), start_bytes));
-                return Ok(Outcome::FAILED);
+                return Err(Ended::failed(failure::of_other_start(&source.name(), start_bytes)));
             }
             Err(SalvageError::Open(error)) => {
-                let name = source.name();
-                message!("floe: {}", failure::of_check(&error, &device, &name, "--memory="));
-                return Ok(Outcome::FAILED);
+                let text = failure::of_check(&error, &device, &source.name(), "--memory=");
+                return Err(Ended::failed(text));
             }
             Err(error) => return Err(error.into()),
         };

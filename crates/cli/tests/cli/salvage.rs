@@ -66,6 +66,9 @@ fn what_is_no_file_system_is_refused() {
     let image = Image::empty(1 << 20).unwrap();
     let output = floe("salvage", &image, &[]);
     assert_eq!(output.status.code(), Some(8), "{output:?}");
+    let output = floe("salvage", &image, &["--json"]);
+    let error: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&error["schema"], &error["exit_code"]), (&"floe-error".into(), &8.into()));
     let both = floe("salvage", &image, &["--json", "--to", "-"]);
     assert_eq!(both.status.code(), Some(16), "{both:?}");
 }

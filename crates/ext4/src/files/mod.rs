@@ -270,7 +270,7 @@ impl<'d> Files<'d> {
         self.bounds.get().is_none_or(|bounds| bounds.may_have(inode, run))
     }
 
-    /// The same files, except that bytes with a wrong checksum that do not look like an inode
+    /// The same files, except that bytes that no checksum proves and that do not look like an inode
     /// ([`is_plausible`]) count as an unused one.
     pub fn without_garbage(self) -> Self {
         Self { refuses_garbage: true, ..self }

@@ -37,7 +37,8 @@ const MOST_LINKS: u16 = 65_000;
 const MOST_EXTRA_BYTES: u16 = 96;
 
 /// Whether bytes look like an inode, whatever their checksum: a valid type, link count, flags and
-/// size of extra fields. Random bytes do with a probability below 10^-6.
+/// size of extra fields, and zero in one of the two fields at least that no ext4 uses. Random bytes do with a probability
+/// below 10^-6, those of an inode of 128 bytes, too.
 pub fn is_plausible(inode: &Inode<'_>) -> bool {
     let extra = inode.extra.extra_isize;
     let has_map_root = !inode.flags().contains(InodeFlags::EXTENTS)
@@ -47,6 +48,7 @@ pub fn is_plausible(inode: &Inode<'_>) -> bool {
         && inode.base.links_count <= MOST_LINKS
         && extra <= MOST_EXTRA_BYTES
         && extra.is_multiple_of(4)
+        && (inode.base.faddr == 0 || inode.base.reserved == 0)
         && has_map_root
 }
 
@@ -61,7 +63,8 @@ impl Node {
         if files.checksums() {
             node.checksum_ok = node.inode().checksum_ok(files.superblock.seed(), number);
         }
-        if files.refuses_garbage && !node.checksum_ok && !is_plausible(&node.inode()) {
+        let is_proved = files.checksums() && node.checksum_ok;
+        if files.refuses_garbage && !is_proved && !is_plausible(&node.inode()) {
             node.bytes.fill(0);
         }
         node
