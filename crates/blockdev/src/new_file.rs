@@ -41,7 +41,8 @@ impl NewFile {
     /// and those of creating a file.
     pub fn create(path: &Path, mode: u32, head: &[u8]) -> io::Result<Self> {
         if fs::symlink_metadata(path).is_ok() {
-            return Err(io::ErrorKind::AlreadyExists.into());
+            let why = "a file of this name exists already, and is not replaced";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
         Self::unfinished(path.to_owned(), mode, head, false)
     }

@@ -48,6 +48,9 @@ pub struct ServeOptions {
     /// The mount may be mounted again with mapped ids (Linux 6.12). Nobody is root to the server then: not for the blocks that
     /// are reserved for root, nor for calls that the kernel does not judge. The kernel must judge permissions.
     pub mapped_ids: bool,
+    /// The kernel judges who may do what. If not, everybody may do everything, and the kernel is not told that there are access
+    /// lists, because it judges wherever it knows of them (`FUSE_POSIX_ACL`).
+    pub judged: bool,
 }
 
 impl Default for ServeOptions {
@@ -65,6 +68,7 @@ impl Default for ServeOptions {
             synchronous: Synchronous::default(),
             group_of_directory: false,
             mapped_ids: false,
+            judged: true,
         }
     }
 }

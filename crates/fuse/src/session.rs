@@ -66,6 +66,7 @@ pub fn serve<C: Carrier, S: Store>(
     let mut wanted = TAKEN | carrier.wants(options.threads);
     wanted.set(InitFlags::WRITEBACK_CACHE, writeback);
     wanted.set(InitFlags::ALLOW_IDMAP, options.mapped_ids);
+    wanted.set(InitFlags::POSIX_ACL, options.judged);
     let Some(taken) = negotiate(&mut *carrier.control(), wanted, fs.time_steps_ns())? else {
         return Ok(());
     };

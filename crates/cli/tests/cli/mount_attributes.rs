@@ -4,7 +4,8 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use floe_testkit::{Image, build, kernel, oracle};
 use rustix::fs::{
@@ -276,7 +277,7 @@ fn value(bytes: usize, seed: usize) -> Vec<u8> {
 }
 
 /// The value of an attribute; empty if it is not there.
-fn read(path: &std::path::Path, name: &str) -> Vec<u8> {
+fn read(path: &Path, name: &str) -> Vec<u8> {
     let mut value = vec![0; 65_536];
     match rustix::fs::lgetxattr(path, name, &mut value[..]) {
         Ok(len) => value[..len].to_vec(),
@@ -326,7 +327,7 @@ fn large_values_are_written_as_linux_reads_them() {
                 ("other", "user.gone", Vec::new()),
                 ("other", "user.shrunk", b"now small".to_vec()),
             ];
-            let compare = |top: &std::path::Path, whose: &str| {
+            let compare = |top: &Path, whose: &str| {
                 for (name, attribute, value) in &expected {
                     let found = read(&top.join(name), attribute) == *value;
                     assert!(found, "{options:?} {mount:?} {whose}: {name} {attribute}");
@@ -448,7 +449,7 @@ for kind in ('file', 'dir'):
     print(kind, rc(os.utime, kind, (5, 5)))
     os.close(fd)
 ";
-    let run = |at: &std::path::Path| {
+    let run = |at: &Path| {
         let out = Command::new("python3").current_dir(at).args(["-c", SCRIPT]).output().unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         String::from_utf8(out.stdout).unwrap()
@@ -464,4 +465,46 @@ for kind in ('file', 'dir'):
         assert_eq!(found, wanted, "{options}");
         assert!(oracle::e2fsck(&image).unwrap().clean());
     }
+}
+
+/// The kernel would judge where it knows of access lists.
+#[test]
+fn with_fakeroot_everybody_may_do_everything() {
+    if !can_mount() {
+        return;
+    }
+    let image = Image::empty(16 << 20).unwrap();
+    build::mke2fs(image.path(), &["-q", "-t", "ext4"]).unwrap();
+    let as_nobody = |script: &str, place: &Path| {
+        let mut command = Command::new("setpriv");
+        command.args([
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+            "sh",
+            "-ec",
+            script,
+        ]);
+        command.current_dir(place).stderr(Stdio::null()).status().unwrap().success()
+    };
+    let ours = Ours::new(image.path(), &[]);
+    fs::set_permissions(ours.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(ours.path().join("private"), "root's").unwrap();
+    fs::set_permissions(ours.path().join("private"), fs::Permissions::from_mode(0o600)).unwrap();
+    let may = ["cat private", "mkdir new", "mv private moved", "chown 7:8 private", "rm private"];
+    assert!(may.iter().all(|call| !as_nobody(call, ours.path())));
+    ours.unmount();
+    for transport in ["dev", "auto"] {
+        let ours = Ours::new(image.path(), &["-o", &format!("fakeroot,transport={transport}")]);
+        let calls = ["cat private", "mkdir new", "mv private moved", "chown 7:8 moved"];
+        for call in calls.iter().chain(&["mv moved private", "rmdir new"]) {
+            assert!(as_nobody(call, ours.path()), "{transport}: {call}");
+        }
+        let file = fs::metadata(ours.path().join("private")).unwrap();
+        assert_eq!((file.uid(), file.gid()), (7, 8));
+        ours.unmount();
+    }
+    assert!(oracle::e2fsck(&image).unwrap().clean());
 }

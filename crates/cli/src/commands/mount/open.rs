@@ -353,6 +353,7 @@ impl Args {
             synchronous: options.synchronous,
             group_of_directory: options.group_of_directory,
             mapped_ids: options.mapped_ids,
+            judged: !options.everybody,
             // Nobody else changes the image.
             ..standard
         }
