@@ -67,7 +67,7 @@ pub(crate) struct DirectoryFound {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct InodeCopy {
     pub(crate) inode: InodeNr,
-    /// Change time: seconds << 30 | nanoseconds.
+    /// Change time: seconds << 30 | nanoseconds; or, of a copy that the log alone tells, a number that grows with its transaction.
     pub(crate) stamp: u64,
     pub(crate) offset_bytes: u64,
     pub(crate) in_use: bool,

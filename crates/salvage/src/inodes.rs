@@ -8,7 +8,7 @@ use floe_ext4::files::FileMap;
 use floe_ext4::map::walk::has_map;
 use floe_format::ext::extent::MAGIC;
 use floe_format::ext::inode::{FileType, InodeFlags};
-use floe_format::{BlockNr, InodeNr};
+use floe_format::{BlockNr, BlockRun, InodeNr};
 
 use crate::evidence::{InPlace, InodeCopy};
 use crate::sizes::is_too_large;
@@ -47,7 +47,16 @@ impl State<'_> {
         let files = self.space.files();
         let Ok(node) = files.node(number) else { return Ok(()) };
         if has_map(&node.inode().base) {
-            self.journal = files.map(&node).extents.iter().map(|extent| extent.run).collect();
+            let extents = files.map(&node).extents;
+            let mut end = 0;
+            let in_order = extents.iter().take_while(|extent| {
+                let follows = extent.logical.0 == end;
+                end += extent.run.len_blocks;
+                follows
+            });
+            let log: Vec<BlockRun> = in_order.map(|extent| extent.run).collect();
+            self.find_logged_inodes(&log);
+            self.journal = extents.iter().map(|extent| extent.run).collect();
             self.journal.sort_unstable();
         }
         Ok(())

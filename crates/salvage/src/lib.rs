@@ -27,12 +27,14 @@ mod free_blocks;
 mod headers;
 mod inodes;
 mod inventory;
+mod log_copies;
 mod maps;
 mod names;
 mod scan;
 mod sizes;
 mod state;
 mod summary;
+mod tables;
 mod workspace;
 
 use floe_blockdev::ReadBlocks;

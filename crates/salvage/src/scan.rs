@@ -18,6 +18,7 @@ use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 use crate::evidence::{DirectoryFound, Evidence, Headed, InPlace, InodeCopy, NodeFound, OwnerKey};
 use crate::frame::Frame;
 use crate::sizes::is_too_large;
+use crate::tables::Tables;
 
 /// Bytes read at once.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -35,20 +36,12 @@ pub(crate) fn scan(device: &dyn ReadBlocks, frame: &Frame, pool: &Pool<'_>) -> E
     evidence
 }
 
-/// A first inode in a table, and the place of the table.
-struct Table {
-    start: BlockNr,
-    len_blocks: u64,
-    first: InodeNr,
-}
-
 struct Sweep<'a> {
     device: &'a dyn ReadBlocks,
     frame: &'a Frame,
     seed: Option<Seed>,
     finder: SeedFinder,
-    /// Inode tables, sorted by place.
-    tables: Vec<Table>,
+    tables: Tables,
     /// The metadata regions of rext3, in order.
     regions: Vec<BlockRun>,
 }
@@ -56,24 +49,14 @@ struct Sweep<'a> {
 impl<'a> Sweep<'a> {
     fn new(device: &'a dyn ReadBlocks, frame: &'a Frame) -> Self {
         let geometry = &frame.geometry;
-        let groups = (0..geometry.group_count).map(GroupNr).zip(&frame.groups);
-        let tables =
-            groups.filter(|(_, desc)| frame.has_tables() && geometry.contains(desc.inode_table));
-        let mut tables: Vec<Table> = tables
-            .map(|(group, desc)| Table {
-                start: desc.inode_table,
-                len_blocks: u64::from(geometry.inode_table_blocks),
-                first: geometry.inode_at(group, 0),
-            })
-            .collect();
-        tables.sort_by_key(|table| table.start);
         let blocks = rext3::region_blocks(&frame.superblock);
         let groups = (0..geometry.group_count).map(GroupNr).zip(&frame.groups);
         let regions = blocks.into_iter().flat_map(|blocks| {
             groups.clone().map(move |(group, desc)| region_of(geometry, group, desc, blocks))
         });
         let regions = regions.filter(|region| region.len_blocks > 0).collect();
-        Self { device, frame, seed: frame.seed(), finder: SeedFinder::new(), tables, regions }
+        let (seed, finder, tables) = (frame.seed(), SeedFinder::new(), Tables::of(frame));
+        Self { device, frame, seed, finder, tables, regions }
     }
 
     fn chunk(&self, start: u64, len: u64, found: &mut Evidence) {
@@ -102,7 +85,7 @@ impl<'a> Sweep<'a> {
     }
 
     fn block(&self, block: BlockNr, bytes: &[u8], found: &mut Evidence) {
-        if let Some(first) = self.first_inode_of(block) {
+        if let Some(first) = self.tables.first_inode_of(block) {
             return self.table_block(first, bytes, found);
         }
         if is_zero(bytes) {
@@ -117,17 +100,6 @@ impl<'a> Sweep<'a> {
         } else {
             self.copies(block, bytes, found);
         }
-    }
-
-    /// The first inode of a block of an inode table.
-    fn first_inode_of(&self, block: BlockNr) -> Option<InodeNr> {
-        let at = self.tables.partition_point(|table| table.start <= block).checked_sub(1)?;
-        let table = self.tables.get(at)?;
-        let index = block.0 - table.start.0;
-        let geometry = &self.frame.geometry;
-        let per_block = u64::from(geometry.block_size / geometry.inode_size);
-        // A table holds fewer than 2^32 inodes.
-        (index < table.len_blocks).then(|| InodeNr(table.first.0 + (index * per_block) as u32))
     }
 
     /// Inodes in their places.

@@ -15,7 +15,7 @@ use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::geometry::Strictness;
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 use floe_salvage::{ObjectState, Options, Origin, Summary, salvage};
-use floe_testkit::{build, tool};
+use floe_testkit::{build, kernel, tool};
 
 const BLOCK: u64 = 4096;
 const FOLDERS: usize = 6;
@@ -43,7 +43,11 @@ impl Image {
         let tree = tree.to_str().unwrap();
         let common = ["-t", "ext4", "-b", "4096", "-d", tree];
         build::mke2fs(&path, &[&common[..], options].concat()).unwrap();
-        let bytes = fs::read(&path).unwrap();
+        Self::read(&path)
+    }
+
+    fn read(path: &Path) -> Self {
+        let bytes = fs::read(path).unwrap();
         let superblock = Superblock::decode(bytes[OFFSET_BYTES as usize..].first_chunk().unwrap());
         let geometry = Geometry::new(&superblock, Strictness::Strict).unwrap();
         let table = &bytes[geometry.offset_bytes(geometry.primary_desc_block(0)) as usize..];
@@ -247,6 +251,37 @@ fn content_survives_the_directories() {
         assert_eq!(sorted(&after), sorted(&before));
         assert!(after.keys().filter(|path| path.ends_with("/extents-1")).count() == FOLDERS);
         assert!(summary.unnamed >= 5 * FOLDERS as u64);
+    }
+}
+
+/// Linux fills a file system without metadata_csum, whose log names the inodes.
+#[test]
+fn the_log_tells_inodes_without_checksums() {
+    if let Err(reason) = tool::available().and_then(|()| kernel::mount_available()) {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let folder = tool::scratch("floe-salvage-").unwrap();
+    for options in [
+        &["-O", "^metadata_csum,^extents,^64bit,^flex_bg", "-I", "128"][..],
+        &["-O", "^metadata_csum"],
+        &["-I", "128"],
+    ] {
+        let path = folder.path().join("image");
+        fs::File::create(&path).unwrap().set_len(64 << 20).unwrap();
+        build::mke2fs(&path, &[&["-t", "ext4", "-b", "4096"], options].concat()).unwrap();
+        let mounted = kernel::Mounted::new(&path, "rw").unwrap();
+        for at in 0..FOLDERS {
+            fill(&mounted.path().join(format!("folder-{at}")), at);
+        }
+        fs::write(mounted.path().join("old"), "old").unwrap();
+        fs::remove_file(mounted.path().join("old")).unwrap();
+        mounted.unmount().unwrap();
+        let image = Image::read(&path);
+        let before = whole(&image);
+        let (after, summary, _) = image.without_tables().salvaged(2);
+        assert_eq!(after, before, "{options:?}");
+        assert!(summary.inodes.from_copies >= 7 * FOLDERS as u64, "{options:?}");
     }
 }
 
