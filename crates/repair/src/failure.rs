@@ -73,6 +73,9 @@ pub enum Failure {
          --overwrite-unreadable`"
     )]
     Unreadable(UnreadablePage),
+    /// A file has the block, too, and gets no copy of it.
+    #[error("a file may have data in {0}, and it gets no copy of them")]
+    InPlace(BlockNr),
     /// An operation of the mounted file system refused, which the repair uses, too.
     #[error(transparent)]
     Operation(#[from] OpError),

@@ -2,10 +2,9 @@
 //! repairable is left. Never writes to the device.
 
 use std::cell::LazyCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use floe_blockdev::{Overlay, ReadBlocks};
-use floe_check::checks::system_files::quota::not_as_e2fsck_counts;
 use floe_check::cube::is_coupled;
 use floe_check::memory::must_hold_descriptors;
 use floe_check::open::{Opened, WhichSuperblock, open};
@@ -29,12 +28,15 @@ use crate::proof::weighed;
 use crate::shared_owners::Doubts;
 use crate::stage::Stage;
 
+mod ahead;
 mod copy_space;
 mod decide;
 mod hidden;
+mod in_place;
 pub(crate) mod left;
 mod make;
 mod memory;
+mod optional;
 mod order;
 mod partial;
 mod recover;
@@ -44,14 +46,16 @@ mod types;
 mod untangle;
 mod values;
 
+use ahead::Ahead;
 use hidden::HiddenParts;
+use optional::Optional;
 use order::{
     first_phases, in_turn, until_names_are_read, without_a_lost_journal, without_a_wrong_list,
     without_edits_of_cleared, without_hasty_edits, without_misread_values,
 };
 use partial::PartialExaminations;
 use recover::{is_of_damaged_log, waits_for_log};
-use settle::{is_sound, mark_errors, settle, settle_superblock};
+use settle::{mark_errors, settle, settle_superblock};
 use untangle::Couples;
 use values::{one_removal_of_each_area, without_values_in_doubt};
 
@@ -206,6 +210,8 @@ struct Attempts {
     leaks_stay: bool,
     /// There was no space for lost+found, so the root is used instead.
     root_is_lost_found: bool,
+    /// Copies made ahead of everything else.
+    ahead: Ahead,
 }
 
 /// The journal during a repair.
@@ -218,23 +224,6 @@ struct Journal {
     found: Findings,
     /// Those about the primary superblock that the replay brought back.
     lost_primary: Vec<Problem>,
-}
-
-/// Requested work besides repairs, made when nothing is left to repair.
-#[derive(Default)]
-struct Optional<'s> {
-    /// Asked once behind recovery whether that was all.
-    skip: Option<&'s Skip<'s>>,
-    /// Steps still to be made.
-    steps: VecDeque<Step>,
-    /// A step was made; later findings follow from it.
-    extra: bool,
-    /// The shared_blocks feature was dropped, and files are getting their own copies.
-    unsharing: bool,
-    /// Quota files hold what e2fsck counts.
-    counted: bool,
-    /// The bad block list was changed, and bitmaps and counts follow from that.
-    listed: bool,
 }
 
 /// Next step after an examination.
@@ -397,8 +386,9 @@ impl<'s> Session<'s> {
             }
             wanted = self.extras(examination).into_iter().map(|edit| (edit, None)).collect();
         }
-        let Some(phase) = wanted.keys().map(Edit::phase).min() else { return Ok(Next::Done) };
         let more = wanted.len();
+        wanted = self.copies_ahead(examination, wanted);
+        let Some(phase) = wanted.keys().map(Edit::phase).min() else { return Ok(Next::Done) };
         let wanted = one_removal_of_each_area(first_phases(until_names_are_read(wanted)));
         let edits = without_edits_of_cleared(without_hasty_edits(in_turn(wanted)));
         if edits.len() == more || self.rounds + 2 >= MOST_ROUNDS {
@@ -429,42 +419,6 @@ impl<'s> Session<'s> {
         }
         let groups = fixes::misplaced_tables(stage);
         groups.into_iter().map(|group| (group, problem.clone())).collect()
-    }
-
-    /// Quota files that Linux accepts but e2fsck would not, after a repair that changed inodes: both
-    /// counts were right before, and someone who repairs wants e2fsck to agree.
-    fn quotas(&mut self, examination: &Examination<'_>) -> Vec<Edit> {
-        let changes = |deed: &Deed| !matches!(deed.edit.phase(), Phase::Ground | Phase::Counts);
-        if !is_sound(&examination.report) || !self.attempts.deeds.iter().any(changes) {
-            return Vec::new();
-        }
-        self.optional.counted = true;
-        let kinds = not_as_e2fsck_counts(&examination.volume, &examination.quota);
-        kinds.into_iter().map(|kind| Edit::QuotaFile { kind }).collect()
-    }
-
-    /// The next optional step, when nothing is left to repair.
-    fn extras(&mut self, examination: &Examination<'_>) -> Vec<Edit> {
-        let report = &examination.report;
-        if !is_sound(report) {
-            // There was no space for copies, so the blocks stay shared.
-            return if self.optional.unsharing { self.share_again(report) } else { Vec::new() };
-        }
-        self.optional.unsharing = false;
-        if let (Some(wanted), false) = (self.options.bad_blocks, self.optional.listed) {
-            self.optional.listed = true;
-            let BadBlocks { blocks, replace } = wanted.clone();
-            return vec![Edit::BadBlocks { blocks, replace }];
-        }
-        while let Some(step) = self.optional.steps.pop_front() {
-            let edits = step.edits(examination);
-            if !edits.is_empty() {
-                self.optional.extra = true;
-                self.optional.unsharing = step == Step::UnshareBlocks;
-                return edits;
-            }
-        }
-        Vec::new()
     }
 
     /// Updates the superblock, and lists the findings that are left.

@@ -7,8 +7,10 @@ use floe_check::{Examination, Problem, Report};
 use floe_format::InodeNr;
 use floe_format::features::Incompat;
 
+use super::ahead::on_metadata;
 use super::copy_space::{CopySpace, clusters_of_inode};
 use super::hidden::HiddenParts;
+use super::in_place::InPlace;
 use super::{MOST_TRIES, Session};
 use crate::deed::Reason;
 use crate::edit::{Edit, InodeEdit, Phase};
@@ -33,7 +35,7 @@ impl Session<'_> {
                 && asks
                 && !self.attempts.without_space.contains(problem)
         };
-        let (shared, others): (Plans<'_>, Plans<'_>) =
+        let (mut shared, others): (Plans<'_>, Plans<'_>) =
             plans.drain(..).partition(|(problem, _)| is_shared(problem));
         if !self.decide(&others, report) {
             return Wanted::new();
@@ -42,11 +44,46 @@ impl Session<'_> {
         // Earlier phases may end the sharing, and yield evidence on the wrong owner.
         let is_time =
             wanted.keys().all(|edit| edit.phase() >= Phase::SharedBlocks || edit.is_quiet());
-        if is_time && !shared.is_empty() {
+        let in_the_way = on_metadata(examination);
+        if !is_time {
+            // These are copied ahead, because earlier phases write where they lie.
+            shared.retain(|(problem, _)| {
+                problem.inode().is_some_and(|inode| in_the_way.contains(&inode))
+            });
+        }
+        if !shared.is_empty() {
             let Some(shared) = self.share(shared, report) else { return Wanted::new() };
             wanted.extend(shared);
         }
+        let left = self.without_copies(report, &wanted, in_the_way);
+        self.hidden.leave(InPlace::of(examination, &left));
+        wanted.retain(|edit, cause| {
+            cause.as_ref().is_none_or(|cause| self.hidden.objection(cause, edit).is_none())
+        });
         wanted
+    }
+
+    /// Those of some files that share blocks and get no copies, although nothing else is going to mend that.
+    fn without_copies(
+        &self,
+        report: &Report,
+        wanted: &Wanted,
+        mut files: BTreeSet<InodeNr>,
+    ) -> BTreeSet<InodeNr> {
+        let is_mended = |problem: &Problem, inode| {
+            let copy = Edit::CloneShared { inode };
+            let is_asked_later = !self.decisions.decided.contains_key(problem)
+                && self.hidden.objection(problem, &copy).is_none();
+            is_asked_later || wanted.contains_key(&copy) || wanted.contains_key(&deletion(inode))
+        };
+        for problem in &report.found {
+            if let Problem::MultiplyClaimedFile { inode, .. } = *problem
+                && is_mended(problem, inode)
+            {
+                files.remove(&inode);
+            }
+        }
+        files
     }
 
     /// The possible repairs of each finding.
@@ -223,8 +260,12 @@ impl Session<'_> {
     /// Asks the policy about groups of owners of shared blocks; returns the accepted edits. `None`:
     /// it ends the repair.
     fn share(&mut self, plans: Plans<'_>, report: &Report) -> Option<Wanted> {
+        let asked: BTreeSet<InodeNr> =
+            plans.iter().filter_map(|(problem, _)| problem.inode()).collect();
         for group in self.decisions.doubts.groups(report) {
-            if group.owners.iter().all(|owner| self.decisions.sharing.contains_key(&owner.inode)) {
+            let is_decided = |inode| self.decisions.sharing.contains_key(inode);
+            let mut owners = group.owners.iter().map(|owner| &owner.inode);
+            if owners.clone().all(is_decided) || !owners.any(|owner| asked.contains(owner)) {
                 continue;
             }
             let answer = self.policy.share(&group, report);
@@ -258,7 +299,8 @@ impl Session<'_> {
         match plan(problem) {
             Plan::Impossible(why) => return Reason::Impossible(why),
             Plan::Edits(edits) => {
-                if let Some(why) = edits.iter().find_map(objection) {
+                let is_refused = self.decisions.decided.get(problem) == Some(&false);
+                if let Some(why) = edits.iter().find_map(objection).filter(|_| !is_refused) {
                     return Reason::Impossible(why);
                 }
                 // Another finding may have asked for the same.

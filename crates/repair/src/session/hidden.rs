@@ -1,15 +1,18 @@
-//! Decides which repairs are possible while part of the device is unreadable.
+//! Decides which repairs are possible while part of the device is unreadable, or must not be overwritten.
 //!
 //! A copy of the device may recover the unreadable part, so nothing that depends on it counts as
 //! damage: no name, block or file is given up because its owner or content cannot be read. Damage
 //! that an inode, a map or a directory block shows by itself is repaired all the same.
 
+use std::collections::BTreeSet;
+
 use floe_check::{Examination, Problem};
 use floe_ext4::inode_table::read_inode;
 use floe_ext4::map::runs::BlockMap;
-use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, Inode, InodeFlags};
+use floe_format::{BlockNr, InodeNr};
 
+use super::in_place::{self, InPlace};
 use crate::edit::{
     AttributeBlockEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, SuperblockEdit,
 };
@@ -25,6 +28,8 @@ pub(super) struct HiddenParts {
     /// Objects in unreadable blocks that must not change; `None` if the user allows such blocks to
     /// be overwritten.
     guard: Option<Guard>,
+    /// Blocks of files in the place of metadata.
+    in_place: InPlace,
 }
 
 /// The extent of hidden information, in ascending order.
@@ -96,7 +101,17 @@ impl HiddenParts {
         if guard.as_ref().is_some_and(Guard::hides_superblock) {
             level = level.max(Level::Descriptors);
         }
-        Self { level, guard }
+        Self { level, guard, in_place: InPlace::default() }
+    }
+
+    /// Blocks of files in the place of metadata, of which no copies are made.
+    pub(super) fn leave(&mut self, in_place: InPlace) {
+        self.in_place = in_place;
+    }
+
+    /// Blocks to which no metadata is written.
+    pub(super) const fn left_in_place(&self) -> &BTreeSet<BlockNr> {
+        &self.in_place.blocks
     }
 
     /// Whether hidden objects may use blocks or inodes that seem unused.
@@ -106,7 +121,7 @@ impl HiddenParts {
 
     /// Whether superblock and descriptors must not be written.
     pub(super) fn hides_ground(&self) -> bool {
-        self.level >= Level::Descriptors
+        self.level >= Level::Descriptors || self.in_place.descriptors
     }
 
     /// The reason why an edit for a finding must not be made, because hidden data might contradict
@@ -120,6 +135,9 @@ impl HiddenParts {
                  copy of the device may recover it: copy the device first (ddrescue) and repair \
                  the copy, or give the block up with `floe repair --overwrite-unreadable`",
             );
+        }
+        if self.in_place.is_in_the_way_of(edit) {
+            return Some(in_place::WHY);
         }
         let is_certain = match self.level {
             Level::No => true,

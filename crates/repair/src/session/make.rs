@@ -11,7 +11,7 @@ use crate::better_edits::loses_blocks;
 use crate::deed::Deed;
 use crate::edit::{Edit, InodeEdit, JournalEdit, Phase, SuperblockEdit, TreeEdit};
 use crate::failure::{Failed, Failure};
-use crate::fixes;
+use crate::fixes::{self, Made};
 use crate::plan::{Plan, Wanted, plan};
 use crate::stage::Stage;
 
@@ -35,31 +35,26 @@ impl Session<'_> {
             self.hidden.hides_owners() || examination.report.found.iter().any(finds_lost);
         self.attempts.leaks_stay =
             keeps_marked && edits.iter().any(|edit| matches!(edit, Edit::GroupMaps { .. }));
-        if keeps_marked {
+        if keeps_marked || self.attempts.ahead.is_now {
+            // Descriptors whose repair waits for these copies may hide inodes.
             stage.keep_marked();
         }
         if self.attempts.root_is_lost_found {
             stage.set_lost_found(InodeNr::ROOT, InodeNr::ROOT);
         }
+        stage.leave_alone(self.hidden.left_in_place());
         stage.journal_device = self.journal_device;
         stage.move_files(self.couples.moves);
         let results = fixes::apply_all(&mut stage, &edits);
         if stage.lacks_evidence() {
             return Err(self.lacks_evidence(examination));
         }
-        let no_run = results.iter().find_map(|(result, _)| match result {
-            &Err(Failure::NoRun { group, what, blocks }) => Some((group, what, blocks)),
-            _ => None,
-        });
-        // A relocated structure may show that the disk is less full than it seemed.
-        let is_news = |edit: &Edit| *edit != Edit::Superblock(SuperblockEdit::PrimaryFromBackup);
-        let is_stuck =
-            edits.iter().zip(&results).all(|(edit, (made, _))| made.is_err() || !is_news(edit));
-        if let Some((group, what, blocks)) = no_run.filter(|_| is_stuck) {
-            return Err(RepairError::NoRoom { group, what, blocks });
-        }
+        must_have_room(&edits, &results)?;
         let all = edits.into_iter().zip(causes).zip(results);
         for ((edit, problem), (result, mut notes)) in all {
+            if self.attempts.ahead.is_now && result.is_err() {
+                continue;
+            }
             let no_space = matches!(result, Err(Failure::NoSpace(_)));
             self.attempts.root_is_lost_found |=
                 no_space && edit == Edit::Tree(TreeEdit::CreateLostFound);
@@ -148,5 +143,21 @@ impl Session<'_> {
             });
         }
         Ok(true)
+    }
+}
+
+/// Ends the repair if bitmaps or inode tables of a group find no room, and no edit of this round can change that.
+fn must_have_room(edits: &[Edit], results: &[Made]) -> Result<(), RepairError> {
+    let no_run = results.iter().find_map(|(result, _)| match result {
+        &Err(Failure::NoRun { group, what, blocks }) => Some((group, what, blocks)),
+        _ => None,
+    });
+    // A relocated structure may show that the disk is less full than it seemed.
+    let is_news = |edit: &Edit| *edit != Edit::Superblock(SuperblockEdit::PrimaryFromBackup);
+    let is_stuck =
+        edits.iter().zip(results).all(|(edit, (made, _))| made.is_err() || !is_news(edit));
+    match no_run.filter(|_| is_stuck) {
+        Some((group, what, blocks)) => Err(RepairError::NoRoom { group, what, blocks }),
+        None => Ok(()),
     }
 }

@@ -62,13 +62,17 @@ pub(super) fn mark_errors(staged: &Overlay<&dyn ReadBlocks>) -> Result<(), Failu
     Ok(())
 }
 
-/// As [`edit_superblock`], at the end of a repair. An unreadable superblock that must not be
-/// overwritten stays.
+/// As [`edit_superblock`], at the end of a repair. Stays as it is: an unreadable superblock that must not be overwritten, and one that
+/// was not restored.
 pub(super) fn settle_superblock(
     staged: &Overlay<&dyn ReadBlocks>,
     edit: impl FnOnce(&mut Superblock),
 ) -> Result<(), Failure> {
-    if can_be_read(staged, &mut [0; 1024])? { edit_superblock(staged, edit) } else { Ok(()) }
+    let mut bytes = [0; 1024];
+    if !can_be_read(staged, &mut bytes)? || Superblock::decode(&bytes).magic != MAGIC {
+        return Ok(());
+    }
+    edit_superblock(staged, edit)
 }
 
 /// Reads the primary superblock; `false` if it is unreadable and must not be overwritten.

@@ -84,6 +84,14 @@ impl Stage<'_> {
         Ok(self.geometry.offset_bytes(table) + within)
     }
 
+    /// Stages the bytes of an inode.
+    fn stage_inode(&self, inode: InodeNr, bytes: &[u8]) -> Result<(), Failure> {
+        let offset = self.inode_offset(inode)?;
+        self.must_not_leave_alone(BlockNr(offset / u64::from(self.geometry.block_size)))?;
+        self.overlay.write_at(offset, bytes)?;
+        Ok(())
+    }
+
     /// Reads an inode with its staged edits.
     ///
     /// # Errors
@@ -99,7 +107,7 @@ impl Stage<'_> {
     /// # Errors
     /// As [`Stage::read_inode`].
     pub(crate) fn write_raw_inode(&self, number: InodeNr, raw: &[u8]) -> Result<(), Failure> {
-        self.overlay.write_at(self.inode_offset(number)?, raw)?;
+        self.stage_inode(number, raw)?;
         Ok(())
     }
 
@@ -123,7 +131,7 @@ impl Stage<'_> {
             // Fails only for fewer than 128 bytes.
             let _ = inode::write_checksum(&mut raw, self.seed, image.number);
         }
-        self.overlay.write_at(self.inode_offset(image.number)?, &raw)?;
+        self.stage_inode(image.number, &raw)?;
         Ok(())
     }
 
@@ -184,8 +192,7 @@ impl Stage<'_> {
         }
         let zeroes = vec![0; self.geometry.inode_size as usize];
         for hidden in bound..=index {
-            let offset = self.inode_offset(self.geometry.inode_at(group, hidden))?;
-            self.overlay.write_at(offset, &zeroes)?;
+            self.stage_inode(self.geometry.inode_at(group, hidden), &zeroes)?;
         }
         self.edit_group(group, |desc| {
             if desc.inode_uninit() {

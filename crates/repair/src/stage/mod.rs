@@ -4,7 +4,7 @@
 //! end writes superblock and descriptors back into the overlay.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_check::Examination;
@@ -59,7 +59,7 @@ pub struct Stage<'a> {
     lacks_evidence: Cell<bool>,
 }
 
-/// State that one edit leaves for later edits of the round.
+/// State that one edit leaves for later edits of the round, and what limits all of them.
 #[derive(Default)]
 struct Kept<'a> {
     /// Where moves of files are recorded; `None`: nothing may move.
@@ -69,6 +69,8 @@ struct Kept<'a> {
     gathered: gathered::Sought,
     /// The lost+found of a directory, where this round created it.
     lost_found: BTreeMap<InodeNr, InodeNr>,
+    /// Blocks in the place of metadata to which nothing is written: see [`Stage::leave_alone`].
+    alone: Option<&'a BTreeSet<BlockNr>>,
     /// Notes for the report since the last call of [`Stage::take_notes`].
     notes: Vec<String>,
 }
@@ -105,6 +107,20 @@ impl<'a> Stage<'a> {
     /// Where moves of files are recorded; `None`: nothing may move.
     pub(crate) const fn moves(&self) -> Option<&'a MoveLog<'a>> {
         self.kept.moves
+    }
+
+    /// Writes nothing to these blocks in the place of metadata, because files that get no copies may have data there.
+    pub(crate) const fn leave_alone(&mut self, blocks: &'a BTreeSet<BlockNr>) {
+        self.kept.alone = Some(blocks);
+    }
+
+    /// Whether metadata may be written to a block.
+    ///
+    /// # Errors
+    /// [`Failure::InPlace`].
+    fn must_not_leave_alone(&self, block: BlockNr) -> Result<(), Failure> {
+        let is_left = self.kept.alone.is_some_and(|blocks| blocks.contains(&block));
+        if is_left { Err(Failure::InPlace(block)) } else { Ok(()) }
     }
 
     /// Whether Floe made the file system as a native one.
@@ -226,11 +242,12 @@ impl<'a> Stage<'a> {
     /// Stages a block.
     ///
     /// # Errors
-    /// [`Failure::Misplaced`] outside the file system; an error of the staging area.
+    /// [`Failure::Misplaced`] outside the file system; [`Failure::InPlace`]; an error of the staging area.
     pub fn write_block(&self, block: BlockNr, bytes: &[u8]) -> Result<(), Failure> {
         if !self.geometry.contains(block) {
             return Err(Failure::Misplaced(block));
         }
+        self.must_not_leave_alone(block)?;
         self.overlay.write_at(self.geometry.offset_bytes(block), bytes)?;
         Ok(())
     }

@@ -229,7 +229,9 @@ impl Stage<'_> {
                 copy.block_group_nr = (group.0 & 0xffff) as u16;
                 copy.state &= !STATE_VALID;
                 copy.feature_incompat &= !Incompat::RECOVER.bits();
-                unless_hidden(self.write_superblock(geometry.offset_bytes(block), &copy))?;
+                let may = self.must_not_leave_alone(block);
+                let offset = geometry.offset_bytes(block);
+                unless_hidden(may.and_then(|()| self.write_superblock(offset, &copy)))?;
             }
             let run = geometry.group_desc_run(group);
             let meta_bg = run.len_blocks == 1
@@ -251,10 +253,10 @@ impl Stage<'_> {
     }
 }
 
-/// Ignores an unreadable backup block; the check reports it.
+/// Ignores a backup block that is unreadable, or that a file has; the check reports it.
 fn unless_hidden(written: Result<(), Failure>) -> Result<(), Failure> {
     match written {
-        Err(Failure::Unreadable(_)) => Ok(()),
+        Err(Failure::Unreadable(_) | Failure::InPlace(_)) => Ok(()),
         written => written,
     }
 }

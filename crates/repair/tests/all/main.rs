@@ -12,6 +12,7 @@ mod crash_support;
 mod cubes;
 mod damaged_log;
 mod directory_rebuild;
+mod early_writes;
 mod encrypted;
 mod extent_depth;
 mod extras;

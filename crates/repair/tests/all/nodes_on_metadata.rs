@@ -12,7 +12,7 @@ use floe_testkit::{Image, Profile, Volume, build, oracle, tool};
 
 const FILE: &str = "/fragmented";
 
-fn repaired(image: &Image) -> Repair<'_> {
+pub(crate) fn repaired(image: &Image) -> Repair<'_> {
     let check = CheckOptions { now_seconds: i64::from(tool::NOW), ..CheckOptions::default() };
     repair(image, &RepairOptions { check, ..RepairOptions::default() }, &mut Yes).unwrap()
 }
@@ -42,7 +42,8 @@ fn move_node(volume: &Volume<'_>, to: BlockNr, content: Option<Vec<u8>>) {
     volume.fix_inode(file).unwrap();
 }
 
-fn contents(image: &Image) -> BTreeMap<Vec<u8>, (u64, String)> {
+/// Size in bytes and content of everything, by path.
+pub(crate) fn contents(image: &Image) -> BTreeMap<Vec<u8>, (u64, String)> {
     let all = stored(image).unwrap().into_iter();
     all.map(|(path, node)| (path, (node.size_bytes, node.content))).collect()
 }
