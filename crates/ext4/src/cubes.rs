@@ -2,14 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use floe_format::ext::inode::InodeFlags;
+use floe_blockdev::ReadBlocks;
+use floe_format::ext::group_desc::GroupDesc;
+use floe_format::ext::inode::{Inode, InodeFlags};
+use floe_format::ext::superblock::Superblock;
 use floe_format::native::cube::{FENCE_NAME, MOST_CUBES, SUPER_NAME, SubSuperblock, newest};
+use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
 
 use crate::files::{Files, FilesError};
+use crate::inode_table::read_inode;
 use crate::map::mapping::ROOT_BYTES;
 use crate::map::runs::{BlockMap, DamagedMap};
 use crate::map::walk::Depths;
+use crate::tx::read_block;
 
 /// A copy of a sub-superblock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -121,6 +127,27 @@ pub fn read_of(
         }
     }
     Ok(cubes)
+}
+
+/// The sub-superblock of each cube, or of one, by its number; those of others are not read. Cubes whose copies are both damaged are left
+/// out.
+pub fn stored(
+    device: &dyn ReadBlocks,
+    superblock: &Superblock,
+    geometry: &Geometry,
+    descs: &[GroupDesc],
+    only: Option<u32>,
+) -> BTreeMap<u32, SubSuperblock> {
+    let Some(identity) = Identity::of(superblock) else { return BTreeMap::new() };
+    let files = Files::new(device, superblock.clone(), geometry.clone(), descs);
+    let number = super_inode(&files, InodeNr(identity.home_inode)).ok().flatten();
+    let Some(number) = number else { return BTreeMap::new() };
+    let raw = read_inode(number, device, geometry, descs);
+    let Some(inode) = raw.as_deref().and_then(Inode::decode) else { return BTreeMap::new() };
+    let mut read = |block| read_block(device, geometry, block).ok().map(|bytes| bytes.to_vec());
+    let copies = read_of(&inode.base.block, inode.flags(), geometry, only, &mut read);
+    let current = |(cube, copies): (u32, Copies)| Some((cube, current(cube, &copies)?));
+    copies.unwrap_or_default().into_iter().filter_map(current).collect()
 }
 
 /// A valid sub-superblock of a cube among `runs` of blocks and its block, the one that counts if there are several: for a file system whose

@@ -2,7 +2,6 @@
 
 use floe_blockdev::{Noting, ReadBlocks};
 use floe_format::crc::Seed;
-use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
 use floe_format::ext::inode::{Inode, OwnedInode};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::geometry::Strictness;
@@ -12,7 +11,7 @@ use floe_format::{BlockNr, Geometry, InodeNr};
 
 use crate::alloc::{FromBitmaps, Space};
 use crate::group::Groups;
-use crate::inode_table::{each_desc, inode_place, read_groups};
+use crate::inode_table::{inode_place, read_groups};
 use crate::tx::{Refusal, Tx, verify};
 
 /// Reads the primary superblock, and what follows from it.
@@ -68,40 +67,6 @@ impl FileSystem {
         let block = geometry.primary_desc_block(0);
         noting.judge().map_err(|source| Refusal::Io { block, source })?;
         let descs = descs.ok_or(Refusal::Damaged("the group table"))?;
-        let groups = Groups::new(&superblock, geometry, descs);
-        Ok(Self { superblock, space: FromBitmaps::new(groups) })
-    }
-}
-
-impl FileSystem {
-    /// As [`FileSystem::of`], where the checksums of the superblock and of all descriptors are right: a change would write new
-    /// ones over what is damaged. Each descriptor is read once for both.
-    ///
-    /// # Errors
-    /// [`Refusal::Io`], [`Refusal::Checksum`].
-    pub fn of_sound(
-        device: &dyn ReadBlocks,
-        superblock: Superblock,
-        geometry: Geometry,
-    ) -> Result<Self, Refusal> {
-        if geometry.features.metadata_csum() {
-            let mut bytes = [0; 1024];
-            let read = device.read_at(OFFSET_BYTES, &mut bytes);
-            read.map_err(|source| Refusal::Io { block: BlockNr(0), source })?;
-            if !Superblock::checksum_ok(&bytes) {
-                return Err(Refusal::Checksum("the superblock"));
-            }
-        }
-        let (checksum, mut sound, mut descs) = (DescChecksum::of(&superblock), true, Vec::new());
-        let read = each_desc(device, &geometry, |group, raw| {
-            let desc = GroupDesc::of(raw);
-            sound &= checksum.compute(group, raw).is_none_or(|sum| sum == desc.checksum);
-            descs.push(desc);
-        });
-        read.map_err(|(block, source)| Refusal::Io { block, source })?;
-        if !sound {
-            return Err(Refusal::Checksum("a group descriptor"));
-        }
         let groups = Groups::new(&superblock, geometry, descs);
         Ok(Self { superblock, space: FromBitmaps::new(groups) })
     }

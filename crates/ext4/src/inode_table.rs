@@ -6,6 +6,29 @@ use floe_blockdev::ReadBlocks;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
+/// Beyond every file system: ext4 has blocks of 48 bits.
+const NOWHERE: BlockNr = BlockNr(1 << 48);
+
+/// Stands for the descriptor of a group of a lot that is not used: nothing is free in it, and it leads nowhere.
+pub const LOST: GroupDesc = GroupDesc {
+    block_bitmap: NOWHERE,
+    inode_bitmap: NOWHERE,
+    inode_table: NOWHERE,
+    free_blocks_count: 0,
+    free_inodes_count: 0,
+    used_dirs_count: 0,
+    flags: 0,
+    block_bitmap_csum: 0,
+    inode_bitmap_csum: 0,
+    itable_unused: 0,
+    checksum: 0,
+};
+
+/// Whether a descriptor is [`LOST`].
+pub fn is_lost(desc: &GroupDesc) -> bool {
+    desc.inode_table == NOWHERE
+}
+
 /// The bytes of an inode; `None` if its number or table is out of range or it cannot be read.
 pub fn read_inode(
     inode: InodeNr,

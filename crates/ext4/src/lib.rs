@@ -5,13 +5,14 @@
 //! `floe-repair` decides. A structure that cannot be followed is refused with a typed error.
 //!
 //! Changes are made to blocks of a [`tx::Tx`]. [`group`] marks blocks and inodes as used, [`alloc`]
-//! allocates them, [`inode_table`] locates inodes. [`files`] reads files by path. [`map`] has the
+//! allocates them, [`inode_table`] locates inodes, [`apart`] those that damaged descriptors cost. [`files`] reads files by path. [`map`] has the
 //! maps of files (extent trees and block maps), [`dir`] directories, [`journal`] the journal and
 //! its recovery, [`make`] whole structures that both a new file system and a repair need.
 
 #![warn(clippy::print_stderr, clippy::print_stdout)] // messages are the program's
 
 pub mod alloc;
+pub mod apart;
 pub mod cubes;
 pub mod dir;
 pub mod files;

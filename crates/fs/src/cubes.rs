@@ -103,7 +103,7 @@ struct About {
     policies: Policies,
     /// The failure, in words.
     why: Option<String>,
-    /// Its log waits for a repair: what lies in its lots is not as the log has it.
+    /// It waits for a repair: of its descriptors, or of its log, as which what lies in its lots is not.
     waits: bool,
     /// The result of the last check or repair.
     report: Option<String>,

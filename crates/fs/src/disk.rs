@@ -100,7 +100,7 @@ impl<D: WriteBlocks> Disk<D> {
         }
         let recovered = recover(&device)?;
         // Judged before the journal marks the file system as in need of recovery.
-        let volume = Volume::open(&device)?;
+        let volume = Volume::open_beside_lost(&device)?;
         let journal = Journal::open_recovered(device, &recovered, barriers.unwrap_or(usual))?;
         Ok((Self::Journaled(Box::new(journal)), volume))
     }
@@ -118,7 +118,8 @@ impl<D: WriteBlocks> Disk<D> {
     /// # Errors
     /// The file system cannot be read.
     pub fn files(&self) -> Result<Files<'_>, DiskError> {
-        let fs = FileSystem::open(self)?;
+        let (superblock, geometry) = read_superblock(self)?;
+        let (fs, _) = FileSystem::of_sound(self, superblock, geometry)?;
         let (geometry, groups) = (fs.geometry().clone(), fs.space.groups.descs().to_vec());
         Ok(Files::new(self, fs.superblock, geometry, groups).without_damaged_names())
     }

@@ -8,13 +8,14 @@ use floe_check::cube::{CubeDevice, CubeScope, project};
 use floe_check::open::{WhichSuperblock, open};
 use floe_check::problem::Weight;
 use floe_check::{Problem, Report};
+use floe_ext4::apart::Lots;
 use floe_ext4::cubes::Copy;
 use floe_ext4::files::Files;
-use floe_format::InodeNr;
-use floe_format::ext::group_desc::GroupDesc;
+use floe_ext4::fs::read_superblock;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::native::cube::{State, SubSuperblock};
 use floe_format::native::identity::Identity;
+use floe_format::{Geometry, GroupNr, InodeNr};
 
 use crate::deed::Reason;
 use crate::failure::Failure;
@@ -65,6 +66,12 @@ pub fn repair_cube<'d>(
     options: &RepairOptions<'d>,
     policy: &mut dyn Policy,
 ) -> Result<Repair<'d>, RepairError> {
+    if misses_lots(device, scope) {
+        return Err(RepairError::Stage(Failure::NotNow(
+            "the group descriptors of one of its lots are damaged, and only `floe repair` of the whole unmounted file system can \
+             repair them; nothing was changed",
+        )));
+    }
     let superblock = options.check.superblock;
     let top = |device: &dyn ReadBlocks| parent_of_top(device, scope, superblock);
     let before = top(device)?;
@@ -93,6 +100,14 @@ pub fn repair_cube<'d>(
     Ok(repaired)
 }
 
+/// Whether a lot that the cube lists has damaged descriptors, which say no more that it is the cube's.
+fn misses_lots(device: &CubeDevice<'_>, scope: &CubeScope) -> bool {
+    let Ok((superblock, geometry)) = read_superblock(device.base()) else { return false };
+    let Some(stored) = Lots::read(device.base(), &superblock, &geometry) else { return false };
+    let first = |lot: u32| GroupNr(lot.saturating_mul(geometry.descs_per_block()));
+    scope.sub.lots.iter().any(|lot| stored.is_damaged(*lot) && !scope.holds_group(first(*lot)))
+}
+
 /// The directory above a cube's own directory, as that says it; 0 if it does not. `None` if the inode of the cube's directory is not
 /// that of a directory.
 fn parent_of_top(
@@ -119,7 +134,6 @@ pub fn changes<B: ReadBlocks>(
     scope: &CubeScope,
     onto: &Overlay<B>,
 ) -> io::Result<u64> {
-    let before = free_of(scope, onto)?;
     let mut count = project(&repaired.staged, scope, onto)?;
     let is_whole = repaired.left.iter().all(|(left, _)| left.row().weight == Weight::Remark);
     let state = if is_whole { State::Sound } else { scope.sub.state };
@@ -133,44 +147,35 @@ pub fn changes<B: ReadBlocks>(
             count += 1;
         }
     }
-    let after = free_of(scope, onto)?;
-    settle(onto, before, after)?;
+    settle(onto, scope.geometry(), is_whole)?;
     Ok(count)
 }
 
-/// Free blocks and inodes by the descriptors of the cube's groups.
-fn free_of(scope: &CubeScope, device: &dyn ReadBlocks) -> io::Result<(u64, u64)> {
-    let geometry = scope.geometry();
-    let mut raw = vec![0; geometry.desc_size as usize];
+/// Brings the totals of a valid primary superblock up to date, which are those of all descriptors that can be used. `is_whole`: nothing
+/// of the cube is left to repair.
+fn settle(onto: &dyn WriteBlocks, geometry: &Geometry, is_whole: bool) -> io::Result<()> {
+    let mut bytes = [0; Superblock::SIZE];
+    onto.read_at(OFFSET_BYTES, &mut bytes)?;
+    let before = Superblock::decode(&bytes);
+    let lots = Lots::read(&onto, &before, geometry);
+    let Some(lots) = lots.filter(|_| Superblock::checksum_ok(&bytes)) else { return Ok(()) };
+    let mut superblock = before.clone();
     let (mut blocks, mut inodes) = (0, 0);
-    for group in scope.groups() {
-        let (block, at) = floe_ext4::inode_table::desc_place(group, geometry);
-        device.read_at(geometry.offset_bytes(block) + at as u64, &mut raw)?;
-        let desc = GroupDesc::of(&raw);
+    for desc in lots.without_damaged() {
         blocks += u64::from(desc.free_blocks_count);
         inodes += u64::from(desc.free_inodes_count);
     }
-    Ok((blocks, inodes))
-}
-
-/// Adds what a cube has freed, or taken, to the totals of a valid primary superblock.
-fn settle(onto: &dyn WriteBlocks, before: (u64, u64), after: (u64, u64)) -> io::Result<()> {
-    let mut bytes = [0; Superblock::SIZE];
-    onto.read_at(OFFSET_BYTES, &mut bytes)?;
-    if before == after || !Superblock::checksum_ok(&bytes) {
-        return Ok(());
-    }
-    let mut superblock = Superblock::decode(&bytes);
-    // The seal is broken now, but by nobody else.
-    let coupled = Identity::is_coupled(&superblock);
-    let moved = |value: u64, (before, after): (u64, u64)| {
-        value.saturating_add(after).saturating_sub(before)
-    };
-    let blocks = moved(superblock.free_blocks_count(), (before.0, after.0));
-    let inodes = moved(u64::from(superblock.free_inodes_count), (before.1, after.1));
     superblock.free_blocks_count_lo = (blocks & 0xffff_ffff) as u32;
     superblock.free_blocks_count_hi = (blocks >> 32) as u32;
     superblock.free_inodes_count = u32::try_from(inodes).unwrap_or(u32::MAX);
+    if is_whole && lots.is_sound() {
+        Identity::put_mended(&mut superblock);
+    }
+    if superblock == before {
+        return Ok(());
+    }
+    // The seal is broken now, but by nobody else.
+    let coupled = Identity::is_coupled(&before);
     Identity::put_in_use(&mut superblock, coupled);
     superblock.encode_with_checksum(&mut bytes);
     onto.write_at(OFFSET_BYTES, &bytes)

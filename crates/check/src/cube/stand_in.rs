@@ -50,6 +50,11 @@ impl<'d> CubeDevice<'d> {
         self.parent
     }
 
+    /// The whole file system.
+    pub const fn base(&self) -> &'d dyn ReadBlocks {
+        self.base
+    }
+
     pub(super) fn new(
         base: &'d dyn ReadBlocks,
         opened: &Opened,

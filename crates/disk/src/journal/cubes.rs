@@ -59,7 +59,7 @@ impl<D: WriteBlocks> Journal<D> {
         CubeState { has_own: own.is_some(), failed: lane.state.failed.clone() }
     }
 
-    /// The cubes whose own journals have ended, or could not be used from the beginning, and why.
+    /// The cubes whose own journals have ended, or could not be used from the beginning, and those that wait for a repair; and why.
     pub fn ended_cubes(&self) -> Vec<(u32, String)> {
         let shared = self.lock();
         let own = shared.lanes.iter().filter(|lane| lane.cube > 0 && !lane.gone);
@@ -67,7 +67,8 @@ impl<D: WriteBlocks> Journal<D> {
         ended.chain(shared.lots.lost_cubes()).collect()
     }
 
-    /// The cubes whose logs wait for a repair that weighs them, and why: what lies in their lots is not as their logs have it.
+    /// The cubes that wait for a repair, and why: it is to weigh their log, and what lies in their lots is not as that has it, or to mend
+    /// their descriptors.
     pub fn waiting_cubes(&self) -> Vec<(u32, String)> {
         let shared = self.lock();
         let why = |cube: &u32| Some((*cube, shared.lots.lost_cube(*cube)?.to_owned()));

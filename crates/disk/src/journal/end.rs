@@ -69,7 +69,7 @@ impl<D: WriteBlocks> Journal<D> {
         let (image, lock, failed) = {
             let shared = self.lock();
             let ended = |lane: &Lane| lane.state.failed.is_some() && !lane.gone;
-            let failed = shared.lanes.iter().any(ended) || shared.lots.has_lost();
+            let failed = shared.lanes.iter().any(ended) || shared.lots.has_lost_log();
             (shared.superblock.clone(), shared.lock, failed)
         };
         let keeps_lock = failed || self.has_orphans_of_cubes();

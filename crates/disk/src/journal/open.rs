@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 
 use floe_blockdev::{ReadBlocks, WriteBlocks};
-use floe_ext4::fs::{FileSystem, read_superblock};
+use floe_ext4::apart;
+use floe_ext4::cubes::stored as stored_cubes;
+use floe_ext4::fs::read_superblock;
 use floe_ext4::journal::{
-    CubeJournal, JournalEvent, JournalPlace, Seen, find_cubes, in_words, is_after, seen,
+    CubeJournal, CubeJournals, JournalEvent, JournalPlace, Seen, in_words, is_after, seen,
 };
+use floe_ext4::tx::{Refusal, read_block};
 use floe_format::Geometry;
+use floe_format::ext::orphan_file::OrphanBlock;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::Incompat;
 use floe_format::native::is_locked;
@@ -91,9 +95,8 @@ impl<D: WriteBlocks> Journal<D> {
         let mut lanes = vec![root];
         let lock = if is_locked(&fs_superblock) { Lock::Set } else { Lock::Open };
         if lots.is_native() {
-            let fs = FileSystem::of(&device, fs_superblock, geometry.clone());
-            let fs = fs.map_err(JournalError::FileSystem)?;
-            let latest = open_cubes(&device, &fs, recovered, &mut lanes, &mut lots)?;
+            let found = find_and_lose(&device, &fs_superblock, &geometry, &mut lots)?;
+            let latest = open_cubes(&device, &geometry, found, recovered, &mut lanes, &mut lots)?;
             commit_time = commit_time.max(latest);
         }
         if lanes.len() > 1 {
@@ -145,17 +148,61 @@ pub(super) fn behind(sequence: u32, seen: Option<Seen>) -> (u32, (u64, u32)) {
     }
 }
 
+/// Finds the journals of cubes. Those with damaged descriptors lose their lots, and have no journal here.
+fn find_and_lose(
+    device: &dyn ReadBlocks,
+    superblock: &Superblock,
+    geometry: &Geometry,
+    lots: &mut Lots,
+) -> Result<CubeJournals, JournalError> {
+    let Some(stored) = apart::Lots::read(device, superblock, geometry) else {
+        return Ok(CubeJournals::default());
+    };
+    let lost = match stored.lost(device, superblock, geometry) {
+        Err(refusal @ Refusal::Io { .. }) => return Err(JournalError::FileSystem(refusal)),
+        // Whoever opens the volume judges checksums.
+        lost => lost.unwrap_or_default(),
+    };
+    let found = stored.find_cubes(device, superblock, geometry);
+    let mut found = found.map_err(JournalError::io("looking for the journals of cubes"))?;
+    for (cube, own) in &lost {
+        lots.lose(*cube, &own.lots, &own.why());
+        lots.waiting.insert(*cube);
+        let log = found.usable.iter().find(|log| log.cube == *cube);
+        let holds_nothing = match log {
+            Some(log) => is_empty(device, geometry, log),
+            None if found.unusable.iter().any(|log| log.cube == *cube) => false,
+            None => {
+                let sub = stored_cubes(device, superblock, geometry, &stored.descs, Some(*cube));
+                sub.get(cube).is_some_and(|sub| sub.journal.inode == 0)
+            }
+        };
+        if holds_nothing {
+            lots.without_log.insert(*cube);
+        }
+    }
+    found.usable.retain(|log| !lost.contains_key(&log.cube));
+    found.unusable.retain(|log| !lost.contains_key(&log.cube));
+    Ok(found)
+}
+
+/// Whether the journal of a cube holds no change, and lists no orphan.
+fn is_empty(device: &dyn ReadBlocks, geometry: &Geometry, own: &CubeJournal) -> bool {
+    let bytes = read_block(device, geometry, own.orphan_block).ok();
+    let stored = bytes.as_ref().and_then(|bytes| OrphanBlock::new(bytes));
+    let has_orphans = stored.is_none_or(|stored| stored.orphans().next().is_some());
+    !own.journal.needs_replay && own.journal.damage.is_none() && !has_orphans
+}
+
 /// Takes up the journals of cubes, and gives their lots to them. Returns the latest time of a commit in them.
 fn open_cubes<D: WriteBlocks>(
     device: &D,
-    fs: &FileSystem,
+    geometry: &Geometry,
+    found: CubeJournals,
     recovered: &Recovered,
     lanes: &mut Vec<Lane>,
     lots: &mut Lots,
 ) -> Result<(u64, u32), JournalError> {
-    let (geometry, groups) = (fs.geometry(), fs.space.groups.descs());
-    let found = find_cubes(device, &fs.superblock, geometry, groups).whole();
-    let found = found.map_err(JournalError::io("looking for the journals of cubes"))?;
     for lost in found.unusable {
         if lost.cube == 0 {
             // Without it the root cube could be changed in part only; and a crash would leave what nobody recovers.

@@ -5,11 +5,13 @@ use std::io;
 use std::ops::Range;
 
 use floe_blockdev::{Noting, Overlay, ReadBlocks, WriteBlocks};
-use floe_ext4::fs::{FileSystem, read_superblock};
+use floe_ext4::apart::Lots;
+use floe_ext4::fs::read_superblock;
 use floe_ext4::inode_table::{desc_place, read_groups_to};
 use floe_ext4::journal::{
-    self, Choices, CubeJournal, Cuts, Journal, JournalEvent, Seen, Taken, in_words,
+    self, Choices, CubeJournal, CubeJournals, Cuts, Journal, JournalEvent, Seen, Taken, in_words,
 };
+use floe_ext4::tx::Refusal;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::{Compat, Incompat};
 use floe_format::native::identity::Identity;
@@ -97,9 +99,8 @@ pub fn recover<D: WriteBlocks>(device: &D) -> Result<Recovered, JournalError> {
     refuse_wrong_superblock(&journal)?;
     let mut recovered = Recovered::default();
     if is_locked(&superblock) {
-        let fs = FileSystem::of(device, superblock, geometry.clone());
-        let fs = fs.map_err(JournalError::FileSystem)?;
-        recover_cubes(device, &fs, &mut journal, &mut recovered)?;
+        let found = find_cubes(device, &superblock, geometry)?;
+        recover_cubes(device, (&superblock, geometry), found, &mut journal, &mut recovered)?;
     }
     let noting = Noting::new(device);
     let replay = journal::replay(&noting, geometry, &journal, None);
@@ -133,18 +134,31 @@ pub(super) fn newest(
     seen.map_err(JournalError::io("reading the log"))
 }
 
+/// The journals of cubes, also those of lots whose descriptors are damaged: the log may hold these.
+fn find_cubes(
+    device: &dyn ReadBlocks,
+    superblock: &Superblock,
+    geometry: &Geometry,
+) -> Result<CubeJournals, JournalError> {
+    let Some(lots) = Lots::read(device, superblock, geometry) else {
+        return Ok(CubeJournals::default());
+    };
+    if let Err(refusal @ Refusal::Io { .. }) = lots.lost(device, superblock, geometry) {
+        return Err(JournalError::FileSystem(refusal));
+    }
+    let found = lots.find_cubes(device, superblock, geometry);
+    found.map_err(JournalError::io("looking for the journals of cubes"))
+}
+
 /// Recovers the journals of cubes. First the transactions that do not count are erased, in all logs; only then anything goes
 /// home: recovery that is cut off finds the same ones the next time.
 fn recover_cubes<D: WriteBlocks>(
     device: &D,
-    fs: &FileSystem,
+    (superblock, geometry): (&Superblock, &Geometry),
+    found: CubeJournals,
     root: &mut Journal,
     recovered: &mut Recovered,
 ) -> Result<(), JournalError> {
-    let geometry = fs.geometry();
-    let groups = fs.space.groups.descs();
-    let found = journal::find_cubes(device, &fs.superblock, geometry, groups).whole();
-    let found = found.map_err(JournalError::io("looking for the journals of cubes"))?;
     if let Some(lost) = found.unusable.iter().find(|lost| lost.cube == 0) {
         return Err(JournalError::Cube { cube: 0, why: lost.why.to_owned() });
     }
@@ -163,7 +177,7 @@ fn recover_cubes<D: WriteBlocks>(
     for own in found.iter().filter(wrong) {
         damaged.entry(own.inode.0).or_insert(Taken::Before);
     }
-    recovered.cubes = leave_damaged(device, fs, root, &found, &damaged)?;
+    recovered.cubes = leave_damaged(device, (superblock, geometry), root, &found, &damaged)?;
     found.retain(|own| recovered.cubes.iter().all(|left| left.inode != own.inode));
     let mut numbers = Vec::new();
     for own in &found {
@@ -201,7 +215,7 @@ fn recover_cubes<D: WriteBlocks>(
         if failed.is_none() && !staged.is_empty() {
             recovered.transactions += pass.transactions;
             recovered.blocks += pass.blocks;
-            write_cube(device, &staged, geometry, &fs.superblock, &own.journal)
+            write_cube(device, &staged, geometry, superblock, &own.journal)
                 .map_err(JournalError::io("writing what the journal of a cube held"))?;
         }
         let (cube, inode, seen) = (own.cube, own.inode, Some(seen));
@@ -214,7 +228,7 @@ fn recover_cubes<D: WriteBlocks>(
 /// stay as they are, and so do their cubes. `Err` where others have parts of their changes.
 fn leave_damaged(
     device: &dyn ReadBlocks,
-    fs: &FileSystem,
+    (superblock, geometry): (&Superblock, &Geometry),
     root: &Journal,
     found: &[CubeJournal],
     damaged: &Choices,
@@ -224,9 +238,9 @@ fn leave_damaged(
     for own in found.iter().filter(|own| own.cube != 0 && damaged.contains_key(&own.inode.0)) {
         let others = found.iter().filter(|other| other.inode != own.inode);
         let others = others.map(|other| &other.journal).chain([root]);
-        let bound = journal::bound(device, fs.geometry(), own, others, damaged);
+        let bound = journal::bound(device, geometry, own, others, damaged);
         let bound = bound.map_err(JournalError::io(doing))?;
-        let coupled = Identity::is_coupled(&fs.superblock)
+        let coupled = Identity::is_coupled(superblock)
             .then_some("another system has written since, so its files may lie in other cubes");
         let (cube, inode, waits) = (own.cube, own.inode, true);
         let wrong = own.journal.damage.map(|_| "the superblock of its log is damaged");

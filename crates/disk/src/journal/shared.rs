@@ -123,10 +123,12 @@ pub(super) struct Lots {
     pub(super) moves: BTreeMap<u32, u32>,
     /// The second in which a new journal of such a lot could not be read.
     pub(super) unread_at: Option<u64>,
-    /// Lots whose journal cannot be used, with their cube and the reason: nothing in them is changed.
+    /// Lots whose journal or descriptors cannot be used, with their cube and the reason: nothing in them is changed.
     lost: BTreeMap<u32, (u32, String)>,
-    /// Cubes among them whose log a repair is to weigh.
+    /// Cubes among them that a repair is to mend, or whose log it is to weigh.
     pub(super) waiting: BTreeSet<u32>,
+    /// Those of them whose log holds nothing, or that have none: only their descriptors are damaged.
+    pub(super) without_log: BTreeSet<u32>,
 }
 
 impl Lots {
@@ -163,14 +165,14 @@ impl Lots {
         lost.find(|(own, _)| *own == cube).map(|(_, why)| why.as_str())
     }
 
-    /// The cubes whose journal cannot be used, each once, and why.
+    /// The cubes that cannot be changed, each once, and why.
     pub(super) fn lost_cubes(&self) -> BTreeMap<u32, String> {
         self.lost.values().cloned().collect()
     }
 
-    /// Whether a cube has a journal that cannot be used.
-    pub(super) fn has_lost(&self) -> bool {
-        !self.lost.is_empty()
+    /// Whether a cube has a journal that cannot be used, and that may hold something.
+    pub(super) fn has_lost_log(&self) -> bool {
+        self.lost.values().any(|(cube, _)| !self.without_log.contains(cube))
     }
 
     /// The log of a block.

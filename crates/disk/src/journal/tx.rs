@@ -126,9 +126,11 @@ impl<'j, D: WriteBlocks> JournalTx<'j, D> {
     fn judge_lane(&self, shared: &Shared, block: BlockNr) -> Result<usize, Refusal> {
         let geo = &self.journal.geometry;
         let lane = shared.lane_of(geo, block);
-        let ended = shared.lots.lost(geo, block).or(shared.lanes[lane].state.failed.as_deref());
-        let Some(why) = ended else { return Ok(lane) };
-        let why = format!("the journal ended after an error: {why}");
+        let why = match (shared.lots.lost(geo, block), &shared.lanes[lane].state.failed) {
+            (Some(why), _) => why.to_owned(),
+            (None, Some(why)) => format!("the journal ended after an error: {why}"),
+            (None, None) => return Ok(lane),
+        };
         Err(Refusal::Io { block, source: io::Error::other(why) })
     }
 

@@ -219,7 +219,10 @@ impl Op<'_> {
         let was_clean = self.volume.was_clean;
         // A lot with a damaged bitmap was passed over.
         let space = &self.volume.fs.space;
-        let reserved = clean && space.open_lots().is_empty() && space.damaged().is_empty();
+        let reserved = clean
+            && space.open_lots().is_empty()
+            && space.damaged().is_empty()
+            && self.volume.lost_cubes().is_empty();
         self.edit_superblock(|sb| {
             sb.free_blocks_count_lo = (room.free_blocks & 0xffff_ffff) as u32;
             sb.free_blocks_count_hi = (room.free_blocks >> 32) as u32;

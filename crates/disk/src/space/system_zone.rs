@@ -1,6 +1,7 @@
 //! Blocks of the file system itself, which no file may lead to (`block_validity` of Linux).
 
 use floe_ext4::group::{Groups, metadata_runs};
+use floe_ext4::inode_table::is_lost;
 use floe_ext4::tx::Refusal;
 use floe_format::{BlockNr, BlockRun, GroupNr};
 
@@ -19,7 +20,8 @@ impl SystemZone {
     pub(crate) fn of(groups: &Groups) -> Self {
         // Those of a kind are neighbours in a flex group: joined before they are sorted, they are few.
         let mut kinds: [Vec<BlockRun>; 6] = Default::default();
-        for (group, desc) in (0..).map(GroupNr).zip(groups.descs()) {
+        let used = (0..).map(GroupNr).zip(groups.descs()).filter(|(_, desc)| !is_lost(desc));
+        for (group, desc) in used {
             for (kind, run) in kinds.iter_mut().zip(metadata_runs(groups.geometry(), group, desc)) {
                 match kind.last_mut() {
                     _ if run.len_blocks == 0 => {}

@@ -7,10 +7,10 @@ use floe_ext4::alloc::Space;
 use floe_ext4::cubes;
 use floe_ext4::files::Files;
 use floe_ext4::fs::{FileSystem, read_superblock};
-use floe_ext4::inode_table::{desc_place, read_inode};
+use floe_ext4::inode_table::{desc_place, is_lost};
 use floe_ext4::tx::{Tx, read_block};
 use floe_format::ext::group_desc::GroupDesc;
-use floe_format::ext::inode::{Inode, Timestamp};
+use floe_format::ext::inode::Timestamp;
 use floe_format::ext::superblock::Superblock;
 use floe_format::native::cube::SubSuperblock;
 use floe_format::native::identity::Identity;
@@ -21,16 +21,21 @@ use super::{Room, Volume};
 use crate::caller::Caller;
 use crate::op_error::OpError;
 
-/// The cube that owns each lot, by the records of the lots' first groups; lots of the root cube are left out.
+/// The cube that owns each lot, by the records of the lots' first groups; lots of the root cube are left out, and those whose
+/// descriptors are lost.
 pub fn owners(
     device: &dyn ReadBlocks,
     superblock: &Superblock,
     geometry: &Geometry,
+    descs: &[GroupDesc],
 ) -> BTreeMap<u32, u32> {
     let mut owners = BTreeMap::new();
     let lot_groups = lot_groups(superblock);
     let lots = if lot_groups > 0 { geometry.group_count.div_ceil(lot_groups) } else { 0 };
     for lot in 0..lots {
+        if descs.get((lot * lot_groups) as usize).is_some_and(is_lost) {
+            continue;
+        }
         let (block, at) = desc_place(GroupNr(lot.saturating_mul(lot_groups)), geometry);
         let bytes = read_block(device, geometry, block).unwrap_or_default();
         let record = bytes.get(at..at + geometry.desc_size as usize).and_then(LotRecord::of);
@@ -51,16 +56,6 @@ pub(super) fn own_inodes(
     let home = InodeNr(Identity::of(superblock)?.home_inode);
     let files = Files::new(device, superblock.clone(), geometry.clone(), descs);
     cubes::own_inodes(&files, home).ok()
-}
-
-/// The inode of `/.cubes/super`, by its name.
-pub fn super_inode(
-    device: &dyn ReadBlocks,
-    superblock: &Superblock,
-    geometry: &Geometry,
-    descs: &[GroupDesc],
-) -> Option<InodeNr> {
-    own_inodes(device, superblock, geometry, descs)?.0
 }
 
 impl Volume {
@@ -171,8 +166,13 @@ impl Volume {
         let (superblock, geometry) = read_superblock(device)?;
         let fs = FileSystem::of_sound(device, superblock, geometry);
         let fs = fs.map_err(|_| OpError::Stopped)?;
+        if !fs.1.keys().all(|cube| self.lost.contains_key(cube)) {
+            // Nobody keeps its users away.
+            return Err(OpError::Stopped);
+        }
         let mut new = Self::of(device, fs).map_err(|_| OpError::Stopped)?;
         (new.was_clean, new.enforced) = (self.was_clean, std::mem::take(&mut self.enforced));
+        new.lost.append(&mut self.lost.clone());
         new.let_grow(self.fs.space.may_grow());
         new.fs.space.take_over(&mut self.fs.space);
         new.op(tx, &Caller::system(Timestamp::default()), |op| op.read_orphans())?;
@@ -199,14 +199,5 @@ pub fn sub_superblocks_of(
     descs: &[GroupDesc],
     only: Option<u32>,
 ) -> BTreeMap<u32, SubSuperblock> {
-    let Some(number) = super_inode(device, superblock, geometry, descs) else {
-        return BTreeMap::new();
-    };
-    let raw = read_inode(number, device, geometry, descs);
-    let Some(inode) = raw.as_deref().and_then(Inode::decode) else { return BTreeMap::new() };
-    let mut read = |block| read_block(device, geometry, block).ok().map(|bytes| bytes.to_vec());
-    let copies = cubes::read_of(&inode.base.block, inode.flags(), geometry, only, &mut read);
-    let current =
-        |(cube, copies): (u32, cubes::Copies)| Some((cube, cubes::current(cube, &copies)?));
-    copies.unwrap_or_default().into_iter().filter_map(current).collect()
+    cubes::stored(device, superblock, geometry, descs, only)
 }

@@ -7,6 +7,7 @@ mod native;
 
 use floe_blockdev::{Noting, ReadBlocks, WriteBlocks};
 use floe_ext4::alloc::Space;
+use floe_ext4::apart::LostCubes;
 use floe_ext4::fs::{FileSystem, read_superblock};
 use floe_ext4::inode_table::read_inode;
 use floe_ext4::map::runs::BlockMap;
@@ -60,7 +61,16 @@ pub struct Volume {
     was_sealed: bool,
     /// Sub-superblocks tell which cubes are coupled.
     knows_couples: bool,
+    /// Cubes that cannot be used because of damaged descriptors.
+    lost: LostCubes,
+    draws: Draws,
+}
+
+/// Numbers that nobody foresees, or a test does.
+#[derive(Debug)]
+struct Draws {
     random: Random,
+    /// How many were drawn.
     drawn: u64,
 }
 
@@ -102,7 +112,29 @@ impl Volume {
     /// # Errors
     /// [`OpenError`].
     pub fn open(device: &dyn ReadBlocks) -> Result<Self, OpenError> {
+        Self::open_despite(device, Incompat::empty())?.whole()
+    }
+
+    /// As [`Volume::open`], where damaged descriptors cost their cubes alone ([`Volume::lost_cubes`]). A [`Journal`] keeps everybody
+    /// away from their lots.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_beside_lost(device: &dyn ReadBlocks) -> Result<Self, OpenError> {
         Self::open_despite(device, Incompat::empty())
+    }
+
+    /// `Err` if descriptors of a cube are damaged.
+    fn whole(self) -> Result<Self, OpenError> {
+        match self.lost.is_empty() {
+            true => Ok(self),
+            false => Err(Refusal::Damaged("a group descriptor of a cube").into()),
+        }
+    }
+
+    /// The cubes that cannot be used because of damaged descriptors.
+    pub const fn lost_cubes(&self) -> &LostCubes {
+        &self.lost
     }
 
     /// The volume of a file system that may be written but for these features.
@@ -121,7 +153,7 @@ impl Volume {
         judged.feature_compat &= !Compat::HAS_JOURNAL.bits();
         judged.feature_incompat &= !Incompat::MMP.bits();
         judge(&judged, device.size_bytes())?;
-        Self::of(device, FileSystem::of_sound(device, superblock, geometry)?)
+        Self::of(device, FileSystem::of_sound(device, superblock, geometry)?)?.whole()
     }
 
     /// As [`Volume::open`], for rext3, which that refuses: a layout for measurements, whose writer is proved by less than the
@@ -179,10 +211,10 @@ impl Volume {
     /// # Errors
     /// [`OpenError`]. Nothing was changed but by opening the journal, which is to be closed.
     pub fn open_journaled<D: WriteBlocks>(journal: &Journal<D>) -> Result<Self, OpenError> {
-        Self::open_unrecovered(journal)
+        Self::open_unrecovered(journal)?.whole()
     }
 
-    /// As [`Volume::open`], where the journal may hold changes that are not on the device yet: to judge whether they can be
+    /// As [`Volume::open_beside_lost`], where the journal may hold changes that are not on the device yet: to judge whether they can be
     /// replayed, or through an open [`Journal`].
     ///
     /// # Errors
@@ -191,10 +223,10 @@ impl Volume {
         Self::open_despite(device, Incompat::RECOVER)
     }
 
-    /// The checksums of `fs` are right.
-    fn of(device: &dyn ReadBlocks, fs: FileSystem) -> Result<Self, OpenError> {
+    /// The checksums of `fs` are right, those of lost cubes aside.
+    fn of(device: &dyn ReadBlocks, (fs, lost): (FileSystem, LostCubes)) -> Result<Self, OpenError> {
         let noting = Noting::new(device);
-        let volume = Self::taken_up(&noting, device, fs);
+        let volume = Self::taken_up(&noting, device, fs, lost);
         // A cube that is overlooked would lose its lots to others.
         noting.judge().map_err(OpenError::Device)?;
         volume
@@ -204,6 +236,7 @@ impl Volume {
         device: &dyn ReadBlocks,
         optional: &dyn ReadBlocks,
         fs: FileSystem,
+        lost: LostCubes,
     ) -> Result<Self, OpenError> {
         let reserved = fs.superblock.reserved_blocks_count() >> fs.geometry().cluster_bits;
         let journal = journal_inode(device, &fs)?;
@@ -213,14 +246,14 @@ impl Volume {
             space.add_system(journal_runs(device, space.groups().geometry(), raw));
         }
         space.refuse_overlaps()?;
-        native::use_lots(device, optional, &fs.superblock, &mut space);
+        native::use_lots(device, optional, &fs.superblock, &mut space, &lost);
         if let Some(region_blocks) = rext3::region_blocks(&fs.superblock) {
             space.use_group_regions(region_blocks);
         }
         let was_sealed = Identity::is_sealed(&fs.superblock);
         let knows_couples = Identity::knows_couples(&fs.superblock);
-        let random = Random::Unforeseen(RandomState::new());
-        let was_clean = fs.superblock.state & STATE_VALID != 0;
+        let draws = Draws { random: Random::Unforeseen(RandomState::new()), drawn: 0 };
+        let was_clean = Identity::is_clean(&fs.superblock) && lost.is_empty();
         let superblock = native::with_super_inode(optional, fs.superblock, &space);
         let fs = FileSystem { superblock, space };
         Ok(Self {
@@ -234,8 +267,8 @@ impl Volume {
             enforced: Vec::new(),
             was_sealed,
             knows_couples,
-            random,
-            drawn: 0,
+            lost,
+            draws,
         })
     }
 
@@ -355,9 +388,15 @@ impl Volume {
             let own_files = Identity::of(op.volume.superblock())
                 .map_or([0; 2], |own| [own.super_inode, own.fence_inode]);
             let (is_coupled, is_known) = (op.volume.is_coupled(), op.volume.knows_couples);
+            let has_lost = !op.volume.lost.is_empty();
             op.edit_superblock(|sb| {
                 if !features.compat.contains(Compat::HAS_JOURNAL) {
                     sb.state &= !STATE_VALID;
+                }
+                // With damaged descriptors it must not pass for sound, whoever mounts it next.
+                match has_lost {
+                    true => Identity::put_lost(sb),
+                    false => Identity::put_mended(sb),
                 }
                 if features.compat.contains(Compat::ORPHAN_FILE) {
                     sb.feature_ro_compat |= RoCompat::ORPHAN_PRESENT.bits();
@@ -396,11 +435,12 @@ impl Volume {
 
     /// A number that nobody foresees: for generations.
     pub(crate) fn draw(&mut self) -> u32 {
-        self.drawn += 1;
-        let number = match &self.random {
-            Random::Unforeseen(state) => state.hash_one(self.drawn),
+        let Draws { random, drawn } = &mut self.draws;
+        *drawn += 1;
+        let number = match random {
+            Random::Unforeseen(state) => state.hash_one(*drawn),
             Random::Seeded(seed) => {
-                BuildHasherDefault::<DefaultHasher>::default().hash_one((seed, self.drawn))
+                BuildHasherDefault::<DefaultHasher>::default().hash_one((seed, *drawn))
             }
         };
         (number & 0xffff_ffff) as u32
@@ -409,7 +449,7 @@ impl Volume {
     /// Draws the same numbers each time from now on, by which generations, places of directories and numbers of new journals come: for
     /// tests, where the same changes are to leave the same file system.
     pub fn draw_by_seed(&mut self, seed: u64) {
-        self.random = Random::Seeded(seed);
+        self.draws.random = Random::Seeded(seed);
     }
 }
 

@@ -4,6 +4,7 @@ use std::io;
 
 use floe_blockdev::{Noting, ReadBlocks, WriteBlocks};
 use floe_ext4::alloc::Space;
+use floe_ext4::apart::LostCubes;
 use floe_ext4::inode_table::desc_place;
 use floe_ext4::journal::find_cubes;
 use floe_ext4::tx::Tx;
@@ -27,12 +28,16 @@ pub(super) fn use_lots(
     optional: &dyn ReadBlocks,
     superblock: &Superblock,
     space: &mut Pool,
+    lost: &LostCubes,
 ) {
     if Identity::of(superblock).is_some() {
         let seed = superblock.features().metadata_csum().then(|| superblock.seed());
         space.use_regions(lot_groups(superblock), seed);
         let (geo, descs) = (space.groups().geometry().clone(), space.groups().descs().to_vec());
-        let owners = cubes::owners(device, superblock, &geo);
+        let mut owners = cubes::owners(device, superblock, &geo, &descs);
+        for (cube, own) in lost {
+            owners.extend(own.lots.iter().map(|lot| (*lot, *cube)));
+        }
         let subs = cubes::sub_superblocks(optional, superblock, &geo, &descs);
         space.use_cubes(owners, Identity::is_coupled(superblock));
         for own in find_cubes(optional, superblock, &geo, &descs).usable {

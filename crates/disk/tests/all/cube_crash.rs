@@ -148,7 +148,7 @@ fn thousands_of_states_of_cubes() {
 /// Which cubes there are, by the records of lots, by their names, and by their journals.
 fn cubes(device: &dyn ReadBlocks) -> (Vec<u32>, Vec<String>) {
     let fs = FileSystem::open(device).unwrap();
-    let owners = floe_disk::volume::cubes::owners(device, &fs.superblock, fs.geometry());
+    let owners = floe_disk::volume::cubes::owners(device, &fs.superblock, fs.geometry(), &[]);
     let mut owners: Vec<u32> = owners.into_values().collect();
     owners.dedup();
     let names = tree(device).unwrap();

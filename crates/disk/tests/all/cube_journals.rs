@@ -125,7 +125,7 @@ fn r1_each_block_is_logged_in_the_journal_of_its_lot_and_superblocks_in_none() {
         mounted.sync();
     }
     let (log, fs) = (log_at(&device), FileSystem::open(&device).unwrap());
-    let owners = floe_disk::volume::cubes::owners(&device, &fs.superblock, fs.geometry());
+    let owners = floe_disk::volume::cubes::owners(&device, &fs.superblock, fs.geometry(), &[]);
     let mut seen = BTreeMap::new();
     for event in device.trace().events {
         let Event::Write { offset_bytes, bytes } = event else { continue };

@@ -57,7 +57,7 @@ fn state(device: &dyn ReadBlocks) -> (BTreeMap<u32, u32>, BTreeMap<u32, SubSuper
     let fs = FileSystem::open(device).unwrap();
     let (geometry, descs) = (fs.geometry(), fs.space.groups.descs());
     let subs = cubes::sub_superblocks(device, &fs.superblock, geometry, descs);
-    (cubes::owners(device, &fs.superblock, geometry), subs)
+    (cubes::owners(device, &fs.superblock, geometry, descs), subs)
 }
 
 fn leave(volume: &mut Volume, tx: &mut dyn Tx) {

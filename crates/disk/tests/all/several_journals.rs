@@ -568,7 +568,7 @@ pub(crate) fn lots_become_those_of_cubes_and_back(dependencies: Dependencies) {
     mounted.journal.set_dependencies(dependencies);
     let owners = |device: &dyn ReadBlocks| {
         let fs = FileSystem::open(device).unwrap();
-        floe_disk::volume::cubes::owners(device, &fs.superblock, fs.geometry())
+        floe_disk::volume::cubes::owners(device, &fs.superblock, fs.geometry(), &[])
     };
     let mut states = vec![owners(&mounted.journal)];
     let logs_before = further(&device)[0].lots.clone();

@@ -29,7 +29,7 @@ use super::mended::{SuperblockDamage, mend};
 use super::rebuilt::{Headless, OLD};
 use super::recover::{Pass, replay_into};
 use super::stable::committed;
-use crate::inode_table::{desc_place, read_inode};
+use crate::inode_table::{desc_place, is_lost, read_inode};
 use crate::map::runs::BlockMap;
 use crate::tx::read_block;
 
@@ -164,7 +164,7 @@ impl CubeJournals {
     }
 }
 
-/// Finds the journals that the records of lots name; none in a file system that is not native.
+/// Finds the journals that the records of lots name, but for those that are [lost](crate::inode_table::LOST); none in a file system that is not native.
 pub fn find_cubes(
     device: &dyn ReadBlocks,
     sb: &Superblock,
@@ -181,6 +181,9 @@ pub fn find_cubes(
         geo.group_count.checked_div(lot_groups).map_or(0, |_| geo.group_count.div_ceil(lot_groups));
     let mut named: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
     for lot in 0..lots {
+        if groups.get((lot * lot_groups) as usize).is_some_and(is_lost) {
+            continue;
+        }
         if let Some(record) = record_of(&noting, geo, lot, lot_groups) {
             named.entry((record.cube, record.journal_inode)).or_default().push(lot);
         }

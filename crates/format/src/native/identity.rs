@@ -1,7 +1,7 @@
 //! The identity of a native file system: 76 bytes of the superblock, and the seal among them.
 
 use crate::crc::crc32c;
-use crate::ext::superblock::Superblock;
+use crate::ext::superblock::{STATE_VALID, Superblock};
 use crate::features::Incompat;
 
 /// Byte of the superblock at which the identity begins. Linux and e2fsprogs take new fields from
@@ -24,6 +24,10 @@ pub const FLAG_COUPLED: u16 = 0x0002;
 
 /// `flags`: sub-superblocks say which cubes are coupled, and nobody else has written since they do.
 pub const FLAG_COUPLES_KNOWN: u16 = 0x0004;
+
+/// `flags`: when Floe last used the file system, group descriptors of cubes were damaged, for which alone its state is not that of a
+/// clean one.
+pub const FLAG_LOST: u16 = 0x0008;
 
 /// Name of the directory in the root that holds the file system's own files.
 pub const HOME_NAME: &[u8] = b".cubes";
@@ -158,6 +162,32 @@ impl Identity {
         Self { seal: 0, flags, stamp, ..own }.put(superblock);
     }
 
+    /// Says that group descriptors of cubes are damaged: the file system does not pass for a clean one any more.
+    pub fn put_lost(superblock: &mut Superblock) {
+        let Some(own) = Self::of(superblock) else { return };
+        if superblock.state & STATE_VALID != 0 {
+            Self { flags: own.flags | FLAG_LOST, ..own }.put(superblock);
+        }
+        superblock.state &= !STATE_VALID;
+    }
+
+    /// Says that they were mended: it is as clean as it was before.
+    pub fn put_mended(superblock: &mut Superblock) {
+        if Self::is_clean(superblock) {
+            superblock.state |= STATE_VALID;
+        }
+        if let Some(own) = Self::of(superblock).filter(|own| own.flags & FLAG_LOST != 0) {
+            Self { flags: own.flags & !FLAG_LOST, ..own }.put(superblock);
+        }
+    }
+
+    /// Whether a file system is clean, damaged descriptors of cubes aside.
+    pub fn is_clean(superblock: &Superblock) -> bool {
+        let flags = Self::of(superblock).map_or(0, |own| own.flags);
+        superblock.state & STATE_VALID != 0
+            || flags & FLAG_LOST != 0 && !Self::is_foreign(superblock)
+    }
+
     /// Whether the primary superblock is as it was when it was sealed: nobody has written since.
     pub fn is_sealed(superblock: &Superblock) -> bool {
         Self::of(superblock).is_some_and(|own| own.seal == Self::compute_seal(superblock))
@@ -221,6 +251,27 @@ mod tests {
         }
         Identity { flags: FLAG_COUPLED, ..own }.put(&mut superblock);
         assert!(Identity::is_coupled(&superblock));
+    }
+
+    #[test]
+    fn a_file_system_is_as_clean_as_before_once_descriptors_are_mended() {
+        for state in [0, STATE_VALID] {
+            let mut superblock = Superblock::decode(&[0; 1024]);
+            superblock.state = state;
+            identity().put(&mut superblock);
+            Identity::put_in_use(&mut superblock, false);
+            for _ in 0..2 {
+                Identity::put_lost(&mut superblock);
+                assert_eq!(superblock.state & STATE_VALID, 0);
+                assert_eq!(Identity::is_clean(&superblock), state != 0);
+            }
+            let mut checked = superblock.clone();
+            checked.lastcheck += 1;
+            assert!(!Identity::is_clean(&checked), "somebody else has judged it since");
+            Identity::put_mended(&mut superblock);
+            assert_eq!(superblock.state, state);
+            assert_eq!(Identity::of(&superblock).unwrap().flags & FLAG_LOST, 0);
+        }
     }
 
     #[test]

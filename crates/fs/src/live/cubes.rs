@@ -254,7 +254,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         }
     }
 
-    /// Records that cubes have failed whose logs wait for a repair, for whoever asks while nobody uses them.
+    /// Records that cubes have failed that wait for a repair, for whoever asks while nobody uses them.
     pub(super) fn note_waiting(&self) {
         let Disk::Journaled(journal) = self.disk else { return };
         for (cube, _) in journal.waiting_cubes() {

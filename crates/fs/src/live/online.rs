@@ -69,6 +69,10 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         has_changed: &mut bool,
     ) -> Result<String, String> {
         let text = |error: &dyn std::error::Error| error.to_string();
+        if self.work().volume.lost_cubes().contains_key(&job.cube) {
+            let why = "its group descriptors are damaged, which `floe repair --cube` or `floe repair` mends with the file system unmounted";
+            return Err(why.to_owned());
+        }
         if self.gates.waits(job.cube) {
             let why = "its log waits to be weighed, which `floe repair` does with the file system unmounted";
             return Err(why.to_owned());

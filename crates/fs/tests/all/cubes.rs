@@ -21,6 +21,7 @@ use floe_testkit::rng::Rng;
 mod above;
 mod counts;
 mod coupled;
+mod descriptors;
 mod faults;
 mod journals;
 mod modes;

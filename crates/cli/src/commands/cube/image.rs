@@ -47,7 +47,7 @@ impl<'f, 'd> CubeImage<'f, 'd> {
         if Identity::of(superblock).is_none() {
             bail!("it is not a native file system; `floe mkfs -t native` makes one");
         }
-        let owners = cubes::owners(device, superblock, geometry);
+        let owners = cubes::owners(device, superblock, geometry, files.groups());
         let subs = cubes::sub_superblocks(device, superblock, geometry, files.groups());
         Ok(Self { files, owners, subs })
     }

@@ -62,7 +62,7 @@ fn hold(layout: Tenants, recovery: Recovery, seeds: u64) {
         let what = format!("seed {seed}: {}", hurt(&image, &base, seed));
         let device = MemDevice::new(std::fs::read(image.path()).unwrap());
         if Disk::open(&MemDevice::new(device.to_vec())).is_err() {
-            // Damaged descriptors; a repair of the unmounted image mends them.
+            // Descriptors that lead elsewhere; a repair of the unmounted image mends them.
             continue;
         }
         let (report, met) = served(&device, &what);
