@@ -38,6 +38,8 @@ pub struct CubeDevice<'d> {
     scope: CubeScope,
     /// Blocks outside the cube that are not empty.
     made: BTreeMap<u64, Vec<u8>>,
+    /// Copies of the superblock in lots of the cube, which are empty here: they describe the whole file system, with its journals.
+    copies: BTreeSet<u64>,
     /// The path of the cube's directory on this device.
     path: Vec<u8>,
     directories: u64,
@@ -97,7 +99,9 @@ impl<'d> CubeDevice<'d> {
         making.holder(holder, &descs);
         making.superblock(&descs);
         let (made, parent) = (making.made, known);
-        Self { base, scope, made, path, directories, parent }
+        let copies = scope.groups().filter_map(|group| scope.geometry.superblock_of(group));
+        let copies = copies.map(|block| block.0).collect();
+        Self { base, scope, made, copies, path, directories, parent }
     }
 
     /// The path on the file system for one on this device, where that leads into the cube.
@@ -116,7 +120,8 @@ impl<'d> CubeDevice<'d> {
     }
 
     fn is_shown(&self, block: u64) -> bool {
-        self.scope.holds_block(BlockNr(block)) && !self.made.contains_key(&block)
+        let is_made = self.made.contains_key(&block) || self.copies.contains(&block);
+        self.scope.holds_block(BlockNr(block)) && !is_made
     }
 }
 
@@ -163,7 +168,8 @@ impl Making<'_> {
     fn descriptors(&mut self, inodes: &[InodeNr], directories: u64) -> Vec<GroupDesc> {
         let geometry = self.opened.geometry.clone();
         let checksum = DescChecksum::of(&self.superblock);
-        let distrusted: BTreeSet<GroupNr> = self.opened.found.0.iter().filter_map(bad).collect();
+        let found = self.opened.found.0.iter().chain(&self.opened.layout.found.0);
+        let distrusted: BTreeSet<GroupNr> = found.filter_map(bad).collect();
         let per_lot = self.scope.map().lot_groups();
         let mut all = Vec::new();
         for lot in 0..geometry.desc_blocks {
@@ -348,9 +354,16 @@ fn new_inode(number: InodeNr, mode: u16, geometry: &Geometry) -> Option<OwnedIno
     Some(inode)
 }
 
-fn bad(problem: &Problem) -> Option<GroupNr> {
+/// The group whose descriptor has a wrong checksum, or leads where it cannot.
+const fn bad(problem: &Problem) -> Option<GroupNr> {
     match problem {
-        Problem::GroupDescriptorChecksumBad { group, .. } => Some(*group),
+        Problem::GroupDescriptorChecksumBad { group, .. }
+        | Problem::GroupInodeTableOutOfRange { group, .. }
+        | Problem::GroupInodeTableOverlap { group, .. }
+        | Problem::GroupBlockBitmapOutOfRange { group, .. }
+        | Problem::GroupInodeBitmapOutOfRange { group, .. }
+        | Problem::GroupBlockBitmapOverlap { group, .. }
+        | Problem::GroupInodeBitmapOverlap { group, .. } => Some(*group),
         _ => None,
     }
 }

@@ -11,20 +11,42 @@ use super::Stage;
 
 impl Stage<'_> {
     /// The bytes of a group's descriptor, to which fields are written: those of the first copy whose checksum fits, else of
-    /// the primary one, else zeroes.
+    /// the primary one, else zeroes. Where that is not the primary one, the record of the lot is that of its other groups.
     pub(super) fn stored_descriptor(&self, group: GroupNr) -> Vec<u8> {
         let size = self.geometry.desc_size as usize;
         if size <= OFFSET {
             return vec![0; size];
         }
-        let checksum = DescChecksum::of(self.superblock());
-        let fits = |raw: &Vec<u8>| {
-            checksum.compute(group, raw).is_none_or(|sum| sum == GroupDesc::of(raw).checksum)
-        };
+        let fits = |raw: &Vec<u8>| self.is_proven(group, raw);
         let mut copies = self.descriptor_copies(group);
         let primary = copies.next();
-        let raw = primary.clone().into_iter().chain(copies).find(fits).or(primary);
-        raw.unwrap_or_else(|| vec![0; size])
+        if let Some(raw) = primary.clone().filter(fits) {
+            return raw;
+        }
+        let mut raw = copies.find(fits).or(primary).unwrap_or_else(|| vec![0; size]);
+        // A backup may be from before the lot got to its cube.
+        if let Some(record) = self.proven_record(group) {
+            record.put(&mut raw);
+        }
+        raw
+    }
+
+    /// Whether the checksum of a descriptor fits.
+    fn is_proven(&self, group: GroupNr, raw: &[u8]) -> bool {
+        let sum = DescChecksum::of(self.superblock()).compute(group, raw);
+        sum.is_none_or(|sum| sum == GroupDesc::of(raw).checksum)
+    }
+
+    /// The record of a group's lot in the first primary descriptor that has it and whose checksum fits.
+    fn proven_record(&self, group: GroupNr) -> Option<LotRecord> {
+        let per_block = self.geometry.descs_per_block();
+        let lot = group.0 / per_block;
+        let groups = (lot * per_block..self.geometry.group_count).take(per_block as usize);
+        groups.map(GroupNr).find_map(|group| {
+            let raw = self.descriptor_copies(group).next()?;
+            let record = LotRecord::of(&raw).filter(|record| record.lot == lot);
+            record.filter(|_| self.is_proven(group, &raw))
+        })
     }
 
     /// The records of a lot in all copies of its descriptors, the primary ones first.

@@ -4,16 +4,19 @@
 use floe_blockdev::ReadBlocks;
 use floe_format::GroupNr;
 use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
-use floe_format::native::identity::Identity;
+use floe_format::native::lot::is_desc_size;
 
 use super::Opened;
 use crate::volume::layout_map::LayoutMap;
 
 /// The file system with the copies of damaged descriptors, if that makes all of them sane.
 pub(super) fn mended(device: &dyn ReadBlocks, opened: &Opened) -> Option<Opened> {
-    Identity::of(&opened.superblock)?;
     opened.layout.insane?;
     let geometry = &opened.geometry;
+    // The identity may be lost, and what shows one cube alone has none.
+    if !is_desc_size(geometry.desc_size) {
+        return None;
+    }
     let per_lot = geometry.descs_per_block();
     let checksum = DescChecksum::of(&opened.superblock);
     let mut mended = opened.clone();

@@ -8,16 +8,18 @@ use floe_check::cube::{CubeName, Cubes};
 use floe_disk::volume::Volume;
 use floe_ext4::fs::read_superblock;
 use floe_ext4::inode_table::desc_place;
+use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
 use floe_format::ext::superblock::STATE_VALID;
 use floe_format::native::cube::Policies;
 use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, GroupNr, InodeNr};
-use floe_fs::{Disk, FileSystem, Live, MemFs, Mode, NewInode, Store, now};
+use floe_fs::{CubeCall, Disk, FileSystem, Live, MemFs, Mode, NewInode, Store, Which, now};
 use floe_repair::RepairOptions;
 use floe_repair::cube::{changes, repair_cube};
 use floe_repair::policy::Yes;
 use floe_testkit::{Image, oracle, tool};
 
+use super::edit;
 use super::journals::{damage, repaired};
 use super::struck::{BLOCK, MIB, Tenants, find, laid_out, load, make, read, used, write};
 
@@ -61,8 +63,13 @@ fn desc_block(device: &dyn ReadBlocks, lot: u32) -> BlockNr {
 
 /// Damages the descriptor of the second group of a lot.
 fn hurt(device: &MemDevice, lot: u32, kind: Kind) {
+    hurt_group(device, lot, 1, kind);
+}
+
+/// Damages the descriptor of a group of a lot.
+fn hurt_group(device: &MemDevice, lot: u32, at: u32, kind: Kind) {
     let (_, geometry) = read_superblock(device).unwrap();
-    let group = GroupNr(lot * geometry.descs_per_block() + 1);
+    let group = GroupNr(lot * geometry.descs_per_block() + at);
     let (block, at) = desc_place(group, &geometry);
     let mut bytes = vec![0; BLOCK as usize];
     device.read_at(block.0 * BLOCK, &mut bytes).unwrap();
@@ -271,6 +278,95 @@ fn recovery_heals_damaged_descriptors() {
             });
             closed.unwrap();
             is_whole(&device, &what);
+        }
+    }
+}
+
+/// Backups of descriptors from before the cube got the lot, as a crash leaves them: only the other groups know whose it is.
+#[test]
+fn a_repair_of_descriptors_keeps_the_record_of_the_lot() {
+    for layout in [Tenants::Shared, Tenants::Apart] {
+        let earlier = MemDevice::new(laid_out(layout, Policies::default()));
+        let base = MemDevice::new(two_lots(layout));
+        let had = lots_of_a(&earlier);
+        let lot = lots_of_a(&base).into_iter().find(|lot| !had.contains(lot)).unwrap();
+        let (_, geometry) = read_superblock(&base).unwrap();
+        let per_lot = geometry.descs_per_block();
+        for at in [1, per_lot - 1] {
+            let backup = geometry.group_desc_run(GroupNr(lot * per_lot + at)).start;
+            let mut bytes = vec![0; BLOCK as usize];
+            earlier.read_at(backup.0 * BLOCK, &mut bytes).unwrap();
+            base.write_at(backup.0 * BLOCK, &bytes).unwrap();
+        }
+        for at in 0..per_lot {
+            let what = format!("{layout:?} {at}");
+            let device = MemDevice::new(base.to_vec());
+            hurt_group(&device, lot, at, Kind::Count);
+            let alone = MemDevice::new(device.to_vec());
+            repaired_alone(&alone).unwrap_or_else(|why| panic!("{what}: {why}"));
+            assert!(damage(&alone).is_empty(), "{what}: {:?}", damage(&alone));
+            is_whole(&alone, &what);
+            repaired(&device);
+            is_whole(&device, &what);
+        }
+    }
+}
+
+/// Lets the inode table of the second group of a lot lie beyond the file system, with a right or a wrong checksum.
+fn lead_astray(device: &dyn WriteBlocks, lot: u32, has_checksum: bool) {
+    let (superblock, geometry) = read_superblock(device).unwrap();
+    let group = GroupNr(lot * geometry.descs_per_block() + 1);
+    let (block, at) = desc_place(group, &geometry);
+    let offset = block.0 * BLOCK + at as u64;
+    let mut raw = vec![0; geometry.desc_size as usize];
+    device.read_at(offset, &mut raw).unwrap();
+    let mut desc = GroupDesc::of(&raw);
+    desc.inode_table.0 |= 1 << 40;
+    desc.seal(&mut raw, group, DescChecksum::of(&superblock));
+    raw[0x1e] ^= u8::from(!has_checksum);
+    device.write_at(offset, &raw).unwrap();
+}
+
+/// Descriptors of any lot that lead nowhere stand in nobody's way, while a cube with a journal of its own is repaired online: the copies
+/// of the superblock in its lots say that journals are in use.
+#[test]
+fn a_cube_is_repaired_online_beside_descriptors_that_lead_nowhere() {
+    let base = two_lots(Tenants::Apart);
+    let lots = lots_of_a(&MemDevice::new(base.clone()));
+    let last = read_superblock(&MemDevice::new(base.clone())).unwrap().1.desc_blocks - 1;
+    let of_b = Volume::open(&MemDevice::new(base.clone())).unwrap().lot_owners();
+    let of_b = *of_b.iter().find(|(_, cube)| **cube == 2).unwrap().0;
+    for lot in [0, lots[0], lots[1], of_b, last] {
+        for has_checksum in [true, false] {
+            let what = format!("lot {lot}, {has_checksum}");
+            if !has_checksum && !lots.contains(&lot) {
+                // The mount ends writing rather than read those of others anew.
+                continue;
+            }
+            let device = MemDevice::new(base.clone());
+            let (report, closed) = used(&device, |fs| {
+                let a = find(fs, InodeNr::ROOT, "a").unwrap();
+                let large = find(fs, a, "large").unwrap();
+                let b = find(fs, InodeNr::ROOT, "b").unwrap();
+                let file = make(fs, b, "synced", NewInode::regular(0o644)).unwrap();
+                fs.sync_inode(file, None).unwrap();
+                fs.tend().unwrap();
+                edit(&device, large, |inode| inode.base.links_count = 7);
+                lead_astray(&device, lot, has_checksum);
+                let call = CubeCall::Check { cube: Which::Number(1), repairs: true, undo: None };
+                fs.cube_call(&call).unwrap();
+                fs.tend().unwrap();
+                let report = fs.cube_call(&CubeCall::Report(Which::Number(1))).unwrap();
+                String::from_utf8(report).unwrap()
+            });
+            closed.unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(report.starts_with("state: repaired"), "{what}: {report}");
+            assert!(report.contains("link-count-wrong"), "{what}: {report}");
+            repaired(&device);
+            if lot != of_b {
+                // The mount has copied what it found there to the backups.
+                is_whole(&device, &what);
+            }
         }
     }
 }
