@@ -147,7 +147,7 @@ pub trait Parts: Sync {
     /// The name of a part in messages, by its place among them.
     fn name(&self, at: usize) -> String;
 
-    /// The bytes of a part. Each is read once.
+    /// The bytes of a part. The first ones of all are read before any is read as a whole.
     ///
     /// # Errors
     /// It cannot be read.

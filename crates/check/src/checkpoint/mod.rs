@@ -12,7 +12,7 @@
 //! places that it read. Before a check continues, it reads some of them again.
 //!
 //! A part ([`Part`], `docs/fleet.md`) is a file in the same format that one shard of a check writes:
-//! the same header, and one record with the evidence of a range of groups.
+//! the same header, a record that tells which shard, and one with the evidence of a range of groups.
 
 mod closer;
 mod header;
@@ -31,6 +31,6 @@ pub use crate::keeper::{Keeper, Notice, Parts, Round, Share};
 /// First bytes of every checkpoint, whatever its version.
 pub const MAGIC: &[u8; 7] = b"FLOECKP";
 /// The byte behind them: the version of all that follows.
-pub const VERSION: u8 = b'4';
+pub const VERSION: u8 = b'5';
 /// Bytes before the first record.
 pub(crate) const START_BYTES: u64 = MAGIC.len() as u64 + 1;

@@ -62,12 +62,17 @@ impl Saved for PartEvidence {
     }
 
     fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
-        Ok(Self {
-            inodes: Saved::load(from)?,
-            directories: Saved::load(from)?,
-            left_inline: Saved::load(from)?,
-            bitmaps: Saved::load(from)?,
-        })
+        let mut all = Self::default();
+        all.load_more(from)?;
+        Ok(all)
+    }
+
+    fn load_more(&mut self, from: &mut Decoder<'_>) -> Result<(), Fault> {
+        let Self { inodes, directories, left_inline, bitmaps } = self;
+        inodes.load_more(from)?;
+        directories.load_more(from)?;
+        left_inline.append(&mut Saved::load(from)?);
+        bitmaps.load_more(from)
     }
 }
 
@@ -104,14 +109,6 @@ impl Found {
                 evidence.save(to);
             }
         }
-    }
-
-    fn load(round: Round, from: &mut Decoder<'_>) -> Result<Self, Fault> {
-        Ok(match round {
-            Round::Shards => Self::Shard(Box::new(Saved::load(from)?)),
-            Round::Inodes => Self::Inodes(Saved::load(from)?, Box::new(Saved::load(from)?)),
-            Round::Names => Self::Names(Saved::load(from)?, Box::new(Saved::load(from)?)),
-        })
     }
 }
 
@@ -171,17 +168,12 @@ impl Part {
             // The header has the number of shards of the first round.
             encoder.put(self.share.count().into());
         }
+        let chain = encoder.finish()?;
+        let mut encoder = Encoder::new(to, chain);
         self.witnesses.save(&mut encoder);
         self.found.save(&mut encoder);
         encoder.finish().map(|_| ())
     }
-}
-
-/// A part as it was read, but for its header.
-struct Loaded {
-    share: Share,
-    witnesses: Vec<Witness>,
-    found: Found,
 }
 
 /// The merged evidence of all parts.
@@ -194,49 +186,140 @@ pub struct Merged {
 }
 
 impl Merged {
-    /// Adds the evidence of a part; `false` if it is a refinement of other groups than one before it.
-    fn add(&mut self, found: Found) -> bool {
+    /// Reads the evidence of a part and adds it; `false` if it is a refinement of other groups than one before it.
+    fn load_more(&mut self, round: Round, from: &mut Decoder<'_>) -> Result<bool, Fault> {
         let closer = &mut self.closer;
-        let suspects = match found {
-            Found::Shard(evidence) => {
-                self.evidence.merge(*evidence);
-                return true;
+        let suspects = match round {
+            Round::Shards => {
+                self.evidence.load_more(from)?;
+                return Ok(true);
             }
-            Found::Inodes(suspects, evidence) => {
-                closer.learned.get_or_insert_default().merge(*evidence);
+            Round::Inodes => {
+                let suspects = Saved::load(from)?;
+                closer.learned.get_or_insert_default().load_more(from)?;
                 suspects
             }
-            Found::Names(suspects, evidence) => {
-                closer.judged.get_or_insert_default().merge(*evidence);
+            Round::Names => {
+                let suspects = Saved::load(from)?;
+                closer.judged.get_or_insert_default().load_more(from)?;
                 suspects
             }
         };
-        *closer.suspects.get_or_insert(suspects) == suspects
+        Ok(*closer.suspects.get_or_insert(suspects) == suspects)
     }
 }
 
-/// The names of the parts that were read, by round and index, and how many shards each round has.
+/// The file of a part.
+struct PartFile<'p> {
+    parts: &'p dyn Parts,
+    /// Its place among them.
+    at: usize,
+    name: String,
+    bounds: Bounds,
+}
+
+impl PartFile<'_> {
+    fn foreign(&self, how: String) -> PartRefusal {
+        PartRefusal::Foreign { name: self.name.clone(), how }
+    }
+
+    fn refused(&self, fault: Fault) -> PartRefusal {
+        let name = self.name.clone();
+        match fault {
+            Fault::Cut => PartRefusal::Damaged { name, how: "truncated" },
+            Fault::Damaged => PartRefusal::Damaged { name, how: "damaged" },
+            Fault::Read(source) => PartRefusal::File { name, source },
+        }
+    }
+
+    /// Reads which shard of which round it is of, and by `rest` as much as is wanted of what follows, unless `judge`
+    /// refuses its header.
+    fn read<T>(
+        &self,
+        judge: impl FnOnce(Header) -> Result<(), PartRefusal>,
+        rest: impl FnOnce((Round, Share), &mut Decoder<'_>) -> Result<T, Fault>,
+    ) -> Result<T, PartRefusal> {
+        let bytes = self.parts.open(self.at);
+        let mut bytes =
+            bytes.map_err(|source| PartRefusal::File { name: self.name.clone(), source })?;
+        let mut start = [0; START_BYTES as usize];
+        if bytes.read_exact(&mut start).is_err() || !start.starts_with(MAGIC) {
+            return Err(PartRefusal::NotOurs { name: self.name.clone() });
+        }
+        if start[MAGIC.len()] != VERSION {
+            return Err(self.foreign("it was written by another version of Floe".to_owned()));
+        }
+        let mut decoder = Decoder::new(&mut bytes, 0, self.bounds);
+        let header = record(&mut decoder, Header::load).map_err(|fault| self.refused(fault))?;
+        let shards = header.shards();
+        judge(header)?;
+        record(&mut decoder, |from| place(from, shards))
+            .and_then(|place| rest(place, &mut decoder))
+            .map_err(|fault| self.refused(fault))
+    }
+
+    /// Verifies that its header is that of a part of a check in shards with the header `of`.
+    fn must_be_of(&self, of: &Header, header: &Header) -> Result<(), PartRefusal> {
+        if header.shards() == 0 {
+            let how = "it is a checkpoint, which --checkpoint resumes".to_owned();
+            return Err(self.foreign(how));
+        }
+        match of.clone().in_shards(header.shards()).compare(header) {
+            Ok(None) => Ok(()),
+            Ok(Some(why)) => Err(PartRefusal::Changed { name: self.name.clone(), why }),
+            Err(Refusal::OtherFileSystem { uuid, size_bytes }) => Err(self.foreign(format!(
+                "it is of another file system (UUID {uuid}, {size_bytes} bytes)"
+            ))),
+            Err(other) => Err(self.foreign(other.to_string())),
+        }
+    }
+}
+
+/// Reads a record that must be there.
+fn record<T>(
+    from: &mut Decoder<'_>,
+    content: impl FnOnce(&mut Decoder<'_>) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    if !from.begin()? {
+        return Err(Fault::Cut);
+    }
+    let content = content(from)?;
+    from.end()?;
+    Ok(content)
+}
+
+/// The record that tells the shard of a part.
+fn place(from: &mut Decoder<'_>, shards: u32) -> Result<(Round, Share), Fault> {
+    let stored = from.number()?;
+    let rounds = [Round::Shards, Round::Inodes, Round::Names];
+    let round = rounds.into_iter().find(|round| kind(*round) == stored).ok_or(Fault::Damaged)?;
+    let index: u32 = Saved::load(from)?;
+    let count = if round == Round::Shards { shards } else { Saved::load(from)? };
+    Ok((round, Share::new(index, count).ok_or(Fault::Damaged)?))
+}
+
+/// The parts, by round and index, and how many shards each round has.
 #[derive(Default)]
-struct Roll {
-    names: BTreeMap<(Round, u32), String>,
+struct Roll<'p> {
+    files: BTreeMap<(Round, u32), PartFile<'p>>,
     counts: BTreeMap<Round, u32>,
 }
 
-impl Roll {
-    fn add(&mut self, name: String, round: Round, share: Share) -> Result<(), PartRefusal> {
+impl<'p> Roll<'p> {
+    fn add(&mut self, file: PartFile<'p>, round: Round, share: Share) -> Result<(), PartRefusal> {
         let (index, count) = (share.index(), share.count());
         let known = *self.counts.entry(round).or_insert(count);
         if known != count {
             let how = format!("it is of {count} {}, another part of {known}", round.shards());
-            return Err(PartRefusal::Foreign { name, how });
+            return Err(file.foreign(how));
         }
-        match self.names.get(&(round, index)) {
+        match self.files.get(&(round, index)) {
             Some(other) => {
-                let other = other.clone();
+                let (name, other) = (file.name, other.name.clone());
                 Err(PartRefusal::Repeated { name, other, round, index, count })
             }
             None => {
-                self.names.insert((round, index), name);
+                self.files.insert((round, index), file);
                 Ok(())
             }
         }
@@ -251,12 +334,38 @@ impl Roll {
             }
             let count = self.counts.get(&round).copied().unwrap_or(1);
             let missing: Vec<u32> =
-                (0..count).filter(|index| !self.names.contains_key(&(round, *index))).collect();
+                (0..count).filter(|index| !self.files.contains_key(&(round, *index))).collect();
             if !missing.is_empty() {
                 return Err(PartRefusal::Missing { round, missing, count });
             }
         }
         Ok(())
+    }
+
+    /// Reads and merges the evidence of all parts, whose header is `header`, and their witnesses. In the order of shards
+    /// lists of directories are in order, too, and need not be sorted.
+    fn merged(&self, header: &Header) -> Result<(Merged, Vec<Witness>), PartRefusal> {
+        let (mut all, mut witnesses) = (Merged::default(), Vec::new());
+        for (place, file) in &self.files {
+            let replaced = || file.foreign("it was replaced while parts were read".to_owned());
+            let judge = |again| if again == *header { Ok(()) } else { Err(replaced()) };
+            let is_of_groups = file.read(judge, |(round, share), from| {
+                if (round, share.index()) != *place {
+                    return Ok(None);
+                }
+                let is_of_groups = record(from, |from| {
+                    witnesses.append(&mut Saved::load(from)?);
+                    all.load_more(round, from)
+                })?;
+                // Nothing may follow.
+                if from.begin()? { Err(Fault::Damaged) } else { Ok(Some(is_of_groups)) }
+            })?;
+            if !is_of_groups.ok_or_else(replaced)? {
+                let how = "it refines other groups than another part".to_owned();
+                return Err(file.foreign(how));
+            }
+        }
+        Ok((all, witnesses))
     }
 }
 
@@ -272,31 +381,28 @@ pub fn merge_parts(
     volume: &Volume<'_>,
     asker: Option<Share>,
 ) -> Result<(Header, Merged), PartRefusal> {
-    let mut first: Option<(Header, String)> = None;
-    let (mut loaded, mut roll, mut witnesses) = (Vec::new(), Roll::default(), Vec::new());
+    let bounds = Bounds::of(&volume.geometry);
+    let (mut first, mut roll) = (None, Roll::default());
     for at in 0..parts.count() {
-        let name = parts.name(at);
-        let mut bytes =
-            parts.open(at).map_err(|source| PartRefusal::File { name: name.clone(), source })?;
-        let (header, part) = load(&mut bytes, &name, of, volume)?;
-        match &first {
-            Some((known, _)) if *known == header => {}
-            Some((known, other)) => return Err(of_other_check(known, other, &header, name)),
-            None => first = Some((header.clone(), name.clone())),
-        }
-        let Loaded { share, witnesses: of_part, found } = part;
-        roll.add(name.clone(), found.round(), share)?;
-        witnesses.extend(of_part);
-        loaded.push(((found.round(), share.index()), name, found));
+        let file = PartFile { parts, at, name: parts.name(at), bounds };
+        let judge = |header: Header| {
+            file.must_be_of(of, &header)?;
+            let (known, other) = first.get_or_insert_with(|| (header.clone(), file.name.clone()));
+            if *known == header {
+                Ok(())
+            } else {
+                Err(of_other_check(known, other, &header, &file))
+            }
+        };
+        let (round, share) = file.read(judge, |place, _| Ok(place))?;
+        roll.add(file, round, share)?;
     }
     roll.must_be_complete()?;
-    // In the order of shards lists of directories are in order, too, and need not be sorted.
-    loaded.sort_unstable_by_key(|(place, ..)| *place);
-    let all = merged(loaded)?;
     let Some((header, _)) = first else {
         let (round, missing) = (Round::Shards, vec![0]);
         return Err(PartRefusal::Missing { round, missing, count: 1 });
     };
+    let (all, witnesses) = roll.merged(&header)?;
     let mut key = header.key;
     let asker = asker.map_or(0, |share| share.index().wrapping_add(1));
     key.iter_mut().zip(asker.to_le_bytes()).for_each(|(key, by)| *key ^= by);
@@ -309,123 +415,20 @@ pub fn merge_parts(
     }
 }
 
-/// Merges the evidence of parts, whose names are given for messages.
-fn merged(parts: Vec<((Round, u32), String, Found)>) -> Result<Merged, PartRefusal> {
-    let mut rest = Lengths::default();
-    parts.iter().for_each(|(.., found)| rest.add(found));
-    let mut all = Merged::default();
-    for (at, (_, name, found)) in parts.into_iter().enumerate() {
-        if !all.add(found) {
-            let how = "it refines other groups than another part".to_owned();
-            return Err(PartRefusal::Foreign { name, how });
-        }
-        if at == 0 {
-            rest.reserve(&mut all.evidence);
-        }
-    }
-    Ok(all)
-}
-
-/// The lengths of the long lists of all parts, so that merging many parts does not move those before each time.
-#[derive(Default)]
-struct Lengths {
-    runs: usize,
-    infos: usize,
-    named: usize,
-    dotdots: usize,
-}
-
-impl Lengths {
-    fn add(&mut self, found: &Found) {
-        if let Found::Shard(part) = found {
-            self.runs += part.inodes.dirs.runs.len();
-            self.infos += part.inodes.dirs.infos.len();
-            self.named += part.directories.named.len();
-            self.dotdots += part.directories.dotdots.len();
-        }
-    }
-
-    /// Makes room for all of them in the lists, which hold the first part's.
-    fn reserve(&self, all: &mut PartEvidence) {
-        fn reserve<T>(list: &mut Vec<T>, all: usize) {
-            list.reserve_exact(all.saturating_sub(list.len()));
-        }
-        reserve(&mut all.inodes.dirs.runs, self.runs);
-        reserve(&mut all.inodes.dirs.infos, self.infos);
-        reserve(&mut all.directories.named, self.named);
-        reserve(&mut all.directories.dotdots, self.dotdots);
-    }
-}
-
 /// Why two parts are not of one check.
-fn of_other_check(known: &Header, other: &str, header: &Header, name: String) -> PartRefusal {
-    let how = if known.shards() != header.shards() {
+fn of_other_check(
+    known: &Header,
+    other: &str,
+    header: &Header,
+    file: &PartFile<'_>,
+) -> PartRefusal {
+    file.foreign(if known.shards() != header.shards() {
         format!("it is of {} shards, {other} of {}", header.shards(), known.shards())
     } else if known.key != header.key {
         format!("its key is not that of {other}")
     } else {
         format!("{other} was begun in another way or at another time")
-    };
-    PartRefusal::Foreign { name, how }
-}
-
-fn load(
-    bytes: &mut dyn Read,
-    name: &str,
-    of: &Header,
-    volume: &Volume<'_>,
-) -> Result<(Header, Loaded), PartRefusal> {
-    let name = || name.to_owned();
-    let fault = |fault| match fault {
-        Fault::Cut => PartRefusal::Damaged { name: name(), how: "truncated" },
-        Fault::Damaged => PartRefusal::Damaged { name: name(), how: "damaged" },
-        Fault::Read(source) => PartRefusal::File { name: name(), source },
-    };
-    let mut start = [0; START_BYTES as usize];
-    if bytes.read_exact(&mut start).is_err() || !start.starts_with(MAGIC) {
-        return Err(PartRefusal::NotOurs { name: name() });
-    }
-    let foreign = |how: String| PartRefusal::Foreign { name: name(), how };
-    if start[MAGIC.len()] != VERSION {
-        return Err(foreign("it was written by another version of Floe".to_owned()));
-    }
-    let mut decoder = Decoder::new(bytes, 0, Bounds::of(&volume.geometry));
-    if !decoder.begin().map_err(fault)? {
-        return Err(PartRefusal::Damaged { name: name(), how: "truncated" });
-    }
-    let header = Header::load(&mut decoder).map_err(fault)?;
-    decoder.end().map_err(fault)?;
-    if header.shards() == 0 {
-        return Err(foreign("it is a checkpoint, which --checkpoint resumes".to_owned()));
-    }
-    match of.clone().in_shards(header.shards()).compare(&header) {
-        Ok(None) => {}
-        Ok(Some(why)) => return Err(PartRefusal::Changed { name: name(), why }),
-        Err(Refusal::OtherFileSystem { uuid, size_bytes }) => {
-            return Err(foreign(format!(
-                "it is of another file system (UUID {uuid}, {size_bytes} bytes)"
-            )));
-        }
-        Err(other) => return Err(foreign(other.to_string())),
-    }
-    let loaded = record(&mut decoder, header.shards()).map_err(fault)?;
-    Ok((header, loaded))
-}
-
-/// The one record of a part, and the end of the file.
-fn record(from: &mut Decoder<'_>, shards: u32) -> Result<Loaded, Fault> {
-    if !from.begin()? {
-        return Err(Fault::Cut);
-    }
-    let stored = from.number()?;
-    let rounds = [Round::Shards, Round::Inodes, Round::Names];
-    let round = rounds.into_iter().find(|round| kind(*round) == stored).ok_or(Fault::Damaged)?;
-    let index: u32 = Saved::load(from)?;
-    let count = if round == Round::Shards { shards } else { Saved::load(from)? };
-    let share = Share::new(index, count).ok_or(Fault::Damaged)?;
-    let loaded = Loaded { share, witnesses: Saved::load(from)?, found: Found::load(round, from)? };
-    from.end()?;
-    if from.begin()? { Err(Fault::Damaged) } else { Ok(loaded) }
+    })
 }
 
 #[cfg(test)]

@@ -117,7 +117,14 @@ impl Saved for Dirs {
     }
 
     fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
-        let runs = from.rows(|[block, dir, generation, logical, len, flags]| {
+        let mut all = Self::default();
+        all.load_more(from)?;
+        Ok(all)
+    }
+
+    fn load_more(&mut self, from: &mut Decoder<'_>) -> Result<(), Fault> {
+        let Self { runs, infos, inline } = self;
+        from.more_rows(runs, |[block, dir, generation, logical, len, flags]| {
             Some(DirRun {
                 block: BlockNr(block),
                 dir: InodeNr(cell(dir)?),
@@ -128,11 +135,10 @@ impl Saved for Dirs {
                 judged: false,
             })
         })?;
-        let infos = from.rows(|[inode, size_blocks]| {
+        from.more_rows(infos, |[inode, size_blocks]| {
             Some(DirInfo { inode: InodeNr(cell(inode)?), size_blocks: cell(size_blocks)? })
         })?;
-        let inline = from.rows(|[inode]| cell(inode).map(InodeNr))?;
-        Ok(Self { runs, infos, inline })
+        from.more_rows(inline, |[inode]| cell(inode).map(InodeNr))
     }
 }
 

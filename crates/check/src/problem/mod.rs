@@ -129,7 +129,8 @@ pub(crate) fn known_findings() -> u128 {
     let mut hasher = SipHasher24::new_with_key(b"floe's findings ");
     for row in ROWS {
         hasher.write(&row.code.to_le_bytes());
-        hasher.write(format!("{:?} {:?} {}", row.severity, row.weight, row.id).as_bytes());
+        hasher.write(&[row.severity as u8, row.weight as u8]);
+        hasher.write(row.id.as_bytes());
     }
     hasher.finish128().as_u128()
 }

@@ -107,9 +107,10 @@ impl<'r> FrameReader<'r> {
         if len > FRAME_BYTES {
             return Err(Fault::Damaged);
         }
-        self.payload.resize(len, 0);
+        self.payload.clear();
         let mut chain = [0; 16];
-        if fill(self.source, &mut self.payload)? < len || fill(self.source, &mut chain)? < 16 {
+        let got = (&mut *self.source).take(len as u64).read_to_end(&mut self.payload);
+        if got.map_err(Fault::Read)? < len || fill(self.source, &mut chain)? < 16 {
             return Err(Fault::Cut);
         }
         let expected = link(self.chain, word, &self.payload);

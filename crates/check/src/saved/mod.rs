@@ -11,9 +11,11 @@ mod rows;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 
+use floe_exec::Accumulator;
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr, LogicalBlock};
 
 use frames::{FrameReader, FrameWriter};
+use rows::CHUNK_ROWS;
 
 /// A value that can be saved and restored.
 pub trait Saved: Sized {
@@ -25,6 +27,18 @@ pub trait Saved: Sized {
     /// # Errors
     /// See [`Fault`].
     fn load(from: &mut Decoder<'_>) -> Result<Self, Fault>;
+
+    /// Reads another one and merges it into this one. Evidence with long lists reads them to where they stay.
+    ///
+    /// # Errors
+    /// See [`Fault`]. This one is of no use then.
+    fn load_more(&mut self, from: &mut Decoder<'_>) -> Result<(), Fault>
+    where
+        Self: Accumulator,
+    {
+        self.merge(Self::load(from)?);
+        Ok(())
+    }
 }
 
 /// Why nothing could be loaded.
@@ -139,19 +153,22 @@ pub struct Decoder<'r> {
     /// Places outside the file system are damage.
     pub bounds: Bounds,
     texts: BTreeSet<&'static str>,
+    /// Room for the columns of a chunk of rows. The compiler knows their length, so no index is tested.
+    columns: Vec<[u64; CHUNK_ROWS]>,
 }
 
 /// Texts of findings that differ, at most: they are those that stand in this program.
 const MOST_TEXTS: usize = 1024;
 /// Bytes of a text or of a name, at most.
 const MOST_TEXT_BYTES: u64 = 1024;
-/// Elements for which room is made before they are seen. (Room that is not used takes no memory.)
+/// Elements for which room is made before they are seen, at most. (Room that is not used takes no memory.)
 const ROOM: u64 = 1 << 16;
 
 impl<'r> Decoder<'r> {
     /// Reads from `source`; the first record follows what ended with `chain`.
     pub fn new(source: &'r mut dyn Read, chain: u128, bounds: Bounds) -> Self {
-        Self { frames: FrameReader::new(source, chain), bounds, texts: BTreeSet::new() }
+        let frames = FrameReader::new(source, chain);
+        Self { frames, bounds, texts: BTreeSet::new(), columns: Vec::new() }
     }
 
     /// Begins a record; `false` if there is none any more.
@@ -215,6 +232,7 @@ impl<'r> Decoder<'r> {
     ///
     /// # Errors
     /// See [`Fault`].
+    #[inline]
     pub fn below(&mut self, bound: u64) -> Result<u64, Fault> {
         self.number()
             .and_then(|number| if number < bound { Ok(number) } else { Err(Fault::Damaged) })
@@ -259,7 +277,7 @@ impl<'r> Decoder<'r> {
         let len = self.below((most as u64).saturating_add(1))?;
         // At most `most`.
         let len = len as usize;
-        let mut values = with_room(len as u64);
+        let mut values = Vec::with_capacity(believed(len as u64));
         if self.below(2)? == 0 {
             for _ in 0..len {
                 values.push(self.small()?);
@@ -278,9 +296,9 @@ impl<'r> Decoder<'r> {
     }
 }
 
-/// Room for `len` elements, but not for more than a few before they are seen.
-fn with_room<T>(len: u64) -> Vec<T> {
-    Vec::with_capacity(len.min(ROOM) as usize)
+/// How many of `len` elements room is made for before they are seen.
+fn believed(len: u64) -> usize {
+    len.min(ROOM) as usize
 }
 
 /// A cell of a row, if it fits.
@@ -381,7 +399,7 @@ impl<T: Saved> Saved for Vec<T> {
     }
     fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
         let len = from.number()?;
-        let mut all = with_room(len);
+        let mut all = Vec::with_capacity(believed(len));
         for _ in 0..len {
             all.push(T::load(from)?);
         }
@@ -472,8 +490,21 @@ pub(crate) mod tests {
         of_bytes(&bytes_of(value), BOUNDS).unwrap()
     }
 
-    /// An observation of a value, which must be the same after it was saved and restored.
-    pub(crate) fn same<T: Saved, O: PartialEq + Debug>(value: T, see: impl Fn(T) -> O) -> O {
+    /// An observation of a value, which must be the same after it was saved and restored; and of two read one behind the
+    /// other, which must be that of two that were merged.
+    pub(crate) fn same<T: Saved + Accumulator, O: PartialEq + Debug>(
+        value: T,
+        see: impl Fn(T) -> O,
+    ) -> O {
+        let bytes = bytes_of(&value);
+        let (mut merged, mut behind) = (again(&value), again(&value));
+        merged.merge(again(&value));
+        let mut bytes = &bytes[..];
+        let mut decoder = Decoder::new(&mut bytes, 0, BOUNDS);
+        assert!(decoder.begin().unwrap());
+        behind.load_more(&mut decoder).unwrap();
+        decoder.end().unwrap();
+        assert_eq!(see(merged), see(behind), "to be read behind another one changes it");
         let saved = see(again(&value));
         let own = see(value);
         assert_eq!(own, saved, "to be written and read changes it");

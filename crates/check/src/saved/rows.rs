@@ -5,10 +5,12 @@
 //! their number. A directory takes a few bytes then, and its reader, which is one machine for all shards, a few
 //! instructions.
 
-use super::{Decoder, Encoder, Fault, coded_step, decoded_step, with_room};
+use std::mem::take;
+
+use super::{Decoder, Encoder, Fault, believed, coded_step, decoded_step};
 
 /// Rows of a chunk, at most: so much more than the bytes that it was made of can a list take in memory.
-const CHUNK_ROWS: usize = 512;
+pub(super) const CHUNK_ROWS: usize = 512;
 
 /// How the column of a chunk is written.
 const ONE_BY_ONE: u64 = 0;
@@ -84,30 +86,51 @@ impl Decoder<'_> {
     /// See [`Fault`].
     pub(crate) fn rows<const N: usize, T>(
         &mut self,
-        mut row: impl FnMut([u64; N]) -> Option<T>,
+        row: impl FnMut([u64; N]) -> Option<T>,
     ) -> Result<Vec<T>, Fault> {
+        let mut rows = Vec::new();
+        self.more_rows(&mut rows, row)?;
+        Ok(rows)
+    }
+
+    /// The same, behind those that are in `rows`, so that lists of many parts become one without being copied.
+    ///
+    /// # Errors
+    /// See [`Fault`]. Some of the rows may have been added then.
+    pub(crate) fn more_rows<const N: usize, T>(
+        &mut self,
+        rows: &mut Vec<T>,
+        mut row: impl FnMut([u64; N]) -> Option<T>,
+    ) -> Result<(), Fault> {
         let mut left = self.number()?;
-        let mut rows = with_room(left);
-        let (mut columns, mut last) = (columns::<N>(), [0; N]);
+        if left == 0 {
+            return Ok(());
+        }
+        rows.reserve(believed(left));
+        if self.columns.len() < N {
+            self.columns = vec![[0; CHUNK_ROWS]; N];
+        }
+        let mut all_columns = take(&mut self.columns);
+        let columns: &mut [_; N] = all_columns.first_chunk_mut().ok_or(Fault::Damaged)?;
+        let mut last = [0; N];
         while left > 0 {
             let count = left.min(CHUNK_ROWS as u64) as usize;
             for (column, last) in columns.iter_mut().zip(&mut last) {
-                column.resize(count, 0);
-                self.column(column, last)?;
+                self.column(&mut column[..count], last)?;
             }
-            let columns: [&[u64]; N] = columns.each_ref().map(|column| &column[..count]);
             rows.reserve(count);
             for at in 0..count {
                 // `array::map` costs three times the instructions of this loop, which the compiler unrolls.
                 let mut cells = [0; N];
-                for (cell, column) in cells.iter_mut().zip(columns) {
+                for (cell, column) in cells.iter_mut().zip(&*columns) {
                     *cell = column[at];
                 }
                 rows.push(row(cells).ok_or(Fault::Damaged)?);
             }
             left -= count as u64;
         }
-        Ok(rows)
+        self.columns = all_columns;
+        Ok(())
     }
 
     /// Reads the cells of a column.
@@ -194,7 +217,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_come_back(runs in proptest::collection::vec((any::<[u64; 3]>(), 1usize..700), 0..5)) {
+        fn rows_come_back(
+            runs in proptest::collection::vec((any::<[u64; 3]>(), 1usize..700), 0..5),
+            before in proptest::collection::vec(any::<[u64; 3]>(), 0..5),
+        ) {
             let mut rows = Vec::new();
             for (step, count) in runs {
                 for _ in 0..count {
@@ -203,7 +229,14 @@ mod tests {
                 }
             }
             let rows = Rows(rows);
-            prop_assert_eq!(of_bytes::<Rows>(&bytes_of(&rows), BOUNDS).unwrap(), rows);
+            let bytes = bytes_of(&rows);
+            prop_assert_eq!(&of_bytes::<Rows>(&bytes, BOUNDS).unwrap(), &rows);
+            let (mut all, mut bytes) = (before.clone(), &bytes[..]);
+            let mut decoder = Decoder::new(&mut bytes, 0, BOUNDS);
+            prop_assert!(decoder.begin().unwrap());
+            decoder.more_rows(&mut all, Some).unwrap();
+            decoder.end().unwrap();
+            prop_assert_eq!(all, [before, rows.0].concat());
         }
     }
 }

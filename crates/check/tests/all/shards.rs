@@ -11,6 +11,7 @@ use floe_check::{
     Accounting, CheckError, CheckOptions, Checkpoints, Tuning, check, check_shard, refine_shard,
 };
 use floe_ext4::fs::FileSystem;
+use floe_sync::atomic::{AtomicUsize, Ordering};
 use floe_testkit::rng::Rng;
 use floe_testkit::{Image, Profile, build, damage, subjects, tool};
 
@@ -316,6 +317,49 @@ fn lost_repeated_and_foreign_parts_are_named() {
     for bytes in [&b""[..], b"FLOE", &[0; 4096], &[&c[..], b"x"].concat()] {
         let refusal = refusal(&subject, with(bytes.to_vec()));
         assert!(matches!(refusal, PartRefusal::NotOurs { .. } | PartRefusal::Damaged { .. }));
+    }
+}
+
+/// Parts of which others take the place when each of them was opened once.
+struct Replaced {
+    before: Memory,
+    after: Memory,
+    opened: AtomicUsize,
+}
+
+impl Parts for Replaced {
+    fn count(&self) -> usize {
+        self.before.count()
+    }
+    fn name(&self, at: usize) -> String {
+        self.before.name(at)
+    }
+    fn open(&self, at: usize) -> io::Result<Box<dyn Read + '_>> {
+        let opened = self.opened.fetch_add(1, Ordering::Relaxed);
+        if opened < self.count() { self.before.open(at) } else { self.after.open(at) }
+    }
+}
+
+/// Parts are opened twice: for their places first.
+#[test]
+fn parts_that_change_while_they_are_read_are_refused() {
+    let Some(image) = many_directories() else { return };
+    let (accounting, name) = (Accounting::Fingerprint, String::new());
+    let subject = Subject { device: &image, accounting, name };
+    let before = || subject.parts(2, &mut Rng::new(10)).unwrap();
+    let said = |after: Memory| {
+        let parts = Replaced { before: before(), after, opened: AtomicUsize::new(0) };
+        let checkpoints = Checkpoints { parts: Some(&parts), keeper: None };
+        subject.said(&CheckOptions { checkpoints, ..subject.options(1, 99) })
+    };
+    assert_eq!(said(before()).unwrap(), subject.verdict(), "a shard that ran again");
+    let mut other_shards = before();
+    other_shards.0.swap(0, 1);
+    let other_check = Memory(subject.parts(3, &mut Rng::new(10)).unwrap().0[..2].to_vec());
+    for after in [other_shards, other_check] {
+        let text = said(after).unwrap_err().to_string();
+        let how = "part 0 is no part of this check: it was replaced while parts were read";
+        assert!(text.ends_with(how), "{text}");
     }
 }
 

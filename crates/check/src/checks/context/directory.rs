@@ -342,29 +342,37 @@ impl Saved for DirEvidence {
     }
 
     fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
-        let found = Saved::load(from)?;
-        let links = Saved::load(from)?;
-        let named = from.rows(|[dir, parent]| Some((cell(dir)?, cell(parent)?)))?;
-        let dotdots = from.rows(|[dir, parent]| Some((cell(dir)?, InodeNr(cell(parent)?))))?;
+        let mut all = Self::default();
+        all.load_more(from)?;
+        Ok(all)
+    }
+
+    fn load_more(&mut self, from: &mut Decoder<'_>) -> Result<(), Fault> {
+        let (found, links) = (Saved::load(from)?, Saved::load(from)?);
+        from.more_rows(&mut self.named, |[dir, parent]| Some((cell(dir)?, cell(parent)?)))?;
+        from.more_rows(&mut self.dotdots, |[dir, parent]| {
+            Some((cell(dir)?, InodeNr(cell(parent)?)))
+        })?;
         let htree = Saved::load(from)?;
         let lost_found: Option<((u32, u32), InodeNr)> = Saved::load(from)?;
         let lost_found = lost_found.map(|(place, inode)| LostFound { place, inode });
         let (entries, sums, met) = (Saved::load(from)?, Saved::load(from)?, Saved::load(from)?);
         let assumed = from.rows(|[inode, by]| Some((InodeNr(cell(inode)?), cell(by)?)))?;
-        let (assumed, room) = (assumed.into_iter().collect(), Room::default());
-        Ok(Self {
+        self.merge(Self {
             found,
             links,
-            named,
-            dotdots,
+            // These were read to where they stay.
+            named: Vec::new(),
+            dotdots: Vec::new(),
             htree,
             lost_found,
             entries,
             sums,
             met,
-            assumed,
-            room,
-        })
+            assumed: assumed.into_iter().collect(),
+            room: Room::default(),
+        });
+        Ok(())
     }
 }
 

@@ -102,31 +102,38 @@ impl Saved for InodeEvidence {
     }
 
     fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        let mut all = Self::default();
+        all.load_more(from)?;
+        Ok(all)
+    }
+
+    fn load_more(&mut self, from: &mut Decoder<'_>) -> Result<(), Fault> {
         let found = Saved::load(from)?;
         let facts = Saved::load(from)?;
         // Their sums go where they are added in the end.
         let (claims, of_claims) = Claims::load(from)?;
-        let dirs = Saved::load(from)?;
+        self.dirs.load_more(from)?;
         let attributes = Saved::load(from)?;
         let quota = Saved::load(from)?;
         let policies = Saved::load(from)?;
         let totals = Saved::load(from)?;
         let mut sums: PartialSums = Saved::load(from)?;
         sums.clusters.merge(of_claims);
-        let (looked_into, buffers) = (Saved::load(from)?, Buffers::default());
-        Ok(Self {
+        self.merge(Self {
             found,
             facts,
             claims,
-            dirs,
+            // They were read to where they stay.
+            dirs: Dirs::default(),
             attributes,
             quota,
             policies,
             totals,
             sums,
-            looked_into,
-            buffers,
-        })
+            looked_into: Saved::load(from)?,
+            buffers: Buffers::default(),
+        });
+        Ok(())
     }
 }
 
