@@ -5,7 +5,7 @@ use std::ops::Range;
 use floe_ext4::files::{FileFault, FileMap, Node, Step, Visit, is_usable_target};
 use floe_ext4::map::walk::has_map;
 use floe_format::InodeNr;
-use floe_format::ext::inode::FileType;
+use floe_format::ext::inode::{FileType, InodeFlags};
 
 use crate::{Provenance, Salvaged};
 
@@ -20,7 +20,7 @@ pub enum State {
     Unsure,
     /// Parts of the content are lost, and read as zeroes.
     Partial,
-    /// Only the name is left, or a symbolic link without its target.
+    /// Only the name is left, or a symbolic link without its target, or a file whose content is encrypted.
     NameOnly,
 }
 
@@ -96,6 +96,9 @@ impl Salvaged<'_> {
         let mut is_partial = self.summary.losses.partial_directories.contains(&number);
         let mut is_usable = true;
         match file_type {
+            Some(FileType::Regular) if node.inode().flags().contains(InodeFlags::ENCRYPT) => {
+                is_usable = false;
+            }
             Some(FileType::Regular) if has_map(&node.inode().base) => {
                 let map = self.files.map(&node);
                 missing = self.missing(&node, &map);

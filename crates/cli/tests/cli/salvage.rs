@@ -197,3 +197,27 @@ fn a_file_system_behind_a_lost_partition_table_is_found() {
         assert_eq!(output.status.code(), Some(if lost > 0 { 4 } else { 0 }), "{output:?}");
     }
 }
+
+#[test]
+fn an_encrypted_file_is_not_called_whole() {
+    if tool::missing() {
+        return;
+    }
+    let image = build::base(Profile::Encrypt).unwrap();
+    let script =
+        "mkdir folder\nwrite /proc/version folder/sealed\nsif folder/sealed flags 0x80800\n";
+    build::debugfs(&image, script).unwrap();
+    let folder = tool::scratch("floe-salvage-").unwrap();
+    let target = folder.path().join("new");
+    let report = |more: &[&str]| {
+        let output = floe("salvage", &image, &[&["--json"], more].concat());
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let objects = report["objects"].as_array().unwrap();
+        let mut sealed = objects.iter().filter(|object| object["path"] == "folder/sealed");
+        assert_eq!(sealed.next().unwrap()["state"], "name-only", "{report}");
+        output.status.code()
+    };
+    assert_eq!(report(&[]), Some(4));
+    // It cannot be copied, either.
+    assert_eq!(report(&["--to", target.to_str().unwrap()]), Some(12));
+}
