@@ -25,7 +25,7 @@ use crate::input::device::{InUse, Source};
 use crate::input::files::OutputPath;
 use crate::input::size::bytes;
 use crate::message::message;
-use crate::terminal::signals;
+use crate::terminal::{failure, signals};
 
 mod image;
 mod live;
@@ -387,7 +387,8 @@ fn view(
     source.mind_users(InUse::WarnClaimant)?;
     let claim = source.claim_for_reading()?;
     let device = source.open()?;
-    let fs = FileSystem::open(&device).with_context(|| source.name())?;
+    let fs = FileSystem::open(&device);
+    let fs = fs.map_err(|refusal| failure::of_superblock(refusal, &device, &source.name()))?;
     let (geometry, groups) = (fs.geometry().clone(), fs.space.groups.descs().to_vec());
     if geometry.features.incompat.contains(floe_format::features::Incompat::RECOVER) {
         message!("floe: {}: its journal needs recovery; what it holds is not shown", source.name());
@@ -437,7 +438,9 @@ fn written<T>(
     let interrupt = signals::end_between_writes()?;
     let hold = interrupt.hold().map_err(|_| anyhow::anyhow!("interrupted; nothing was written"))?;
     let (device, _) = source.open_for_writing(false)?;
-    let (superblock, _) = read_superblock(&device).with_context(|| name.clone())?;
+    let read = read_superblock(&device);
+    let (superblock, _) =
+        read.map_err(|refusal| failure::of_superblock(refusal, &device, &name))?;
     if let Err(error @ ReadOnly::CutOff { .. }) = judge(&superblock, device.size_bytes()) {
         bail!("{name}: {error}");
     }

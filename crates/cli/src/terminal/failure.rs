@@ -6,10 +6,11 @@ use std::path::Path;
 
 use floe_blockdev::{IDENTIFY_BYTES, ReadBlocks, identify};
 use floe_check::checkpoint::Refusal;
-use floe_check::open::first_start;
+use floe_check::open::{WhichSuperblock, first_start, open};
 use floe_check::reader::{Reader, ReaderError};
 use floe_check::report::display_path;
 use floe_check::{CheckError, Problem};
+use floe_ext4::tx::Refusal as Refused;
 use floe_format::BlockNr;
 use floe_repair::{FileLeft, Place, Repair};
 use floe_report::human;
@@ -218,9 +219,27 @@ pub(crate) fn of_repair_over_budget(
 pub(crate) fn of_reader(error: &ReaderError, device: &dyn ReadBlocks, name: &str) -> String {
     match error {
         ReaderError::NoMagic { .. } | ReaderError::Geometry(_) => {
-            format!("{name}: {error}{}", instead(device, &Reader::backups(device)))
+            match open(device, WhichSuperblock::default()) {
+                // With such features, fields need not mean what they mean in ext4.
+                Err(error @ CheckError::UnknownFeatures { .. }) => {
+                    of_check(&error, device, name, "")
+                }
+                _ => format!("{name}: {error}{}", instead(device, &Reader::backups(device))),
+            }
         }
         _ => format!("{name}: {error}"),
+    }
+}
+
+/// Describes a device whose superblock cannot be used for `refusal`, as a check of it does, where that cannot begin either.
+pub(crate) fn of_superblock(
+    refusal: Refused,
+    device: &dyn ReadBlocks,
+    name: &str,
+) -> anyhow::Error {
+    match open(device, WhichSuperblock::default()) {
+        Err(error) => anyhow::anyhow!(of_check(&error, device, name, "--memory=")),
+        Ok(_) => anyhow::Error::new(refusal).context(name.to_owned()),
     }
 }
 

@@ -2,8 +2,9 @@
 //! nothing changed.
 
 use std::fs;
+use std::process::Command;
 
-use floe_testkit::{Image, build};
+use floe_testkit::{Image, build, tool};
 
 use super::{floe, floe_on, image};
 
@@ -11,7 +12,14 @@ use super::{floe, floe_on, image};
 fn refused(bytes: &[u8], words: &[&str]) {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), bytes).unwrap();
-    for command in [&["check"][..], &["info"], &["fsck", "-fn"], &["check", "--json"]] {
+    for command in [
+        &["check"][..],
+        &["info"],
+        &["fsck", "-fn"],
+        &["check", "--json"],
+        &["cube", "list"],
+        &["repair", "--yes", "--cube", "/a"],
+    ] {
         let ran = floe_on(command, file.path());
         assert_eq!(ran.code, 8, "{command:?}: {}{}", ran.out, ran.err);
         for word in words {
@@ -58,6 +66,20 @@ fn a_pipe_is_refused_at_once() {
         assert_ne!(ran.code, 0, "{command:?}: {}{}", ran.out, ran.err);
         assert!(ran.err.contains("is not an undo file"), "{command:?}: {}", ran.err);
     }
+}
+
+/// Its superblock is sound, and has no groups.
+#[test]
+fn the_device_of_a_journal() {
+    if tool::missing() {
+        return;
+    }
+    let image = Image::empty(8 << 20).unwrap();
+    let mut mke2fs = Command::new("mke2fs");
+    let made = mke2fs.args(["-q", "-F", "-b", "4096", "-O", "journal_dev"]).arg(image.path());
+    assert!(made.status().unwrap().success());
+    let words = "features that this version does not support: journal_dev";
+    refused(&fs::read(image.path()).unwrap(), &[words]);
 }
 
 #[test]

@@ -14,10 +14,10 @@ use floe_format::ext::superblock::Superblock;
 use floe_format::features::Incompat;
 use floe_format::native::identity::Identity;
 use floe_format::native::is_locked;
-use floe_repair::RepairOptions;
 use floe_repair::commit::{Seen, commit};
 use floe_repair::cube::{changes, repair_cube};
 use floe_repair::policy::Policy;
+use floe_repair::{RepairError, RepairOptions};
 use floe_report::repair::{Account, Ending};
 
 use super::{RepairRun, Stopped};
@@ -47,8 +47,13 @@ impl RepairRun<'_> {
         let seen = Seen::of(&device);
         let counted = Counted::new(&*device as &dyn ReadBlocks);
         let options = self.options(&counted, None)?;
-        let opened =
-            floe_check::open::open(&counted, options.check.superblock).with_context(named)?;
+        let opened = match floe_check::open::open(&counted, options.check.superblock) {
+            Ok(opened) => opened,
+            Err(error) => {
+                let stopped = Stopped::Planning(RepairError::Check(error));
+                return self.stopped(&stopped, &counted, out);
+            }
+        };
         if opened.geometry.features.incompat.contains(Incompat::RECOVER) {
             bail!(
                 "{}: its journal needs recovery first: mount it with `floe mount` and unmount it, or repair the whole \
