@@ -17,6 +17,10 @@ use crate::map::runs::{BlockMap, DamagedMap};
 use crate::map::walk::Depths;
 use crate::tx::read_block;
 
+mod paths;
+
+pub use paths::Paths;
+
 /// A copy of a sub-superblock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Copy {

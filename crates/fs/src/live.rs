@@ -147,8 +147,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             // Tells which cubes have failed before something of them is written.
             self.make_durable()?;
             self.finish_all_orphans(now)?;
-            // Lists of lots are hints.
-            let _ = self.run_once(|volume, tx| cubes::renew(volume, tx, now));
+            self.renew_cubes(now);
             self.fence(now)?;
             self.reserve_regions(now)?;
         }

@@ -34,6 +34,31 @@ pub(crate) fn judge(image: &Image, what: &str) {
     assert!(judged.clean(), "{what}: {}", judged.text);
 }
 
+/// Another system renames a directory above a cube: the path that leads there is told, and written by the next change of Floe's.
+#[test]
+fn a_cube_is_told_by_the_path_that_leads_there_now() {
+    let image = native();
+    let debugfs = |command: &str| {
+        let mut debugfs = Command::new("debugfs");
+        let done = debugfs.args(["-w", "-R", command]).arg(image.path()).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    debugfs("mkdir above");
+    let (code, _, err) = cube(&image, "create", &["/above/web"]);
+    assert_eq!(code, 0, "{err}");
+    debugfs("link above moved");
+    debugfs("unlink above");
+    for _ in 0..2 {
+        for (verb, name) in [("list", &[][..]), ("show", &["cube:1"]), ("show", &["/moved/web"])] {
+            let (_, out, err) = cube(&image, verb, name);
+            assert!(out.contains("/moved/web") && !out.contains("/above"), "{verb}: {out}{err}");
+        }
+        assert_eq!(cube(&image, "set", &["cube:1", "--max-size", "32m"]).0, 0);
+    }
+    let checked = floe(&["check", image.path().to_str().unwrap()]);
+    assert!(checked.code == 0 && !checked.out.contains("cube-hint-old"), "{}", checked.out);
+}
+
 #[test]
 fn cubes_are_made_shown_changed_and_removed() {
     let image = native();

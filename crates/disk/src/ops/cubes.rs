@@ -93,16 +93,21 @@ impl Volume {
         self.op(tx, caller, |op| op.edit_sub(cube, |sub| sub.coupled = coupled))
     }
 
-    /// Writes the lists of lots in sub-superblocks anew where they are out of date; to be called before
-    /// [`Volume::end_writing`].
+    /// Writes the lists of lots in sub-superblocks anew where they are out of date, and the paths of cubes that `moved` has by their
+    /// number, of 2,048 bytes at most; to be called before [`Volume::end_writing`].
     ///
     /// # Errors
     /// A sub-superblock cannot be read or written.
-    pub fn renew_cubes(&mut self, tx: &mut dyn Tx, caller: &Caller) -> Result<(), OpError> {
+    pub fn renew_cubes(
+        &mut self,
+        tx: &mut dyn Tx,
+        caller: &Caller,
+        moved: &BTreeMap<u32, Vec<u8>>,
+    ) -> Result<(), OpError> {
         if !self.fs.space.has_cubes() {
             return Ok(());
         }
-        self.op(tx, caller, |op| op.renew_lists())
+        self.op(tx, caller, |op| op.renew_hints(moved))
     }
 
     /// Removes a cube, whose lots are the root cube's then. `place` is the directory and name of the cube's directory, which
@@ -235,16 +240,22 @@ impl Op<'_> {
         lots
     }
 
-    /// Writes sub-superblocks anew whose list of lots is out of date.
-    fn renew_lists(&mut self) -> Result<(), OpError> {
+    /// Writes sub-superblocks anew whose list of lots or path is out of date.
+    fn renew_hints(&mut self, moved: &BTreeMap<u32, Vec<u8>>) -> Result<(), OpError> {
         let file = self.super_file()?;
         let all = self.copies(&file)?;
         let current = all.iter().filter_map(|(cube, copies)| cubes::current(*cube, copies));
         let old: Vec<u32> = current
-            .filter(|sub| sub.lots != self.lots_listed(sub.cube))
+            .filter(|sub| sub.lots != self.lots_listed(sub.cube) || moved.contains_key(&sub.cube))
             .map(|sub| sub.cube)
             .collect();
-        old.into_iter().try_for_each(|cube| self.edit_sub(cube, |_| {}))
+        old.into_iter().try_for_each(|cube| {
+            self.edit_sub(cube, |sub| {
+                if let Some(path) = moved.get(&cube) {
+                    sub.path.clone_from(path);
+                }
+            })
+        })
     }
 
     fn remove_cube(

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use floe_blockdev::WriteBlocks;
 use floe_disk::ops::{Caller, NewCube};
 use floe_disk::volume::{Volume, cubes};
+use floe_ext4::cubes::Paths;
 use floe_ext4::files::{Files, Follow, printable};
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
@@ -394,6 +395,14 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         Ok(parts.concat())
     }
 
+    /// Brings the sub-superblocks up to date, before writing ends. They are hints.
+    pub(super) fn renew_cubes(&self, now: crate::Timestamp) {
+        let (paths, subs) = (Paths::of(self.image.files()), self.subs(None));
+        let moved = subs.iter().filter_map(|sub| Some((sub.cube, paths.moved(sub)?))).collect();
+        let caller = Caller::system(now);
+        let _ = self.run_once(|volume, tx| volume.renew_cubes(tx, &caller, &moved));
+    }
+
     /// A cube in words: `key=value`, apart by tabs.
     fn describe(&self, sub: &SubSuperblock) -> String {
         let work = self.work();
@@ -409,7 +418,9 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
              free_inodes={free_inodes}\tjournal_blocks={}\tmax_size_bytes={}\ton_error={}\trecovery={}\tmode={}\t\
              journal_mode={}\tfsync={}",
             sub.cube,
-            printable(&sub.path),
+            printable(
+                &Paths::of(self.image.files()).moved(sub).unwrap_or_else(|| sub.path.clone())
+            ),
             sub.top_inode,
             lots.join(","),
             blocks * block,
@@ -471,13 +482,4 @@ pub(super) fn gates_of(volume: &Volume, files: &Files<'_>) -> Arc<Gates> {
     let gates = Arc::new(Gates::new(volume.lot_groups(), volume.geometry()));
     files.keep_within(Arc::<Gates>::clone(&gates));
     gates
-}
-
-/// Brings the sub-superblocks up to date, before writing ends.
-pub(super) fn renew(
-    volume: &mut Volume,
-    tx: &mut dyn floe_ext4::tx::Tx,
-    now: crate::Timestamp,
-) -> Result<(), floe_disk::ops::OpError> {
-    volume.renew_cubes(tx, &Caller::system(now))
 }

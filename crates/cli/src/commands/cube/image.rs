@@ -7,6 +7,7 @@ use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_check::cube::CubeName;
 use floe_disk::ops::{Caller, NewCube};
 use floe_disk::volume::cubes;
+use floe_ext4::cubes::Paths;
 use floe_ext4::files::{Files, Follow, Node, printable};
 use floe_format::GroupNr;
 use floe_format::native::cube::{MOST_PATH_BYTES, Policies, SubSuperblock};
@@ -39,6 +40,7 @@ pub(super) struct CubeImage<'f, 'd> {
     /// Owners of lots, without the root cube.
     pub(super) owners: BTreeMap<u32, u32>,
     pub(super) subs: BTreeMap<u32, SubSuperblock>,
+    paths: Paths<'f, 'd>,
 }
 
 impl<'f, 'd> CubeImage<'f, 'd> {
@@ -49,7 +51,7 @@ impl<'f, 'd> CubeImage<'f, 'd> {
         }
         let owners = cubes::owners(device, superblock, geometry, files.groups());
         let subs = cubes::sub_superblocks(device, superblock, geometry, files.groups());
-        Ok(Self { files, owners, subs })
+        Ok(Self { files, owners, subs, paths: Paths::of(files) })
     }
 
     fn node(&self, path: &[u8]) -> Result<Node> {
@@ -92,7 +94,7 @@ impl<'f, 'd> CubeImage<'f, 'd> {
         let block_bytes = u64::from(geometry.block_size);
         json!({
             "cube": cube,
-            "path": sub.map(|sub| printable(&sub.path)),
+            "path": sub.map(|sub| printable(&self.paths.moved(sub).unwrap_or_else(|| sub.path.clone()))),
             "inode": sub.map(|sub| sub.top_inode),
             "lots": lots,
             "size_bytes": blocks * block_bytes,

@@ -1,16 +1,16 @@
 //! Every directory above a cube is destroyed: the cube is read and written all the same.
 
 use floe_blockdev::{MemDevice, WriteBlocks};
-use floe_check::CheckOptions;
 use floe_check::cube::{CubeName, check_cube};
 use floe_check::problem::Weight;
+use floe_check::{CheckOptions, check};
 use floe_ext4::alloc::Space as _;
 use floe_ext4::fs::FileSystem as Volume;
 use floe_ext4::inode_table::inode_place;
 use floe_format::InodeNr;
-use floe_fs::{Caller, CubeCall, NewInode, Settings};
+use floe_fs::{Caller, CubeCall, NewInode, OpKind, Place, RenameMode, Settings};
 
-use super::struck::{BLOCK, at, find, image, make, read, used, write};
+use super::struck::{BLOCK, at, find, image, make, op, read, used, write};
 use super::{blocks, names};
 use floe_format::native::cube::Policies;
 
@@ -86,4 +86,32 @@ fn a_cube_is_used_although_every_directory_above_it_is_destroyed() {
             assert_eq!(read(fs, new, 9999).unwrap(), [6; 5000]);
         });
     }
+}
+
+/// A directory above cubes is renamed: the paths follow, at once for whoever asks and with the unmount on the disk, so that the next mount
+/// keeps the way that leads there.
+#[test]
+fn the_path_of_a_cube_follows_a_rename_above_it() {
+    let (bytes, [_, home, bob]) = deep();
+    let device = MemDevice::new(bytes);
+    let shown = |number| CubeCall::Number(number);
+    let ((), closed) = used(&device, |fs| {
+        let from = Place { directory: home, name: b"bob" };
+        let to = Place { directory: InodeNr::ROOT, name: b"alice" };
+        fs.apply(&op(OpKind::Rename { from, to, mode: RenameMode::Replace })).unwrap();
+        fs.sync_inode(bob, None).unwrap();
+        let text = String::from_utf8(fs.cube_call(&shown(3)).unwrap()).unwrap();
+        assert!(text.contains("\tpath=/alice/one\t"), "{text}");
+    });
+    closed.unwrap();
+    let found = check(&device, &CheckOptions::default()).unwrap().found;
+    assert!(found.is_empty(), "{found:?}");
+    destroy(&device, bob, true);
+    let ((), _) = used(&device, |fs| {
+        let text = String::from_utf8(fs.cube_call(&shown(4)).unwrap()).unwrap();
+        assert!(text.contains("\tpath=/alice/two\t"), "{text}");
+        let file = at(fs, "/alice/two/file").unwrap();
+        assert_eq!(read(fs, file, 9999).unwrap(), [5; 9000]);
+        assert!(at(fs, "/home/bob").is_err());
+    });
 }
