@@ -411,7 +411,7 @@ fn on_recovered(
 ) -> Result<(Report, CubeScope), CubeError> {
     // Cubes that share files are checked together, for which all files are looked at; and so is one whose free blocks belong to
     // the fence.
-    let is_coupled = Identity::is_coupled(&opened.superblock);
+    let is_coupled = is_coupled(device, &opened.superblock, opened.used_backup.is_some());
     let has_fence = Identity::of(&opened.superblock).is_some_and(|own| own.fence_inode > 0);
     let cubes = Cubes::of_opened(device, opened, options, Some(name).filter(|_| !is_coupled))?;
     let scope = cubes.find(name)?;

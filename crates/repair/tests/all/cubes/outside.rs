@@ -2,6 +2,7 @@
 //! and changes nothing of the other cube. After another system has written they are remarks.
 
 use super::*;
+use floe_check::open::WhichSuperblock;
 use floe_format::crc::crc32c;
 use floe_format::native::identity::FLAG_COUPLED;
 
@@ -225,4 +226,28 @@ fn after_another_system_has_written_what_leads_out_of_a_cube_is_remarked() {
     assert_eq!(flags() & FLAG_COUPLED, 0);
     lead(&device, &directories(&device, &scopes[0])[0], two.number);
     assert!(ids(&damage(&device)).contains(&"cube-name-outside"), "{:?}", damage(&device));
+}
+
+/// Only the primary superblock tells that, also where a backup is in use.
+#[test]
+fn a_cube_is_checked_by_a_backup_as_by_the_primary_superblock() {
+    if tool::missing() {
+        return;
+    }
+    let device = cubes(2, 24);
+    visit(&device);
+    let scopes = [1, 2].map(|cube| scope_of(&device, cube));
+    let [mut one, mut two] = scopes.each_ref().map(|scope| inodes(&device, scope, 5000).remove(0));
+    std::mem::swap(&mut one.base.block, &mut two.base.block);
+    put(&device, &mut one);
+    put(&device, &mut two);
+    let of_one = |superblock| {
+        let options = CheckOptions { superblock, ..CheckOptions::default() };
+        check_cube(&device, &options, &CubeName::Number(1)).unwrap().0
+    };
+    let before = of_one(WhichSuperblock::default());
+    assert!(ids(&before.found).contains(&"cube-entangled-blocks"), "{:?}", before.found);
+    let backup = fs(&device).geometry().superblock_of(GroupNr(1));
+    let after = of_one(WhichSuperblock { block: backup, block_size: None });
+    assert_eq!(ids(&after.found), ids(&before.found), "{:?}", after.found);
 }
