@@ -1,6 +1,7 @@
 //! `floe mount`: serves an image as a mounted file system.
 
 mod address_space;
+mod cgroup;
 mod daemon;
 mod descriptors;
 mod foreign;
@@ -124,7 +125,8 @@ fn command_line() -> Vec<OsString> {
 
 impl Args {
     pub(crate) fn run(mut self) -> Result<Outcome> {
-        let options = Options::parse(&self.options, self.sloppy)?;
+        let options =
+            Options::parse(&self.options, self.sloppy)?.within(cgroup::memory_limit_bytes());
         self.source.offset = options.offset.unwrap_or(self.source.offset);
         self.make_absolute()?;
         let background = !self.foreground && !self.debug;

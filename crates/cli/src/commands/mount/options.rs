@@ -117,6 +117,15 @@ impl Options {
         Ok(options)
     }
 
+    /// The same where no more memory may be used than this. Half of it is left for the journal, threads, and what else comes on top.
+    pub(super) fn within(mut self, limit_bytes: Option<u64>) -> Self {
+        let half = limit_bytes.map_or(u64::MAX, |bytes| bytes / 2);
+        if self.memory_bytes.is_none() && half < Limits::DEFAULT_MEMORY_BYTES {
+            self.memory_bytes = Some(half.max(LEAST_MEMORY_BYTES));
+        }
+        self
+    }
+
     /// How much may wait and be kept in memory.
     pub(super) fn limits(&self) -> Limits {
         let limits = self.memory_bytes.map_or_else(Limits::default, Limits::of_memory);
@@ -289,6 +298,16 @@ mod tests {
 
     fn parse(list: &str) -> Result<Options> {
         Options::parse(&[list.to_owned()], false)
+    }
+
+    #[test]
+    fn a_limit_of_memory_is_kept_unless_something_else_is_wanted() {
+        let memory = |list, limit| parse(list).unwrap().within(limit).memory_bytes;
+        assert_eq!(memory("rw", None), None);
+        assert_eq!(memory("rw", Some(1 << 30)), None);
+        assert_eq!(memory("rw", Some(40 << 20)), Some(20 << 20));
+        assert_eq!(memory("rw", Some(1 << 20)), Some(LEAST_MEMORY_BYTES));
+        assert_eq!(memory("memory=64M", Some(40 << 20)), Some(64 << 20));
     }
 
     #[test]
