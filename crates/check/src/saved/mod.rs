@@ -15,7 +15,6 @@ use floe_exec::Accumulator;
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr, LogicalBlock};
 
 use frames::{FrameReader, FrameWriter};
-use rows::CHUNK_ROWS;
 
 /// A value that can be saved and restored.
 pub trait Saved: Sized {
@@ -153,8 +152,6 @@ pub struct Decoder<'r> {
     /// Places outside the file system are damage.
     pub bounds: Bounds,
     texts: BTreeSet<&'static str>,
-    /// Room for the columns of a chunk of rows. The compiler knows their length, so no index is tested.
-    columns: Vec<[u64; CHUNK_ROWS]>,
 }
 
 /// Texts of findings that differ, at most: they are those that stand in this program.
@@ -167,8 +164,7 @@ const ROOM: u64 = 1 << 16;
 impl<'r> Decoder<'r> {
     /// Reads from `source`; the first record follows what ended with `chain`.
     pub fn new(source: &'r mut dyn Read, chain: u128, bounds: Bounds) -> Self {
-        let frames = FrameReader::new(source, chain);
-        Self { frames, bounds, texts: BTreeSet::new(), columns: Vec::new() }
+        Self { frames: FrameReader::new(source, chain), bounds, texts: BTreeSet::new() }
     }
 
     /// Begins a record; `false` if there is none any more.

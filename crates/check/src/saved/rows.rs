@@ -5,12 +5,10 @@
 //! their number. A directory takes a few bytes then, and its reader, which is one machine for all shards, a few
 //! instructions.
 
-use std::mem::take;
-
 use super::{Decoder, Encoder, Fault, believed, coded_step, decoded_step};
 
 /// Rows of a chunk, at most: so much more than the bytes that it was made of can a list take in memory.
-pub(super) const CHUNK_ROWS: usize = 512;
+const CHUNK_ROWS: usize = 512;
 
 /// How the column of a chunk is written.
 const ONE_BY_ONE: u64 = 0;
@@ -107,29 +105,25 @@ impl Decoder<'_> {
             return Ok(());
         }
         rows.reserve(believed(left));
-        if self.columns.len() < N {
-            self.columns = vec![[0; CHUNK_ROWS]; N];
-        }
-        let mut all_columns = take(&mut self.columns);
-        let columns: &mut [_; N] = all_columns.first_chunk_mut().ok_or(Fault::Damaged)?;
-        let mut last = [0; N];
+        let (mut columns, mut last) = (columns::<N>(), [0; N]);
         while left > 0 {
             let count = left.min(CHUNK_ROWS as u64) as usize;
             for (column, last) in columns.iter_mut().zip(&mut last) {
-                self.column(&mut column[..count], last)?;
+                column.resize(count, 0);
+                self.column(column, last)?;
             }
+            let columns: [&[u64]; N] = columns.each_ref().map(|column| &column[..count]);
             rows.reserve(count);
             for at in 0..count {
                 // `array::map` costs three times the instructions of this loop, which the compiler unrolls.
                 let mut cells = [0; N];
-                for (cell, column) in cells.iter_mut().zip(&*columns) {
+                for (cell, column) in cells.iter_mut().zip(columns) {
                     *cell = column[at];
                 }
                 rows.push(row(cells).ok_or(Fault::Damaged)?);
             }
             left -= count as u64;
         }
-        self.columns = all_columns;
         Ok(())
     }
 
