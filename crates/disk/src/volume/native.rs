@@ -8,6 +8,7 @@ use floe_ext4::apart::LostCubes;
 use floe_ext4::inode_table::desc_place;
 use floe_ext4::journal::find_cubes;
 use floe_ext4::tx::Tx;
+use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::Timestamp;
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::Incompat;
@@ -177,7 +178,7 @@ impl Volume {
     }
 
     /// Copies the descriptors of lots to their backups, which no journal knows. `device` shows all changes, which must be
-    /// durable.
+    /// durable. Descriptors that lead elsewhere than those in use were damaged meanwhile: their backups stay as they are.
     ///
     /// # Errors
     /// The device's error.
@@ -191,6 +192,9 @@ impl Volume {
             // A read that fails once is no reason to end.
             let at = geo.offset_bytes(primary);
             device.read_at(at, &mut bytes).or_else(|_| device.read_at(at, &mut bytes))?;
+            if !self.leads_where_it_should(GroupNr(first), &bytes) {
+                continue;
+            }
             let others = first.saturating_add(1)..first.saturating_add(per_block);
             for group in others.filter(|group| *group < geo.group_count).map(GroupNr) {
                 let backup = geo.group_desc_run(group);
@@ -201,6 +205,14 @@ impl Volume {
             }
         }
         Ok(())
+    }
+
+    /// Whether a block with the descriptors from a group on has the tables and bitmaps that are in use.
+    fn leads_where_it_should(&self, first: GroupNr, block: &[u8]) -> bool {
+        let places = |desc: &GroupDesc| (desc.inode_table, desc.block_bitmap, desc.inode_bitmap);
+        let known = self.fs.space.groups().descs().iter().skip(first.0 as usize);
+        let stored = block.chunks_exact(self.geometry().desc_size as usize).map(GroupDesc::of);
+        known.zip(stored).all(|(known, stored)| places(known) == places(&stored))
     }
 }
 
