@@ -44,7 +44,11 @@ impl LotDamage {
         match self {
             Self::Unread => match read_block(device, geo, block) {
                 Err(refusal) => refusal,
-                Ok(_) => Refusal::Io { block, source: io::ErrorKind::Other.into() },
+                // It could not be read before.
+                Ok(_) => {
+                    let why = "Input/output error, although it can be read again now";
+                    Refusal::Io { block, source: io::Error::other(why) }
+                }
             },
             Self::Checksum => Refusal::Checksum("a group descriptor"),
         }
