@@ -111,7 +111,7 @@ impl Command {
             Self::Salvage(Lazy(args)) => args.run(files, out),
             Self::Cube(Lazy(args)) => args.run(out),
             Self::Mount(args) => args.0.run(),
-            Self::Umount(Lazy(args)) => args.run(),
+            Self::Umount(Lazy(args)) => args.run(out),
             Self::Status(Lazy(args)) => args.run(out),
             Self::Problems(Lazy(args)) => args.run(out),
             Self::Explain(Lazy(args)) => args.run(out),

@@ -1,31 +1,29 @@
 //! `floe umount`: unmounts, and returns when the server has exited.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use floe_blockdev::{DeviceNumber, Place, Use, mounted_at, places_of};
 use floe_fuse::mount::unmount;
-use floe_fuse::{STATUS, WRITTEN, open_abort, servers_of, stopped_watchers_of};
+use floe_fuse::{STATUS, WRITTEN, servers_of, stopped_watchers_of};
 use floe_sync::thread;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::getxattr;
 use rustix::io::Errno;
 use rustix::process::set_parent_process_death_signal;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::exit::{Ended, Outcome};
 use crate::message::message;
+use apart::{Apart, Call, end, read_attribute, umount_again};
 
-/// Maximum size of a status in bytes.
-const STATUS_BYTES: usize = 64 << 10;
+mod apart;
+
 /// The exit code if the server is still there when the time is over: a failure of umount(8).
 const STILL_THERE: u8 = 32;
 /// Time after which it is told what is waited for.
@@ -35,6 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Time that a server whose connection has ended gets to end, too.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// Time in which a request that the end of its connection has ended returns.
+const TO_LET_GO: Duration = Duration::from_secs(1);
 /// Time that a server gets at least to say how it serves.
 const ASK_AT_LEAST: Duration = Duration::from_millis(200);
 /// Time after that of `--timeout` in which the process that unmounts can say what it waits for.
@@ -68,10 +68,10 @@ pub(crate) struct Args {
     /// This process is one that another `floe umount` waits for
     #[arg(long, hide = true)]
     awaited: bool,
+    /// Make one call of the kernel for another `floe umount`, and tell standard output what it returned
+    #[arg(long, hide = true)]
+    call: Option<Call>,
 }
-
-/// A thread that asks a server how it serves.
-type Asked = thread::JoinHandle<Result<String>>;
 
 /// Translates the command line of `umount.floe`, which umount(8) runs for a mount of the type `floe` or `fuse.floe`
 /// (DIRECTORY and options), to that of `floe umount`.
@@ -101,7 +101,10 @@ pub(crate) fn is_helper(program: &OsString) -> bool {
 }
 
 impl Args {
-    pub(crate) fn run(self) -> Result<Outcome> {
+    pub(crate) fn run(self, out: &mut impl Write) -> Result<Outcome> {
+        if let Some(call) = self.call {
+            return call.run(Path::new(&self.directory), out);
+        }
         let limit = self.timeout.map(Duration::from_secs);
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         if self.awaited {
@@ -112,16 +115,12 @@ impl Args {
         let directory = Path::new(&self.directory);
         // Before anything that the server would have to answer.
         let device = device_of(directory);
-        let mut forced = false;
-        let status = match self.ask(directory, device, until, &mut forced) {
-            Ok(Some(status)) => status,
-            // It is detached without an answer.
-            Ok(None) => return self.unmount_dead(directory, device, until, true),
-            // The server answers no more, and its mount is still there.
-            Err(error) if is_dead(&error) => {
-                return self.unmount_dead(directory, device, until, forced);
+        let status = match self.ask(directory, device, until)? {
+            Answer::Status(status) => status,
+            Answer::Silent(asker) => {
+                return self.unmount_dead(directory, device, until, Some(asker));
             }
-            Err(error) => return Err(error),
+            Answer::Dead => return self.unmount_dead(directory, device, until, None),
         };
         let number = status.lines().find_map(|line| line.strip_prefix("process: "));
         let process = number.and_then(|number| number.parse().ok()).and_then(Pid::from_raw);
@@ -146,14 +145,21 @@ impl Args {
     fn run_within(&self, limit: Duration) -> Result<Outcome> {
         let directory = Path::new(&self.directory);
         let device = device_of(directory);
-        let mut command = Command::new(std::env::current_exe()?);
-        // Other names would select e2fsck's command line.
-        command.arg0("floe").args(["umount", "--awaited", "--timeout"]);
-        command.arg(limit.as_secs().to_string()).args(self.lazy.then_some("--lazy"));
-        let mut child = command.arg("--").arg(directory).spawn()?;
+        let seconds = limit.as_secs().to_string();
+        let arguments = ["--awaited", "--timeout", &seconds].into_iter();
+        let arguments = arguments.chain(self.lazy.then_some("--lazy")).map(OsStr::new);
+        let mut child = umount_again(arguments, directory)?.spawn()?;
         let known = opened(child.id()).context("a process cannot be waited for")?;
+        let said = child.stderr.take();
+        let relay = said.map(|mut said| {
+            let relay = move || io::copy(&mut said, &mut io::stderr());
+            thread::Builder::new().spawn(relay)
+        });
         if has_ended(&known.1, Some(limit.saturating_add(TO_TELL))) {
             let code = child.wait()?.code().and_then(|code| u8::try_from(code).ok());
+            if let Some(relay) = relay {
+                let _ = relay?.join();
+            }
             return Ok(Outcome::own(code.context("a process of the unmount was killed")?));
         }
         child.kill()?;
@@ -165,27 +171,14 @@ impl Args {
         Err(unanswered(directory, &servers, is_there()))
     }
 
-    /// Asks the server how it serves. If it does not answer soon, that is told, or with `--force` the mount is ended, and `forced` set.
-    /// `None` if it does not answer, and the mount can be detached nevertheless.
+    /// Asks the server how it serves. If it does not answer soon, that is told, or with `--force` the mount is ended.
     fn ask(
         &self,
         directory: &Path,
         device: Option<DeviceNumber>,
         until: Option<Instant>,
-        forced: &mut bool,
-    ) -> Result<Option<String>> {
-        let place = directory.to_owned();
-        let Ok(asked) = thread::Builder::new().spawn(move || attribute(&place, STATUS)) else {
-            // Without a thread there is no limit.
-            return attribute(directory, STATUS).map(Some);
-        };
+    ) -> Result<Answer> {
         let begin = Instant::now();
-        let is_answered = |asked: &Asked, within: Option<Duration>| {
-            while !asked.is_finished() && within.is_none_or(|within| begin.elapsed() < within) {
-                thread::sleep(LOOK_EVERY);
-            }
-            asked.is_finished()
-        };
         let limit = until.map(|until| until.saturating_duration_since(begin).max(ASK_AT_LEAST));
         let patience = match (self.force, self.lazy) {
             // The rest of the time is that of a server that ends.
@@ -194,27 +187,47 @@ impl Args {
             (false, true) => limit.map_or(LAST_WORDS, |limit| limit / 2).min(LAST_WORDS),
             (false, false) => limit.unwrap_or(PATIENCE).min(PATIENCE),
         };
-        let in_time = is_answered(&asked, Some(patience));
-        let answer = |asked: Asked| asked.join().unwrap_or_else(|_| bail!("a thread panicked"));
-        if in_time {
-            return answer(asked).map(Some);
+        let mut asker = Apart::start(Call::Ask, directory)?;
+        if let Some(answer) = asker.result(Some(patience)) {
+            return self.judge(directory, device, answer);
         }
         let name = directory.display();
         if self.force {
             message!("floe: {name}: its server does not answer; ending the mount");
             let device = device.with_context(|| format!("{name} is not a mount point"))?;
-            let ended = open_abort(device.minor).and_then(|mut abort| abort.write_all(b"1"));
-            ended.with_context(|| format!("{name}: the mount cannot be ended"))?;
-            *forced = true;
-        } else if self.lazy {
-            return Ok(None);
-        } else if limit.is_none_or(|limit| limit > patience) {
+            end(device).with_context(|| format!("{name}: the mount cannot be ended"))?;
+            // Its process uses the mount until then, and is a user as any other.
+            asker.result(Some(TO_LET_GO));
+        }
+        if self.force || self.lazy {
+            return Ok(Answer::Silent(asker));
+        }
+        if limit.is_none_or(|limit| limit > patience) {
             message!("floe: {name}: its server does not answer; waiting (--force ends the mount)");
         }
-        if !self.force && !is_answered(&asked, limit) {
-            return Err(unanswered(directory, &in_words(device), true));
+        match asker.result(limit.map(|limit| limit.saturating_sub(begin.elapsed()))) {
+            Some(answer) => self.judge(directory, device, answer),
+            None => Err(unanswered(directory, &in_words(device), true)),
         }
-        answer(asked).map(Some)
+    }
+
+    /// Judges what a server, or the kernel in its place, answered.
+    fn judge(
+        &self,
+        directory: &Path,
+        device: Option<DeviceNumber>,
+        answer: io::Result<String>,
+    ) -> Result<Answer> {
+        match answer {
+            Err(error) if is_dead(&error) => {
+                if let Some(device) = device.filter(|_| self.force) {
+                    // A thread of the server may be left that nothing else ends. If the connection has ended, there is no such file.
+                    let _ = end(device);
+                }
+                Ok(Answer::Dead)
+            }
+            answer => Ok(Answer::Status(in_words_for(directory, answer)?)),
+        }
     }
 
     /// Waits until the server has let go of the image.
@@ -264,13 +277,38 @@ impl Args {
             .with_context(|| format!("cannot unmount {}", directory.display()))
     }
 
+    /// Takes a mount without a server out of the tree. With `is_asked`, a process of this program still waits for the server and uses
+    /// the mount.
+    fn detach_dead(
+        &self,
+        directory: &Path,
+        device: Option<DeviceNumber>,
+        is_asked: bool,
+        within: Duration,
+    ) -> Result<()> {
+        let name = directory.display();
+        let unmount = |call| Apart::start(call, directory)?.leaves_tree(directory, device, within);
+        let is_busy = |error: &io::Error| Errno::from_io_error(error) == Some(Errno::BUSY);
+        let first = if self.lazy || is_asked { Call::Detach } else { Call::Unmount };
+        match unmount(first) {
+            Err(error) if self.force && is_busy(&error) => {
+                unmount(Call::Detach).with_context(|| format!("cannot detach {name}"))?;
+                message!(
+                    "floe: {name}: programs still use it: it is detached, and gone once they do not"
+                );
+                Ok(())
+            }
+            other => other.with_context(|| format!("cannot unmount {name}")),
+        }
+    }
+
     /// Unmounts what no server answers for any more.
     fn unmount_dead(
         &self,
         directory: &Path,
         device: Option<DeviceNumber>,
         until: Option<Instant>,
-        forced: bool,
+        mut asker: Option<Apart>,
     ) -> Result<Outcome> {
         let name = directory.display();
         let was_written = takes_writes(directory);
@@ -279,17 +317,6 @@ impl Args {
         let servers: Vec<(Pid, OwnedFd)> = servers.into_iter().filter_map(opened).collect();
         let watchers = device.map_or_else(Vec::new, |device| stopped_watchers_of(device.minor));
         let watchers: Vec<(Pid, OwnedFd)> = watchers.into_iter().filter_map(opened).collect();
-        let unmounted = unmount(directory, self.lazy);
-        let is_busy = |error: &io::Error| Errno::from_io_error(error) == Some(Errno::BUSY);
-        match unmounted {
-            Err(error) if self.force && is_busy(&error) => {
-                unmount(directory, true).with_context(|| format!("cannot detach {name}"))?;
-                message!(
-                    "floe: {name}: programs still use it: it is detached, and gone once they do not"
-                );
-            }
-            other => other.with_context(|| format!("cannot unmount {name}"))?,
-        }
         let begin = Instant::now();
         let wait = match (self.timeout.map(Duration::from_secs), until) {
             (_, Some(until)) if self.force => {
@@ -301,6 +328,9 @@ impl Args {
             _ => LAST_WORDS,
         };
         let rest = || wait.saturating_sub(begin.elapsed());
+        let is_ours =
+            asker.as_mut().is_some_and(|asker| asker.result(Some(Duration::ZERO)).is_none());
+        self.detach_dead(directory, device, is_ours, rest())?;
         if let Some((process, _)) =
             servers.iter().find(|(_, server)| !has_ended(server, Some(rest())))
         {
@@ -319,12 +349,26 @@ impl Args {
         if !was_written {
             return Ok(Outcome::CLEAN);
         }
-        let why = if forced { "its server did not answer" } else { "its server had ended before" };
+        let why = if asker.is_some() {
+            "its server did not answer"
+        } else {
+            "its server had ended before"
+        };
         bail!(
             "{name}: it is unmounted, but {why}: changes that were not durable yet are lost; the next mount or `floe repair` \
              recovers the others from the journal"
         );
     }
+}
+
+/// The result of a question to a server.
+enum Answer {
+    /// How it serves.
+    Status(String),
+    /// Nothing came in time. The mount is ended, or is to be detached nevertheless.
+    Silent(Apart),
+    /// The server is gone, and its mount is still there.
+    Dead,
 }
 
 /// The error for a server that has not answered in the time of `--timeout`.
@@ -431,25 +475,24 @@ fn why_ended(directory: &Path) -> Option<String> {
 }
 
 /// Whether a mount has no server any more.
-fn is_dead(error: &anyhow::Error) -> bool {
-    let source = error.downcast_ref::<io::Error>();
-    // The second if the server died while it was asked, the third if its rings end at that moment.
-    let dead = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
-    source.and_then(Errno::from_io_error).is_some_and(|errno| dead.contains(&errno))
+fn is_dead(error: &io::Error) -> bool {
+    // The second if the server died while it was asked.
+    let dead = [Errno::NOTCONN, Errno::CONNABORTED];
+    Errno::from_io_error(error).is_some_and(|errno| dead.contains(&errno))
 }
 
 /// An attribute by which the server of a mount tells about itself.
 pub(super) fn attribute(directory: &Path, name: &[u8]) -> Result<String> {
-    let name = std::str::from_utf8(name)?;
-    let mut value = vec![0; STATUS_BYTES];
-    match getxattr(directory, name, &mut value[..]) {
-        Ok(len) => {
-            value.truncate(len);
-            Ok(String::from_utf8_lossy(&value).into_owned())
+    in_words_for(directory, read_attribute(directory, name))
+}
+
+/// Words for a person about an attribute that cannot be read.
+fn in_words_for(directory: &Path, read: io::Result<String>) -> Result<String> {
+    let name = directory.display();
+    match read.as_ref().err().and_then(Errno::from_io_error) {
+        Some(Errno::NODATA | Errno::OPNOTSUPP) => {
+            bail!("{name} is not the mount point of a floe mount")
         }
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => {
-            bail!("{} is not the mount point of a floe mount", directory.display())
-        }
-        Err(errno) => Err(io::Error::from(errno)).with_context(|| directory.display().to_string()),
+        _ => read.with_context(|| name.to_string()),
     }
 }

@@ -85,6 +85,18 @@ pub(super) fn can_mount() -> bool {
     !tool::missing()
 }
 
+/// Where the kernel says whether it offers rings.
+const RINGS: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// An option for each transport that a mount can have here. Prints what is left out.
+pub(super) fn transports() -> &'static [&'static str] {
+    if fs::read_to_string(RINGS).is_ok_and(|switch| switch.starts_with('Y')) {
+        return &["transport=dev", "transport=ring"];
+    }
+    eprintln!("skipped with io_uring: {RINGS} is off");
+    &["transport=dev"]
+}
+
 /// All results of `statx` and SEEK_DATA for the files below a folder, by path.
 fn facts(folder: &Path) -> BTreeMap<PathBuf, String> {
     let (mut found, mut folders) = (BTreeMap::new(), vec![PathBuf::new()]);

@@ -1,13 +1,20 @@
 //! `floe umount` of mounts that do not end with it.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use floe_blockdev::{Use, mounted_at};
+use floe_fuse::abi::{InHeader, InitFlags, InitOut, Opcode, OutHeader};
+use floe_fuse::mount::{MountOptions, MountPoint, mount};
+use floe_fuse::{Carrier, Channel, Synchronous, Transport, open_abort};
 use floe_testkit::{Image, oracle, tool};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
-use super::mount::{Ours, can_mount};
+use super::mount::{Ours, can_mount, transports};
 use super::{floe, image};
 
 fn must(program: &str, arguments: &[&str]) -> bool {
@@ -164,28 +171,121 @@ fn a_mount_whose_server_does_not_answer_can_be_ended() {
     if !can_mount() {
         return;
     }
-    for (signal, options) in [("-CONT", "rw"), ("-KILL", "ro")] {
+    let ends = [("-CONT", "rw"), ("-KILL", "ro")];
+    let all = transports().iter().flat_map(|transport| ends.map(|end| (*transport, end)));
+    for (transport, (signal, options)) in all {
         let Some(image) = image("ext4") else { return };
         let first = Ours::new(image.path(), &[]);
         write_last(&first);
         first.unmount();
-        let ours = Ours::new(image.path(), &["-o", options]);
+        let options = format!("{options},{transport}");
+        let ours = Ours::new(image.path(), &["-o", &options]);
         let place = ours.path().to_str().unwrap();
         let process = server_of(&ours);
-        if options == "rw" {
+        if options.starts_with("rw") {
             fs::write(ours.path().join("kept/other"), b"written when it goes on").unwrap();
         }
         assert!(must("kill", &["-STOP", &process]));
-        let ran = floe(&["umount", "--force", place]);
+        let (code, err, _) = limited(&["umount", "--force", place]);
         let told = ["does not answer", "still has the image", &format!("kill -CONT {process}")];
-        let is_told = told.iter().all(|words| ran.err.contains(words));
+        let is_told = told.iter().all(|words| err.contains(words));
+        let is_there = mounted_at(ours.path()).is_some();
         let repaired = floe(&["repair", "--yes", image.path().to_str().unwrap()]).code;
         assert!(must("kill", &[signal, &process]));
-        assert!(ran.code == 32 && is_told, "{options}: {}: {}", ran.code, ran.err);
+        assert!(code == 32 && is_told, "{options}: {code}: {err}");
+        assert!(!err.contains("programs still use it"), "{options}: {err}");
         assert_eq!(repaired, 8, "{options}: the image is not claimed");
-        assert!(!Path::new(place).join("kept").exists(), "{options}: it is still mounted");
+        assert!(!is_there, "{options}: it is still mounted");
         wait_until_free(&image);
-        assert_complete(&image, options);
+        assert_complete(&image, &options);
+    }
+}
+
+/// Negotiates, answers one request with an error, and takes the others without an answer, until the connection ends.
+fn answer_once(control: &mut dyn Channel, error: Errno) -> bool {
+    let mut is_answered = false;
+    loop {
+        let asked = match control.receive() {
+            Ok(Some(request)) => InHeader::decode(request.first_chunk().unwrap()),
+            Ok(None) => return is_answered,
+            Err(error) => panic!("{error}"),
+        };
+        let is_first = Opcode::of(asked.opcode) == Some(Opcode::Init);
+        let mut body = [0; InitOut::SIZE];
+        let offer = InitOut {
+            major: 7,
+            minor: 31,
+            max_readahead: 0,
+            flags: InitFlags::BIG_WRITES.bits() as u32,
+            max_background: 1,
+            congestion_threshold: 1,
+            max_write: 4096,
+            time_gran: 1,
+            max_pages: 1,
+            flags2: 0,
+        };
+        offer.encode_into(&mut body);
+        let (error, body) = match is_first {
+            true => (0, &body[..]),
+            false if is_answered => continue,
+            false => (error.raw_os_error().wrapping_neg().cast_unsigned(), &[][..]),
+        };
+        is_answered |= !is_first;
+        let mut head = [0; OutHeader::SIZE];
+        let len = (OutHeader::SIZE + body.len()) as u32;
+        OutHeader { len, error, unique: asked.unique }.encode_into(&mut head);
+        control.send(&head, body).unwrap();
+    }
+}
+
+/// The threads of a server that is killed end one after the other. One that the kernel keeps waiting has the image, and ends with the
+/// connection alone; a request that an earlier one was to get from its ring says that this was `ECANCELED`.
+#[test]
+fn a_forced_unmount_ends_the_connection_although_a_part_of_the_server_is_gone() {
+    if !can_mount() {
+        return;
+    }
+    for error in [Errno::CANCELED, Errno::NOTCONN] {
+        let folder = tool::scratch("floe-dying-").unwrap();
+        let options = MountOptions {
+            fsname: "none".into(),
+            subtype: "floe".to_owned(),
+            read_only: false,
+            allow_other: true,
+            no_suid: true,
+            no_devices: true,
+            no_exec: true,
+            no_atime: true,
+            synchronous: Synchronous::default(),
+            judged: true,
+            transport: Transport::Device,
+        };
+        let device = mount(&MountPoint::of(folder.path()), &options).unwrap();
+        let Some(Use::Mounted { device: number, .. }) = mounted_at(folder.path()) else {
+            panic!("it is not mounted")
+        };
+        let mut abort = open_abort(number.minor).unwrap();
+        let (ran, has_ended) = std::thread::scope(|scope| {
+            let server = scope.spawn(|| answer_once(&mut *device.control(), error));
+            // It is in use, so that the unmount does not end it.
+            let user = rustix::fs::open(folder.path(), OFlags::PATH, Mode::empty()).unwrap();
+            let ran =
+                limited(&["umount", "--force", "--timeout", "2", folder.path().to_str().unwrap()]);
+            let is_over = |_| {
+                std::thread::sleep(Duration::from_millis(10));
+                server.is_finished()
+            };
+            let has_ended = (0..100).any(is_over);
+            // Else this test would not end.
+            let _ = abort.write_all(b"1");
+            drop(user);
+            assert!(server.join().unwrap(), "nothing was asked");
+            (ran, has_ended)
+        });
+        assert!(has_ended, "{error}: {ran:?}");
+        // This process still has it.
+        assert_eq!(ran.0, 32, "{error}: {ran:?}");
+        assert!(mounted_at(folder.path()).is_none(), "{error}: {ran:?}");
     }
 }
 
@@ -227,7 +327,7 @@ fn a_busy_mount_without_a_server_can_be_detached() {
     let ran = floe(&["umount", "--force", place]);
     assert!(ran.code == 8 && ran.err.contains("it is detached"), "{}: {}", ran.code, ran.err);
     assert!(ran.err.contains("its server had ended before"), "{}", ran.err);
-    assert!(floe_blockdev::mounted_at(ours.path()).is_none(), "it is still in the tree");
+    assert!(mounted_at(ours.path()).is_none(), "it is still in the tree");
     drop(file);
     assert_complete(&image, "busy");
 }
@@ -254,20 +354,21 @@ fn an_unmount_with_a_limit_ends_although_the_server_is_stopped() {
         (&["--lazy"], 3),
         (&["--force", "--timeout", "2"], 2),
     ];
-    for (options, limit) in all {
+    let all = transports().iter().flat_map(|transport| all.map(|one| (*transport, one)));
+    for (transport, (options, limit)) in all {
         let Some(image) = image("ext4") else { return };
-        let ours = Ours::new(image.path(), &[]);
+        let ours = Ours::new(image.path(), &["-o", transport]);
         write_last(&ours);
         File::open(ours.path().join("kept/last")).unwrap().sync_all().unwrap();
         let place = ours.path().to_str().unwrap();
         let process = server_of(&ours);
         assert!(must("kill", &["-STOP", &process]));
         let (code, text, took) = limited(&[&["umount"], options, &[place]].concat());
-        let is_there = floe_blockdev::mounted_at(ours.path()).is_some();
+        let is_there = mounted_at(ours.path()).is_some();
         assert!(must("kill", &["-CONT", &process]));
-        assert_eq!(code, 32, "{options:?}: {text}");
+        assert_eq!(code, 32, "{transport} {options:?}: {text}");
         let wanted = Duration::from_secs(limit)..Duration::from_secs(limit + 3);
-        assert!(wanted.contains(&took), "{options:?}: {took:?}");
+        assert!(wanted.contains(&took), "{transport} {options:?}: {took:?}");
         assert!(text.contains(&format!("process {process}")), "{options:?}: {text}");
         assert_eq!(is_there, options == ["--timeout", "3"], "{options:?}: {text}");
         if is_there {
