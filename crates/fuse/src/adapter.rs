@@ -154,7 +154,7 @@ impl<S: Store> Adapter<'_, S> {
             }
             Operation::Release { directory, flags } => {
                 if !directory && self.writers.close(inode, flags) {
-                    self.settle_times(inode);
+                    self.settle_closed(inode);
                 }
                 Answer::Bytes(Vec::new())
             }

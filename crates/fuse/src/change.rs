@@ -45,9 +45,8 @@ impl<S: Store> Adapter<'_, S> {
             return cubes::change(self.fs, inode, by, name, value)
                 .map(|()| Answer::Bytes(Vec::new()));
         }
-        self.note_times(inode, change);
-        let answer = self.change_object(inode, by, change, buffer)?;
-        self.learn_times(inode, change);
+        let make = || self.change_object(inode, by, change, buffer);
+        let answer = self.with_times_learned(inode, change, make)?;
         self.make_durable(inode, change)?;
         Ok(answer)
     }

@@ -5,8 +5,11 @@
 //! file was created or written before, nor where it told the times just before the content, as it may when it writes back by itself.
 //! Then the file would move by a tick or more once the kernel has forgotten it, and `rsync` or `make` would take it for another one.
 //! So the server notes what the kernel believes from the first content on, and returns to that when the last writer has gone.
+//!
+//! The kernel tells of the last writer (`FUSE_RELEASE`) without waiting for the answer, so another thread may get that while one sets
+//! the times of the same file, as for a program that closes a copy and gives it the times of the original: those must stay.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use floe_format::InodeNr;
 use floe_fs::{Attributes, FsError, Timestamp};
@@ -21,26 +24,86 @@ pub(crate) struct Told {
 
 /// Times that the kernel believes of files whose content came.
 #[derive(Debug, Default)]
-pub(crate) struct Times(Mutex<HashMap<InodeNr, Told>>);
+pub(crate) struct Times(Mutex<Known>);
+
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    told: HashMap<InodeNr, Told>,
+    /// Files whose attributes are being set, and by how many threads.
+    being_set: HashMap<InodeNr, u32>,
+    /// Those of them whose last writer has gone meanwhile.
+    left: HashSet<InodeNr>,
+}
+
+impl Known {
+    pub(crate) fn get(&self, inode: InodeNr) -> Option<Told> {
+        self.told.get(&inode).copied()
+    }
+
+    /// The times of a file that are noted no more, because its last writer has gone; `None` if there are none, or while a thread
+    /// sets some, after which it has to look ([`Times::take_left`]).
+    pub(crate) fn take(&mut self, inode: InodeNr) -> Option<Told> {
+        if self.being_set.contains_key(&inode) {
+            self.left.insert(inode);
+            return None;
+        }
+        self.told.remove(&inode)
+    }
+
+    pub(crate) fn inodes(&self) -> Vec<InodeNr> {
+        self.told.keys().copied().collect()
+    }
+}
+
+/// A thread that sets attributes of a file.
+#[derive(Debug)]
+pub(crate) struct Setting<'t> {
+    times: &'t Times,
+    inode: InodeNr,
+}
+
+impl Drop for Setting<'_> {
+    fn drop(&mut self) {
+        let mut known = self.times.known();
+        if let Some(threads) = known.being_set.get_mut(&self.inode) {
+            *threads -= 1;
+            if *threads == 0 {
+                known.being_set.remove(&self.inode);
+            }
+        }
+    }
+}
 
 impl Times {
-    pub(crate) fn all(&self) -> MutexGuard<'_, HashMap<InodeNr, Told>> {
+    pub(crate) fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Attributes are about to be set. Until the result is dropped, the file does not return to any times.
+    pub(crate) fn set(&self, inode: InodeNr) -> Setting<'_> {
+        *self.known().being_set.entry(inode).or_default() += 1;
+        Setting { times: self, inode }
+    }
+
+    /// Whether the last writer of a file went while a thread set attributes, and none does any more; `true` once.
+    pub(crate) fn take_left(&self, inode: InodeNr) -> bool {
+        let mut known = self.known();
+        !known.being_set.contains_key(&inode) && known.left.remove(&inode)
     }
 
     /// Content is about to come. Times that the kernel tells meanwhile wait until those from before are noted.
     pub(crate) fn note(&self, inode: InodeNr, now: impl FnOnce() -> Result<Attributes, FsError>) {
-        let mut all = self.all();
-        if !all.contains_key(&inode)
+        let told = &mut self.known().told;
+        if !told.contains_key(&inode)
             && let Ok(file) = now()
         {
-            all.insert(inode, Told { modified: file.mtime, changed: file.ctime });
+            told.insert(inode, Told { modified: file.mtime, changed: file.ctime });
         }
     }
 
     /// The kernel, or a program through it, has set times.
     pub(crate) fn learn(&self, inode: InodeNr, modified: Option<Timestamp>, changed: Timestamp) {
-        if let Some(told) = self.all().get_mut(&inode) {
+        if let Some(told) = self.known().told.get_mut(&inode) {
             told.modified = modified.unwrap_or(told.modified);
             told.changed = changed;
         }
@@ -70,7 +133,7 @@ mod tests {
         times.learn(inode, Some(at(1)), at(1));
         times.note(inode, || Ok(file));
         times.note(inode, || panic!("it is known"));
-        let told = |times: &Times| times.all().get(&inode).copied().unwrap();
+        let told = |times: &Times| times.known().get(inode).unwrap();
         assert_eq!(told(&times), Told { modified: at(10), changed: at(10) });
         // Content came a tick later.
         let now = Attributes { mtime: at(11), ctime: at(11), ..file };

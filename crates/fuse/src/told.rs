@@ -2,7 +2,7 @@
 
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
-use floe_fs::{Attributes, Change as Fields, Op, OpKind, Store, Timestamp};
+use floe_fs::{Attributes, Change as Fields, FsError, Op, OpKind, Store, Timestamp};
 
 use crate::abi::{self, Change, SetattrFields, WriteFlags};
 use crate::adapter::Adapter;
@@ -10,7 +10,7 @@ use crate::times::{Times, Told};
 
 impl<S: Store> Adapter<'_, S> {
     /// A change is about to be made.
-    pub(crate) fn note_times(&self, inode: InodeNr, change: &Change<'_>) {
+    fn note_times(&self, inode: InodeNr, change: &Change<'_>) {
         let inode = match *change {
             Change::Write { .. } | Change::Fallocate { .. } => Some(inode),
             Change::Copy { to, .. } => abi::inode_of(to),
@@ -22,7 +22,7 @@ impl<S: Store> Adapter<'_, S> {
     }
 
     /// A change was made.
-    pub(crate) fn learn_times(&self, inode: InodeNr, change: &Change<'_>) {
+    fn learn_times(&self, inode: InodeNr, change: &Change<'_>) {
         let asked = match change {
             Change::Setattr(asked) => asked,
             // Past the kernel's cache. It keeps the time of what programs write with `O_DIRECT`, and does not notice the other writes.
@@ -75,7 +75,7 @@ impl<S: Store> Adapter<'_, S> {
         if !self.writeback || file.kind != FileType::Regular {
             return *file;
         }
-        let told = self.times.all().get(&file.inode).copied();
+        let told = self.times.known().get(file.inode);
         // Without any, it may have returned since its attributes were read.
         let Some(told) = told else { return self.fs.attributes(file.inode).unwrap_or(*file) };
         match Times::settle(told, file) {
@@ -86,14 +86,48 @@ impl<S: Store> Adapter<'_, S> {
         }
     }
 
-    /// The kernel has told all of a file: its last writer has gone, or it forgets it.
+    /// Makes a change and learns its times, beside which the file returns to no others.
+    pub(crate) fn with_times_learned<T>(
+        &self,
+        inode: InodeNr,
+        change: &Change<'_>,
+        make: impl FnOnce() -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        self.note_times(inode, change);
+        let sets = self.writeback && matches!(change, Change::Setattr(_));
+        let setting = sets.then(|| self.times.set(inode));
+        let made = make();
+        if made.is_ok() {
+            self.learn_times(inode, change);
+        }
+        drop(setting);
+        if sets && self.times.take_left(inode) {
+            self.settle_closed(inode);
+        }
+        made
+    }
+
+    /// The last writer of a file has gone; by now there may be another one.
+    pub(crate) fn settle_closed(&self, inode: InodeNr) {
+        if self.writeback {
+            self.settle(inode, |inode| !self.writers.has(inode));
+        }
+    }
+
+    /// The kernel has told all of a file: it forgets it.
     pub(crate) fn settle_times(&self, inode: InodeNr) {
-        if !self.writeback {
+        if self.writeback {
+            self.settle(inode, |_| true);
+        }
+    }
+
+    fn settle(&self, inode: InodeNr, is_due: impl FnOnce(InodeNr) -> bool) {
+        // Kept until the times are there: who writes again waits.
+        let mut known = self.times.known();
+        if !is_due(inode) {
             return;
         }
-        // Kept until the times are there: who writes again waits.
-        let mut all = self.times.all();
-        let Some(told) = all.remove(&inode) else { return };
+        let Some(told) = known.take(inode) else { return };
         let Ok(now) = self.fs.attributes(inode) else { return };
         if let Some(told) = Times::settle(told, &now).filter(|_| now.links > 0) {
             let change = Fields { modified: Some(told.modified), ..Fields::default() };
@@ -105,7 +139,7 @@ impl<S: Store> Adapter<'_, S> {
 
     /// The same for all files, at the end.
     pub(crate) fn settle_all_times(&self) {
-        let all: Vec<InodeNr> = self.times.all().keys().copied().collect();
+        let all = self.times.known().inodes();
         all.into_iter().for_each(|inode| self.settle_times(inode));
     }
 }

@@ -2,10 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use floe_check::{CheckOptions, view};
-use floe_fs::{AccessTimes, FileSystem, Image, Limits, MemFs, NullDisk, Store};
+use floe_format::InodeNr;
+use floe_fs::{
+    AccessTimes, Applied, Attribute, Attributes, Directory, FileSystem, FsError, Image, Limits,
+    MemFs, NullDisk, Op, OpKind, SeekFor, Space, Store,
+};
 use floe_fuse::abi::Opcode;
 use floe_fuse::{MemoryCarrier, ServeOptions, serve};
 use floe_testkit::{Profile, build, tool};
@@ -444,5 +449,99 @@ fn a_directory_is_read_on_from_every_cookie() {
         names.dedup();
         assert_eq!(names.len(), count);
         assert!(names.contains(&b"lost+found".to_vec()));
+    });
+}
+
+/// A file system in memory that stops twice after it has set a certain time of modification: then, and until it may go on.
+struct Stops {
+    inner: MemFs<NullDisk>,
+    at_seconds: i64,
+    stop: Barrier,
+}
+
+impl Store for Stops {
+    fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
+        self.inner.attributes(inode)
+    }
+
+    fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
+        self.inner.directory(inode)
+    }
+
+    fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {
+        self.inner.read(inode, offset_bytes, into)
+    }
+
+    fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
+        self.inner.seek(inode, offset_bytes, what)
+    }
+
+    fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
+        self.inner.target(inode)
+    }
+
+    fn extended_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
+        self.inner.extended_attributes(inode)
+    }
+
+    fn space(&self) -> Space {
+        self.inner.space()
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.inner.block_bytes()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn takes_many(&self) -> bool {
+        self.inner.takes_many()
+    }
+
+    fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
+        let applied = self.inner.apply(op);
+        if let OpKind::Change { change, .. } = &op.kind
+            && change.modified.is_some_and(|time| time.seconds == self.at_seconds)
+        {
+            self.stop.wait();
+            self.stop.wait();
+        }
+        applied
+    }
+
+    fn release(&self, inode: InodeNr) -> Result<(), FsError> {
+        self.inner.release(inode)
+    }
+
+    fn sync(&self) -> Result<(), FsError> {
+        self.inner.sync()
+    }
+}
+
+/// A program closes a file and sets its time. The kernel does not wait for the answer to the first, which another thread gets.
+#[test]
+fn a_time_that_is_set_while_the_last_writer_goes_stays() {
+    const CACHED: u64 = 1;
+    const READ_WRITE: u64 = 2;
+    const MTIME_AND_CTIME: u64 = 1 << 5 | 1 << 10;
+    let seconds = 1_000_000_000;
+    let inner = MemFs::new(NullDisk::new(1000, 1 << 20), Limits::default());
+    let fs = FileSystem::new(Stops { inner, at_seconds: seconds, stop: Barrier::new(2) });
+    served(&fs, &ServeOptions::default(), |kernel, taken| {
+        assert_ne!(taken & WRITEBACK_CACHE, 0);
+        let file = create(kernel, "file", 0o644);
+        write(kernel, file, 0, b"content", CACHED);
+        let time = seconds.cast_unsigned();
+        let asked = words(&[MTIME_AND_CTIME, 0, 0, 0, 0, time, time + 1, 0, 0, 0, 0]);
+        kernel.ask(request(Opcode::Setattr, 77, file, &asked));
+        fs.store().stop.wait();
+        must(kernel, Opcode::Release, file, &words(&[0, READ_WRITE, 0]));
+        fs.store().stop.wait();
+        let (error, unique, _) = answer(kernel);
+        assert_eq!((error, unique), (0, 77));
+        let modified = fs.attributes(InodeNr(u32::try_from(file).unwrap())).unwrap().mtime;
+        assert_eq!(modified.seconds, seconds, "the time of the content came back");
     });
 }
