@@ -17,6 +17,8 @@ use crate::image_files::place;
 mod crash;
 pub(super) mod image;
 pub(super) mod mounted;
+#[cfg(test)]
+mod moving_times;
 
 /// The attribute of a copy that is complete and whose source is still there: the number and the path of the source.
 const MARK: &[u8] = b"trusted.floe.move_in";
@@ -248,7 +250,7 @@ fn copy_all(
     tree.set_attribute(to, MARK, Some(key))?;
     tree.settle(to, of)?;
     // The time of change of the copy, which tells later changes of the source, has moved with the mark.
-    judge_unchanged(tree, source, of)?;
+    judge_unchanged(tree, source, of, to)?;
     tree.sync()
 }
 
@@ -263,7 +265,7 @@ fn copy_one(
     if of.kind != Kind::Directory && of.links > 1 {
         if let Some((first, before)) = known.get(&of.inode) {
             tree.link(first, to)?;
-            return judge_unchanged(tree, from, before);
+            return judge_unchanged(tree, from, before, to);
         }
         known.insert(of.inode, (to.to_vec(), of.clone()));
     }
@@ -290,15 +292,23 @@ fn copy_one(
         set.with_context(|| format!("{}: attribute {}", printable(to), printable(&name)))?;
     }
     tree.settle(to, of).with_context(|| printable(to))?;
-    judge_unchanged(tree, from, of)
+    judge_unchanged(tree, from, of, to)
 }
 
-/// Refuses a source if anything but its time of access was changed since.
-fn judge_unchanged(tree: &dyn Tree, path: &[u8], before: &Stat) -> Result<()> {
+/// Refuses a source if anything but its time of access was changed since. One whose times alone have moved gives them to its copy: where
+/// space is scarce, the kernel shows an older time of a file until it forgets it (`docs/mount.md`).
+fn judge_unchanged(tree: &dyn Tree, path: &[u8], before: &Stat, copy: &[u8]) -> Result<()> {
     let now = tree.stat(path)?;
-    let is_same = |now: Stat| now == Stat { accessed: now.accessed, ..before.clone() };
-    ensure!(now.is_some_and(is_same), "{} was changed meanwhile", printable(path));
-    Ok(())
+    let now = now.with_context(|| format!("{} was removed meanwhile", printable(path)))?;
+    let as_before = Stat { accessed: now.accessed, ..before.clone() };
+    if now == as_before {
+        return Ok(());
+    }
+    let (modified, changed) = (now.modified, now.changed);
+    let moved_alone = now.kind == Kind::Regular && now == Stat { modified, changed, ..as_before };
+    let is_same = moved_alone && tree.has_same_content(path, copy)?;
+    ensure!(is_same, "{} was changed meanwhile", printable(path));
+    tree.settle(copy, &now)
 }
 
 /// Whether a source is as it was when it was copied; a copy of the same content gets its times. The mark of the copy is none of the
@@ -326,7 +336,7 @@ fn is_copied(tree: &dyn Tree, from: &[u8], of: &Stat, to: &[u8], copy: &Stat) ->
     if sorted(from)? != sorted(to)? {
         return Ok(false);
     }
-    // Where space is scarce, the kernel shows an older time of a file until it forgets it (`docs/mount.md`).
+    // As in `judge_unchanged`.
     let moved_alone = !has_its_times && of.kind == Kind::Regular;
     if moved_alone && tree.has_same_content(from, to)? {
         tree.settle(to, of)?;
