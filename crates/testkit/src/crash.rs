@@ -235,7 +235,7 @@ impl<'t> States<'t> {
             self.trace.replay_from(self.replayed, &Crash::after(durable), &self.base)?;
             self.replayed = durable;
         }
-        let device = MemDevice::new(self.base.to_vec());
+        let device = self.base.clone();
         let replayed = self.trace.replay_from(self.replayed, crash, &device);
         replayed.context("replaying the trace")?;
         Ok(device)

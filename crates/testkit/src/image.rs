@@ -2,12 +2,15 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 use tempfile::TempDir;
 
 /// Chunk size in which contents are kept; a multiple of every relevant page size.
@@ -30,11 +33,32 @@ impl Contents {
         let size_bytes = file.metadata()?.len();
         let mut pieces = Vec::new();
         let mut piece = [0; PIECE_BYTES];
+        for run in data_runs(&file, size_bytes)? {
+            for offset in run.step_by(PIECE_BYTES) {
+                let wanted = PIECE_BYTES.min((size_bytes - offset) as usize);
+                piece[wanted..].fill(0);
+                file.read_exact_at(&mut piece[..wanted], offset)?;
+                if piece != [0; PIECE_BYTES] {
+                    pieces.push((offset, piece));
+                }
+            }
+        }
+        Ok(Self { size_bytes, pieces: Arc::new(pieces) })
+    }
+
+    /// The contents of a device.
+    ///
+    /// # Errors
+    /// An I/O error.
+    pub fn of(device: &dyn ReadBlocks) -> Result<Self> {
+        let size_bytes = device.size_bytes();
+        let mut pieces = Vec::new();
+        let mut piece = [0; PIECE_BYTES];
         for offset in (0..size_bytes).step_by(PIECE_BYTES) {
-            piece.fill(0);
             let wanted = PIECE_BYTES.min((size_bytes - offset) as usize);
-            file.read_exact_at(&mut piece[..wanted], offset)?;
-            if piece.iter().any(|&byte| byte != 0) {
+            piece[wanted..].fill(0);
+            device.read_at(offset, &mut piece[..wanted])?;
+            if piece != [0; PIECE_BYTES] {
                 pieces.push((offset, piece));
             }
         }
@@ -117,6 +141,14 @@ impl Image {
         let mut image = Self::open(&path)?;
         image.folder = Some(folder);
         Ok(image)
+    }
+
+    /// A new image with the contents of a device.
+    ///
+    /// # Errors
+    /// As [`Contents::of`] and [`Contents::to_image`].
+    pub fn of(device: &dyn ReadBlocks) -> Result<Self> {
+        Contents::of(device)?.to_image()
     }
 
     /// Opens an image file that outlives this value.
@@ -209,7 +241,10 @@ impl Image {
     /// An I/O error.
     pub fn to_vec(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(self.size_bytes)?];
-        self.read(0, &mut bytes)?;
+        for run in data_runs(&self.file, self.size_bytes)? {
+            let place = usize::try_from(run.start)?..usize::try_from(run.end)?;
+            self.read(run.start, &mut bytes[place])?;
+        }
         Ok(bytes)
     }
 
@@ -244,4 +279,21 @@ impl WriteBlocks for Image {
     fn flush(&self) -> io::Result<()> {
         self.file.sync_data()
     }
+}
+
+/// The runs of a file that are no holes, whole chunks of [`PIECE_BYTES`], in order and apart.
+fn data_runs(file: &File, size_bytes: u64) -> Result<Vec<Range<u64>>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    let mut at = 0;
+    while at < size_bytes {
+        let data = match seek(file, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => break,
+            Err(error) => return Err(error).context("looking for data"),
+        };
+        let hole = seek(file, SeekFrom::Hole(data)).context("looking for a hole")?;
+        at = hole.next_multiple_of(PIECE_BYTES as u64).min(size_bytes);
+        runs.push(data - data % PIECE_BYTES as u64..at);
+    }
+    Ok(runs)
 }

@@ -27,7 +27,7 @@ pub mod tool;
 pub mod tree;
 pub mod volume;
 
-pub use image::Image;
+pub use image::{Contents, Image};
 pub use oracle::e2fsck;
 pub use profile::Profile;
 pub use rng::Rng;

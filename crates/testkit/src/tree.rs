@@ -87,7 +87,7 @@ impl Digest {
     /// in order.
     fn add(&mut self, offset_bytes: u64, bytes: &[u8]) {
         for (at, piece) in (0u64..).zip(bytes.chunks(PIECE_BYTES)) {
-            if piece.iter().all(|&byte| byte == 0) {
+            if *piece == [0; PIECE_BYTES][..piece.len()] {
                 continue;
             }
             let mut whole = [0; PIECE_BYTES];

@@ -150,7 +150,7 @@ fn damage_of_the_undo_file_is_noticed_before_anything_is_written() {
             Err(error) => panic!("byte {at}: {error}"),
             Ok(file) => {
                 harmless += 1;
-                let copy = MemDevice::new(device.to_vec());
+                let copy = device.clone();
                 file.restore(&copy).unwrap();
                 let now = copy.to_vec();
                 assert!(now[..3072] == before[..3072] && now[20480..22528] == before[20480..22528]);
@@ -265,13 +265,13 @@ fn write_errors_and_lost_writes_are_told() {
     let file = saved(&folder.path().join("undo"), &device, 4096, &stretches);
     device.write_at(0, &[3; 65536]).unwrap();
     let block = floe_format::BlockNr(9);
-    let bad = Faulty::new(MemDevice::new(device.to_vec()), 4096, [(block, Fault::Unwritable)]);
+    let bad = Faulty::new(device.clone(), 4096, [(block, Fault::Unwritable)]);
     let error = file.restore(&bad).unwrap_err();
     assert!(
         matches!(error, RestoreError::Write { offset_bytes: 32768, restored_bytes: 4096, .. }),
         "{error}"
     );
-    let bad = Faulty::new(MemDevice::new(device.to_vec()), 4096, [(block, Fault::LosesWrites)]);
+    let bad = Faulty::new(device.clone(), 4096, [(block, Fault::LosesWrites)]);
     let error = file.restore(&bad).unwrap_err();
     assert!(matches!(error, RestoreError::Verify { offset_bytes: 32768 }), "{error}");
 }

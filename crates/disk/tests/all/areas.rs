@@ -122,8 +122,7 @@ pub(crate) fn e2fsck_finds_nothing(device: &MemDevice) -> Result<()> {
     if tool::missing() {
         return Ok(());
     }
-    let image = Image::empty(device.size_bytes())?;
-    image.write(0, &device.to_vec())?;
+    let image = Image::of(&device)?;
     let verdict = oracle::run(image.path(), &["-fn"])?;
     ensure!(verdict.clean() && verdict.problems.is_empty(), "{}", verdict.text);
     Ok(())
@@ -188,7 +187,7 @@ impl Run {
             if at % (one_in * 5) == 0 {
                 // With all journals in memory.
                 sound(&device).context("checked before recovery")?;
-                let taken = MemDevice::new(device.to_vec());
+                let taken = device.clone();
                 take_over(&taken, &Default::default())?;
                 self.judge(&taken, crash.issued).context("taken over")?;
             }

@@ -178,8 +178,7 @@ fn the_bit_is_set_everywhere_before_the_second_journal_is_used_and_gone_when_it_
     mounted.sync();
     assert!(locks(&device.base_bytes()).0);
     if !tool::missing() {
-        let image = Image::empty(device.size_bytes()).unwrap();
-        image.write(0, &device.base_bytes()).unwrap();
+        let image = Image::of(&MemDevice::new(device.base_bytes())).unwrap();
         let verdict = oracle::run(image.path(), &["-fy"]).unwrap();
         assert_eq!(verdict.exit, Some(8), "{}", verdict.text);
         assert_eq!(image.to_vec().unwrap(), device.base_bytes(), "e2fsck touched it");
@@ -188,8 +187,7 @@ fn the_bit_is_set_everywhere_before_the_second_journal_is_used_and_gone_when_it_
     let (primary, backups) = locks(&device.base_bytes());
     assert!(!primary && backups.iter().all(|flag| !flag));
     if !tool::missing() {
-        let image = Image::empty(device.size_bytes()).unwrap();
-        image.write(0, &device.base_bytes()).unwrap();
+        let image = Image::of(&MemDevice::new(device.base_bytes())).unwrap();
         let verdict = oracle::run(image.path(), &["-fn"]).unwrap();
         assert!(verdict.clean() && verdict.problems.is_empty(), "{}", verdict.text);
     }
@@ -389,7 +387,7 @@ fn a_damaged_journal_of_one_cube_does_no_harm_to_the_others() {
     let at = own.offset_bytes(own.superblock.start + 1).unwrap();
     let byte = first_byte(&device, BlockNr(at / 4096), 4096);
     device.write_at(at, &[byte ^ 1]).unwrap();
-    let found = recover(&MemDevice::new(device.to_vec())).unwrap();
+    let found = recover(&device.clone()).unwrap();
     assert!(found.cubes.iter().any(|cube| cube.failed.is_some()), "{found:?}");
     let mut mounted = Mounted::new(device).unwrap();
     let state = mounted.journal.cube_state(1);
@@ -446,7 +444,7 @@ fn damage_in_the_log_of_inode_8_is_found_before_anything_is_written() {
     let before = device.to_vec();
     let why = recover(&device).unwrap_err();
     assert!(matches!(why, JournalError::Damaged(_)), "{why}");
-    assert!(device.to_vec() == before, "something was written");
+    assert!(device.holds(&before), "something was written");
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn struck(at: u64, waits: bool) -> Option<(RequestKind, bool)> {
     let stays = !mounted.journal.cube_state(3).has_own;
     create(&mut mounted, "c/new");
     mounted.journal.commit_cube(3).unwrap();
-    let crashed = MemDevice::new(device.to_vec());
+    let crashed = device.clone();
     recover(&crashed).unwrap();
     assert!(tree(&crashed).unwrap().contains_key("c/new"), "request {at}");
     if waits {

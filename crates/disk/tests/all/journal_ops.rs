@@ -402,8 +402,7 @@ impl Run {
             }
             at += 1;
             if at % by_e2fsck == 0 {
-                let image = Image::empty(device.size_bytes())?;
-                image.write(0, &device.to_vec())?;
+                let image = Image::of(&device)?;
                 let verdict = oracle::run(image.path(), &["-fy"])?;
                 ensure!(matches!(verdict.exit, Some(0 | 1)), "e2fsck: {}", verdict.text);
                 self.judge(&tree(&image)?, crash.issued).context("recovered by e2fsck")?;
@@ -519,8 +518,7 @@ fn a_volume_in_a_journal_is_recovered_by_e2fsck() {
         mounted.sync();
         let seen = tree(&mounted.journal).unwrap();
         drop(mounted);
-        let image = Image::empty(device.size_bytes()).unwrap();
-        image.write(0, &device.to_vec()).unwrap();
+        let image = Image::of(&device).unwrap();
         let verdict = oracle::run(image.path(), &["-fy"]).unwrap();
         // e2fsck 1.47.0 says so of every image with an orphan file that was captured while it was mounted.
         let mounted = base_kind.is_native() && verdict.text.contains("orphan_present is set");

@@ -345,7 +345,7 @@ fn nodes_of_maps_in_another_cube_are_refused() {
         id == "cube-blocks-outside" && problem.inode() == Some(spread)
     };
     assert!(problems.iter().any(outside), "{problems:?}");
-    let ((), closed) = used(&MemDevice::new(device.to_vec()), |fs| {
+    let ((), closed) = used(&device.clone(), |fs| {
         let gates = fs.store().gates().unwrap();
         let fails = |failed: Result<(), FsError>| {
             assert!(

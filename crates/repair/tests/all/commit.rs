@@ -130,7 +130,7 @@ fn a_superblock_that_stays_is_marked_all_the_same() {
         let (device, trace) = device.into_parts();
         let mut expected = scene.before.clone();
         expected[500 * block as usize..][..100].fill(7);
-        assert!(device.to_vec() == expected);
+        assert!(device.holds(&expected));
         let file = UndoFile::open(&path).unwrap();
         let mut marked = 0;
         each_state(&trace, &scene.before, Effort::default(), |device, _| {
@@ -141,7 +141,7 @@ fn a_superblock_that_stays_is_marked_all_the_same() {
             ensure!(whole || !sound || state(&now) & STATE_VALID == 0, "half written, and clean");
             ensure!(standing(&file, &device)? != Standing::Foreign);
             undo(&file, &device)?;
-            ensure!(device.to_vec() == scene.before, "not the original bytes");
+            ensure!(device.holds(&scene.before), "not the original bytes");
             Ok(())
         })
         .unwrap();
@@ -184,7 +184,7 @@ fn from_every_crash_there_is_a_way_back() {
                 undo_cut_off_anywhere(&file, &now, &before)?;
             }
             undo(&file, &device)?;
-            ensure!(device.to_vec() == before, "not the original bytes");
+            ensure!(device.holds(&before), "not the original bytes");
             let standing = floe_repair::undo::standing(&file, &device)?;
             ensure!(standing == Standing::Untouched, "{standing:?}");
             Ok(())
@@ -203,7 +203,7 @@ fn undo_cut_off_anywhere(file: &UndoFile, now: &[u8], before: &[u8]) -> anyhow::
         trace.replay(&Crash::after(issued), &device)?;
         ensure!(standing(file, &device)? != Standing::Foreign, "undoing, {issued} done");
         undo(file, &device)?;
-        ensure!(device.to_vec() == before, "undoing, {issued} done");
+        ensure!(device.holds(before), "undoing, {issued} done");
     }
     Ok(())
 }
@@ -240,7 +240,7 @@ fn a_device_that_others_changed_is_left_alone() {
     let target = Some(UndoTarget { path: &path, fs_offset_bytes: 0 });
     let untouched = |error: CommitError, before: &[u8]| {
         assert!(error.nothing_written() && !path.exists(), "{error}");
-        assert!(device.to_vec() == before, "{error}");
+        assert!(device.holds(before), "{error}");
     };
     let interrupt = Interrupt::new();
     let _ = interrupt.ask();
@@ -293,7 +293,7 @@ fn a_wish_to_stop_is_noted_while_the_device_is_written() {
     staged_changes(&scene, &staged);
     let options = CommitOptions { interrupt: Some(&interrupt), ..options(&seen, None) };
     commit(&staged, &device, &options).unwrap();
-    assert!(device.inner.to_vec() == after);
+    assert!(device.inner.holds(&after));
     assert!(interrupt.asked());
     assert_eq!(interrupt.ask(), Answer::EndNow, "and the program may end now");
 }
@@ -329,7 +329,7 @@ fn an_undo_file_that_cannot_be_made_stops_the_commit() {
         let target = Some(UndoTarget { path: &path, fs_offset_bytes: 0 });
         let error = commit(&staged, &device, &options(&seen, target)).unwrap_err();
         assert!(matches!(error, CommitError::Undo(_)) && error.nothing_written(), "{error}");
-        assert!(device.to_vec() == scene.before);
+        assert!(device.holds(&scene.before));
     }
     assert_eq!(fs::read(&there).unwrap(), b"precious");
 }
@@ -381,7 +381,7 @@ fn write_errors_say_how_far_it_got_and_can_be_undone() {
         let file = UndoFile::open(&path).unwrap();
         let sound = MemDevice::new(now);
         undo(&file, &sound).unwrap();
-        assert!(sound.to_vec() == scene.before, "{fault:?} at {number}");
+        assert!(sound.holds(&scene.before), "{fault:?} at {number}");
     }
 }
 
@@ -400,7 +400,7 @@ fn unreadable_blocks_are_overwritten_only_on_request_and_never_lost_silently() {
     let refusing = options(&seen, target);
     let error = commit(&staged, &broken, &refusing).unwrap_err();
     assert!(matches!(error, CommitError::Unreadable { pages: 1, .. }), "{error}");
-    assert!(broken.inner().to_vec() == scene.before && !path.exists());
+    assert!(broken.inner().holds(&scene.before) && !path.exists());
     // The sector stays bad, so verification fails; everything else is written and saved.
     let willing = CommitOptions { overwrite_unreadable: true, ..refusing };
     let error = commit(&staged, &broken, &willing).unwrap_err();
@@ -408,7 +408,7 @@ fn unreadable_blocks_are_overwritten_only_on_request_and_never_lost_silently() {
     let file = UndoFile::open(&path).unwrap();
     assert!(file.saved().iter().all(|saved| !saved.range().contains(&scene.a_changed_page)));
     assert_eq!(file.not_saved(), [scene.a_changed_page]);
-    let sound = MemDevice::new(broken.inner().to_vec());
+    let sound = broken.inner().clone();
     undo(&file, &sound).unwrap();
     let mut now = sound.to_vec();
     let lost = scene.a_changed_page as usize;

@@ -511,8 +511,7 @@ fn a_wrong_name_of_the_sub_superblocks_costs_no_file() {
     let unlink = "unlink /.cubes/super\n";
     let link = "ln /c2/dir0/file8 /.cubes/super\nsif /c2/dir0/file8 links_count ";
     for script in [unlink.to_owned(), format!("{unlink}{link}1"), format!("{unlink}{link}2")] {
-        let image = Image::empty(device.size_bytes()).unwrap();
-        image.write(0, &device.to_vec()).unwrap();
+        let image = Image::of(&device).unwrap();
         let before = tree::stored(&image).unwrap();
         build::debugfs(&image, &script).unwrap();
         let repaired = judged::program(image.path()).unwrap();

@@ -52,7 +52,7 @@ fn image(kind: FsType) -> Image {
     }
     volume.end_writing(&mut tx, NOW).unwrap();
     tx.commit().unwrap();
-    image_with(&device.to_vec())
+    Image::of(&device).unwrap()
 }
 
 /// Changes an inode, whose checksum is right again afterwards.

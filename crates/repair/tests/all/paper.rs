@@ -16,7 +16,6 @@ use crate::judged;
 
 const NOW: Timestamp = Timestamp { seconds: tool::NOW as i64, nanoseconds: 0 };
 const BLOCK: u64 = 4096;
-const CHUNK: usize = 65_536;
 const FILE: &str = "/file";
 const OTHER: &str = "/other";
 /// A block outside of the file system.
@@ -62,18 +61,12 @@ fn image(kind: FsType) -> Image {
     }
     volume.end_writing(&mut tx, NOW).unwrap();
     tx.commit().unwrap();
-    image_with(&device.to_vec())
+    Image::of(&device).unwrap()
 }
 
 /// An image with these bytes, and holes for zeroes.
 pub(crate) fn image_with(bytes: &[u8]) -> Image {
-    let image = Image::empty(bytes.len() as u64).unwrap();
-    for (at, chunk) in (0..).step_by(CHUNK).zip(bytes.chunks(CHUNK)) {
-        if chunk.iter().any(|byte| *byte != 0) {
-            image.write(at, chunk).unwrap();
-        }
-    }
-    image
+    Image::of(&MemDevice::new(bytes.to_vec())).unwrap()
 }
 
 fn put(bytes: &mut [u8], at: usize, value: u32) {

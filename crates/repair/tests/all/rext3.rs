@@ -45,7 +45,7 @@ fn rext3() -> Image {
     }
     volume.end_writing(&mut tx, NOW).unwrap();
     tx.commit().unwrap();
-    image_with(&device.to_vec())
+    Image::of(&device).unwrap()
 }
 
 fn found(image: &Image) -> Vec<Problem> {
@@ -319,9 +319,9 @@ fn a_stray_feature_bit_is_cleared_and_a_doubtful_one_is_refused_with_advice() {
         let params = options.params(SIZE_BYTES as u64, None, &fresh).unwrap();
         let device = MemDevice::new(vec![0; SIZE_BYTES]);
         mkfs::write(&Plan::new(&params).unwrap(), &device).unwrap();
-        let whole = image_with(&device.to_vec());
+        let whole = Image::of(&device).unwrap();
         let bit = Incompat::REXT3.bits();
-        let image = image_with(&device.to_vec());
+        let image = Image::of(&device).unwrap();
         edit_superblocks(&image, false, |superblock| superblock.feature_incompat |= bit);
         let problems = found(&image);
         let is_field = matches!(
@@ -332,7 +332,7 @@ fn a_stray_feature_bit_is_cleared_and_a_doubtful_one_is_refused_with_advice() {
         mend(&image, &whole, "a stray bit");
         assert!(same_but_superblock(&image, &whole.to_vec().unwrap()));
         // In all copies: nothing tells that it is damage.
-        let image = image_with(&device.to_vec());
+        let image = Image::of(&device).unwrap();
         edit_superblocks(&image, true, |superblock| superblock.feature_incompat |= bit);
         let error = check(&image, &CheckOptions::default()).unwrap_err();
         let is_refused = matches!(&error, CheckError::UnknownFeatures { backup: None, .. });

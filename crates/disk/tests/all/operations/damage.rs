@@ -100,7 +100,7 @@ fn refused<T: std::fmt::Debug>(
         Err(OpError::Refused(Refusal::Checksum(found))) => assert_eq!(found, what),
         other => panic!("{what}: {other:?}"),
     }
-    assert!(made.device.to_vec() == before, "{what}: something was written");
+    assert!(made.device.holds(&before), "{what}: something was written");
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn no_file_reaches_blocks_of_the_file_system() {
                 };
                 assert!(refused, "{profile}, {word}, {target}: {done:?}");
             }
-            assert!(device.to_vec() == before, "{profile}, {target}: something was written");
+            assert!(device.holds(&before), "{profile}, {target}: something was written");
         }
     }
 }

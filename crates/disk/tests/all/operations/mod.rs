@@ -20,10 +20,7 @@ use model::Model;
 
 /// The content of the device as an image file.
 fn image_of(device: &MemDevice) -> Image {
-    let bytes = device.to_vec();
-    let image = Image::empty(bytes.len() as u64).unwrap();
-    image.write(0, &bytes).unwrap();
-    image
+    Image::of(device).unwrap()
 }
 
 fn device_of(image: &Image) -> MemDevice {

@@ -34,7 +34,7 @@ fn name(at: u32) -> String {
 
 /// The inodes of the same file in both cubes.
 fn twins(device: &MemDevice, number: u32) -> [InodeNr; 2] {
-    let copy = MemDevice::new(device.to_vec());
+    let copy = device.clone();
     let (found, closed) = used(&copy, |fs| {
         ["/a", "/b"].map(|top| find(fs, at(fs, top).unwrap(), &name(number)).unwrap())
     });
@@ -132,8 +132,7 @@ fn blocks_that_another_system_put_into_another_cube_move_back() {
 fn cubes_whose_names_lead_into_each_other_fail_together() {
     let device = MemDevice::new(image(Policies::default()));
     let [one, other] = twins(&device, 2);
-    let (tops, closed) =
-        used(&MemDevice::new(device.to_vec()), |fs| ["/a", "/b"].map(|top| at(fs, top).unwrap()));
+    let (tops, closed) = used(&device.clone(), |fs| ["/a", "/b"].map(|top| at(fs, top).unwrap()));
     closed.unwrap();
     lead(&device, tops[0], &name(2), other);
     lead(&device, tops[1], &name(2), one);

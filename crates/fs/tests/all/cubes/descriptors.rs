@@ -175,8 +175,7 @@ fn is_whole(device: &MemDevice, what: &str) {
     if tool::missing() {
         return;
     }
-    let image = Image::empty(device.size_bytes()).unwrap();
-    image.write(0, &device.to_vec()).unwrap();
+    let image = Image::of(&device).unwrap();
     let judged = oracle::e2fsck(&image).unwrap();
     assert!(judged.clean(), "{what}: {}", judged.text);
 }
@@ -221,11 +220,11 @@ fn each_kind(layout: Tenants) {
                 let faulty = Faulty::new(&copy, BLOCK as u32, faults);
                 // It may be read the next time.
                 assert!(Disk::open(&faulty).is_err(), "{what}");
-                assert!(copy.to_vec() == base, "{what}");
+                assert!(copy.holds(&base), "{what}");
                 continue;
             }
             stays_apart(&device, &device, (&lots, true), &what);
-            let alone = MemDevice::new(device.to_vec());
+            let alone = device.clone();
             repaired(&device);
             is_whole(&device, &what);
             match repaired_alone(&alone) {
@@ -270,7 +269,7 @@ fn recovery_heals_damaged_descriptors() {
         }
         for kind in [Kind::Count, Kind::Sum, Kind::Zeroed] {
             let what = format!("{layout:?} {kind:?}");
-            let device = MemDevice::new(base.to_vec());
+            let device = base.clone();
             hurt(&device, lots[0], kind);
             let ((), closed) = used(&device, |fs| {
                 let a = find(fs, InodeNr::ROOT, "a").unwrap();
@@ -300,9 +299,9 @@ fn a_repair_of_descriptors_keeps_the_record_of_the_lot() {
         }
         for at in 0..per_lot {
             let what = format!("{layout:?} {at}");
-            let device = MemDevice::new(base.to_vec());
+            let device = base.clone();
             hurt_group(&device, lot, at, Kind::Count);
-            let alone = MemDevice::new(device.to_vec());
+            let alone = device.clone();
             repaired_alone(&alone).unwrap_or_else(|why| panic!("{what}: {why}"));
             assert!(damage(&alone).is_empty(), "{what}: {:?}", damage(&alone));
             is_whole(&alone, &what);

@@ -115,7 +115,7 @@ fn a_damaged_log_of_a_cube_is_replayed_up_to_the_damage() {
     let is_wanted = |problem: &Problem| matches!(problem, Problem::CubeJournalDamaged { cube: 1, inode, .. } if *inode == own.inode);
     assert!(problems.iter().any(is_wanted), "{problems:?}");
     // A mount serves the other cube, and this one only for reading.
-    let ((), _) = used(&MemDevice::new(device.to_vec()), |fs| {
+    let ((), _) = used(&device.clone(), |fs| {
         let b = find(fs, InodeNr::ROOT, "b").unwrap();
         let failed = load(fs, b, 7);
         assert!(failed.is_empty(), "{failed:?}");
@@ -165,9 +165,9 @@ fn a_cube_whose_journal_cannot_be_used_is_only_read() {
         let device = left(locked);
         let own = of_a(&device);
         let unread = [(BlockNr(own.journal.offset_bytes(0).unwrap() / BLOCK), Fault::Unreadable)];
-        let faulty = Faulty::new(MemDevice::new(device.to_vec()), BLOCK as u32, unread);
+        let faulty = Faulty::new(device.clone(), BLOCK as u32, unread);
         device.write_at(own.journal.offset_bytes(0).unwrap(), &[0xa5; 1024]).unwrap();
-        let mounted = MemDevice::new(device.to_vec());
+        let mounted = device.clone();
         if locked {
             // Its log can be found again: it waits for the repair.
             let (mode, closed) = used(&mounted, |fs| fs.store().gates().unwrap().state(1).0);
@@ -189,7 +189,7 @@ fn a_cube_whose_journal_cannot_be_used_is_only_read() {
 fn a_cube_whose_journal_lost_its_inode_is_only_read() {
     let device = left(false);
     edit(&device, of_a(&device).inode, |inode| inode.base.flags &= !0x10);
-    only_a_is_read(&MemDevice::new(device.to_vec()));
+    only_a_is_read(&device.clone());
     repaired(&device);
     serves(&device);
 }
@@ -274,7 +274,7 @@ fn a_damaged_list_of_orphans_concerns_its_cube_alone() {
         let reason = "the list of its orphans";
         let expected = Problem::CubeJournalDamaged { cube: 1, inode: own.inode, reason };
         assert_eq!(problems, [expected]);
-        let ((), closed) = used(&MemDevice::new(device.to_vec()), |fs| {
+        let ((), closed) = used(&device.clone(), |fs| {
             let gates = fs.store().gates().unwrap();
             assert_eq!((gates.state(1).0, gates.state(2).0), (Mode::ReadOnly, Mode::Serving));
             let b = find(fs, InodeNr::ROOT, "b").unwrap();

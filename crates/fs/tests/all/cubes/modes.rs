@@ -28,7 +28,7 @@ fn prepared(policies: Policies) -> MemDevice {
 
 /// Records a program's changes before the power fails: the device's requests, and how many were the mount's.
 fn recorded(base: &MemDevice) -> (Trace, usize) {
-    let device = Recorder::new(MemDevice::new(base.to_vec()));
+    let device = Recorder::new(base.clone());
     let (disk, volume) = Disk::open(&device).unwrap();
     let files = disk.files().unwrap();
     let live = Live::new(&disk, &files, volume, now()).unwrap();
@@ -46,7 +46,7 @@ fn states(base: &MemDevice, (trace, before): &(Trace, usize)) -> Vec<BTreeSet<u8
     let mut all = Vec::new();
     for issued in *before..=trace.events.len() {
         for torn_bytes in [None, Some(3 * BLOCK as usize + SECTOR_BYTES)] {
-            let device = MemDevice::new(base.to_vec());
+            let device = base.clone();
             let crash = Crash { issued, torn_bytes, ..Crash::default() };
             trace.replay(&crash, &device).unwrap();
             let ((), closed) = used(&device, |fs| {
@@ -83,7 +83,7 @@ fn a_journal_with_data_has_each_write_as_a_whole_or_not_at_all() {
 fn fsync_that_is_off_asks_nothing_of_the_device_and_leaves_a_sound_cube() {
     for fsync_mode in [FsyncMode::Off, FsyncMode::Strict] {
         let base = prepared(Policies { fsync_mode, ..Policies::default() });
-        let device = Recorder::new(MemDevice::new(base.to_vec()));
+        let device = Recorder::new(base.clone());
         let (disk, volume) = Disk::open(&device).unwrap();
         let files = disk.files().unwrap();
         let live = Live::new(&disk, &files, volume, now()).unwrap();
@@ -106,7 +106,7 @@ fn fsync_that_is_off_asks_nothing_of_the_device_and_leaves_a_sound_cube() {
         fs.sync().unwrap();
         let trace = device.trace();
         for issued in (first..=trace.events.len()).step_by(5).chain([trace.events.len()]) {
-            let device = MemDevice::new(base.to_vec());
+            let device = base.clone();
             trace.replay(&Crash::after(issued), &device).unwrap();
             let ((), closed) = used(&device, |fs| {
                 let a = find(fs, InodeNr::ROOT, "a").unwrap();
@@ -128,7 +128,7 @@ fn fsync_that_is_off_asks_nothing_of_the_device_and_leaves_a_sound_cube() {
 #[test]
 fn content_that_was_logged_stays_where_it_was() {
     let base = prepared(Policies { journal_mode: JournalMode::Data, ..Policies::default() });
-    let device = Recorder::new(MemDevice::new(base.to_vec()));
+    let device = Recorder::new(base.clone());
     let (disk, volume) = Disk::open(&device).unwrap();
     let files = disk.files().unwrap();
     let live = Live::new(&disk, &files, volume, now()).unwrap();
@@ -153,7 +153,7 @@ fn content_that_was_logged_stays_where_it_was() {
     write(&fs, other, 0, &[b'E'; 64 * BLOCK as usize]).unwrap();
     fs.sync_inode(other, None).unwrap();
     let trace = device.trace();
-    let device = MemDevice::new(base.to_vec());
+    let device = base.clone();
     trace.replay(&Crash::after(trace.events.len()), &device).unwrap();
     let ((), closed) = used(&device, |fs| {
         let a = find(fs, InodeNr::ROOT, "a").unwrap();

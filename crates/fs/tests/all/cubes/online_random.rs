@@ -10,7 +10,7 @@ use floe_format::{BlockNr, InodeNr};
 use floe_fs::{CubeCall, Disk, FsError, Which};
 use floe_testkit::damage::damage_among;
 use floe_testkit::volume::{Place, Volume};
-use floe_testkit::{Image, oracle, tool};
+use floe_testkit::{Contents, Image, oracle, tool};
 
 use super::scope;
 use super::struck::{BLOCK, Tenants, find, laid_out, load, used};
@@ -55,13 +55,13 @@ fn hold(layout: Tenants, recovery: Recovery, seeds: u64) {
     let base = laid_out(layout, Policies { recovery, ..Policies::default() });
     let given = |name, other| std::env::var(name).map_or(other, |text| text.parse().unwrap());
     let (first, seeds) = (given("FLOE_SEED", 0), given("FLOE_SEEDS", seeds));
+    let whole = Contents::of(&MemDevice::new(base.clone())).unwrap();
     let (mut sound, mut wrong) = (0, Vec::new());
     for seed in first..first + seeds {
-        let image = Image::empty(base.len() as u64).unwrap();
-        image.write(0, &base).unwrap();
+        let image = whole.to_image().unwrap();
         let what = format!("seed {seed}: {}", hurt(&image, &base, seed));
-        let device = MemDevice::new(std::fs::read(image.path()).unwrap());
-        if Disk::open(&MemDevice::new(device.to_vec())).is_err() {
+        let device = MemDevice::new(image.to_vec().unwrap());
+        if Disk::open(&device.clone()).is_err() {
             // Descriptors that lead elsewhere; a repair of the unmounted image mends them.
             continue;
         }

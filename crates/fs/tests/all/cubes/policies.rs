@@ -88,7 +88,7 @@ fn a_cube_that_fails_while_fsyncs_wait_lets_them_go_and_is_not_written_any_more(
             assert!(content(device.inner()) == after, "something was written after the failure");
         }
         // The next mount has all that fsync promised, also in the cube that has failed.
-        let left = MemDevice::new(device.inner().to_vec());
+        let left = device.inner().clone();
         let ((), closed) = used(&left, |fs| {
             let b = at(fs, "/b").unwrap();
             find(fs, b, "w9").unwrap();

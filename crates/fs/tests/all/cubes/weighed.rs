@@ -164,7 +164,7 @@ impl Grown {
     /// writes nothing either where the log is one of the root cube; beside that of another cube it serves all but this one, after which
     /// a repair tells the same.
     fn mended(&self, device: &MemDevice, cube: u32, context: &str) -> (Vec<usize>, Vec<String>) {
-        let mounted = MemDevice::new(device.to_vec());
+        let mounted = device.clone();
         if cube == 0 {
             assert!(Disk::open(&mounted).is_err(), "{context}: it is mounted");
             assert!(mounted.to_vec() == device.to_vec(), "{context}: the mount wrote something");
@@ -191,7 +191,7 @@ impl Grown {
         let before = lots_of(device, &own);
         let (top, other) = (self.tops[cube as usize - 1], self.tops[2 - cube as usize]);
         for turn in 0..3 {
-            let crashed = MemDevice::new(device.to_vec());
+            let crashed = device.clone();
             let ((), closed) = used(&crashed, |fs| {
                 let gates = fs.store().gates().unwrap();
                 assert_eq!(gates.state(cube).0, Mode::Failed, "{context}");
@@ -481,6 +481,6 @@ fn a_damaged_log_that_others_depend_on_has_the_mount_refused() {
         let before = device.to_vec();
         let opened = Disk::open(&device).map(drop);
         assert_eq!(opened.is_ok(), back == 1, "{} on {}: {opened:?}", from.0, to.0);
-        assert!(back == 1 || device.to_vec() == before, "something was written");
+        assert!(back == 1 || device.holds(&before), "something was written");
     }
 }

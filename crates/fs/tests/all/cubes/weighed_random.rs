@@ -239,10 +239,10 @@ impl History {
         };
         device.write_at(hit.offset, &block).unwrap();
         let lost = self.lost(hit.of);
-        let mounted = MemDevice::new(device.to_vec());
+        let mounted = device.clone();
         // A mount that goes on loses nothing either, nor one beside a log that waits.
         let mut wrong = Vec::new();
-        if Disk::open(&MemDevice::new(device.to_vec())).is_ok() {
+        if Disk::open(&device.clone()).is_ok() {
             let (waits, closed) = used(&mounted, |fs| {
                 let gates = fs.store().gates().unwrap();
                 [1, 2].iter().any(|cube| gates.state(*cube).0 == Mode::Failed)

@@ -83,8 +83,7 @@ pub(crate) fn judge_cubes(device: &MemDevice, by_e2fsck: bool) -> Result<()> {
     let wrong: Vec<_> = wrong.collect();
     ensure!(wrong.is_empty(), "{wrong:?}");
     if by_e2fsck {
-        let image = Image::empty(device.size_bytes())?;
-        image.write(0, &device.to_vec())?;
+        let image = Image::of(&device)?;
         let verdict = oracle::e2fsck(&image)?;
         ensure!(verdict.clean(), "e2fsck: {}", verdict.text);
     }
@@ -202,7 +201,7 @@ fn a_cube_whose_journal_ends_says_so_and_the_others_go_on() {
     })
     .unwrap();
     // The image is locked, and recovered on a sound device.
-    let left = MemDevice::new(device.inner().to_vec());
+    let left = device.inner().clone();
     mounted(&left, Limits::default(), |fs| {
         for name in ["b/one", "b/two", "b/three"] {
             find(fs, name)?;
@@ -243,7 +242,7 @@ fn a_cube_whose_full_log_cannot_be_written_fails_alone() {
             Ok(())
         })
         .unwrap();
-        let left = MemDevice::new(device.inner().to_vec());
+        let left = device.inner().clone();
         mounted(&left, Limits::default(), |fs| {
             for name in ["b/one", "b/two", "three"] {
                 find(fs, name)?;

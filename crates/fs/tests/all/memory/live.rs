@@ -114,8 +114,7 @@ pub(crate) fn judge(device: &MemDevice, by_e2fsck: bool) -> Result<()> {
     let report = check(device, &CheckOptions { threads: 1, ..CheckOptions::default() })?;
     ensure!(report.is_clean(), "{:?}", report.found);
     if by_e2fsck {
-        let image = Image::empty(device.size_bytes())?;
-        image.write(0, &device.to_vec())?;
+        let image = Image::of(&device)?;
         let verdict = oracle::e2fsck(&image).context("running e2fsck")?;
         ensure!(verdict.clean(), "e2fsck: {}", verdict.text);
     }

@@ -191,7 +191,7 @@ fn a_damaged_list_of_open_files_concerns_its_cube_alone() {
         let ids: Vec<&str> = ids.iter().map(|one| one.row().id).collect();
         assert!(ids.contains(&"cube-journal-damaged"), "{wrong}: {ids:?}");
         // A mount serves the other cube, and this one only for reading.
-        let copy = MemDevice::new(device.to_vec());
+        let copy = device.clone();
         let (disk, volume) = floe_fs::Disk::open(&copy).unwrap();
         let files = disk.files().unwrap();
         let live = Live::new(&disk, &files, volume, NOW).unwrap();

@@ -110,16 +110,15 @@ fn hold(journal_blocks: u32, seeds: u64) {
     if tool::missing() {
         return;
     }
-    let bytes = rich(journal_blocks).to_vec();
+    let whole = rich(journal_blocks);
     let first = std::env::var("FLOE_SEED").map_or(0, |seed| seed.parse().unwrap());
     let (mut clean, mut wrong) = (0, Vec::new());
     for seed in first..first + std::env::var("FLOE_SEEDS").map_or(seeds, |n| n.parse().unwrap()) {
         let cube = 1 + (seed / 2 % 3) as u32;
-        let image = Image::empty(bytes.len() as u64).unwrap();
-        image.write(0, &bytes).unwrap();
-        let scope = scope_of(&MemDevice::new(bytes.clone()), cube);
+        let image = Image::of(&whole).unwrap();
+        let scope = scope_of(&whole, cube);
         let what = format!("seed {seed}, cube {cube}: {}", hurt(&image, &scope, seed));
-        let device = MemDevice::new(std::fs::read(image.path()).unwrap());
+        let device = MemDevice::new(image.to_vec().unwrap());
         let unrepaired = check_cube(&device, &CheckOptions::default(), &CubeName::Number(cube));
         let is_clean = unrepaired.is_ok_and(|(report, _)| report.is_clean());
         let all = found(&device);

@@ -170,7 +170,7 @@ fn blocks_of_another_cube_are_damage_of_the_file_that_claims_them() {
         );
         // Nobody gets to read bytes of the other tenant, whichever repair it is.
         for of_cube in [false, true] {
-            let device = MemDevice::new(device.to_vec());
+            let device = device.clone();
             if of_cube {
                 repair_one(&device, 1);
             }
@@ -212,7 +212,7 @@ fn after_another_system_has_written_what_leads_out_of_a_cube_is_remarked() {
     let entangled = ids(&problems);
     assert_eq!(entangled, ["cube-entangled-blocks"], "{problems:?}");
     let flags = || Identity::of(&fs(&device).superblock).unwrap().flags;
-    let copy = MemDevice::new(device.to_vec());
+    let copy = device.clone();
     // Back where they belong: a repair moves nothing, and says that no cubes are coupled.
     (one.base.block, two.base.block) = (kept, free);
     put(&device, &mut one);

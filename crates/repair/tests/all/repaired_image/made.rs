@@ -8,8 +8,8 @@ use floe_disk::volume::{Volume, seal};
 use floe_ext4::tx::DirectTx;
 use floe_format::InodeNr;
 use floe_format::ext::inode::Timestamp;
+use floe_testkit::Contents;
 use floe_testkit::damage::script::{Maker, Stage};
-use floe_testkit::image::Contents;
 use floe_testkit::{Image, tool};
 
 const NOW: Timestamp = Timestamp { seconds: tool::NOW as i64, nanoseconds: 0 };
