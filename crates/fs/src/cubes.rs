@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use floe_format::native::cube::{FsyncMode, JournalMode, OnError, Policies, Recovery};
 use floe_format::{Geometry, GroupNr, InodeNr};
-use floe_sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use floe_sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 use floe_sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, thread, thread_number};
 
 use crate::FsError;
@@ -158,6 +160,8 @@ pub struct Gates {
     gates: ByCube<Gate>,
     /// Directories above cubes.
     pins: RwLock<Arc<Pins>>,
+    /// Renames of such directories, each counted while nobody else changes anything.
+    renames: AtomicU64,
     /// Cubes that fail together, each with the smallest number among them; 0: the root cube.
     couples: RwLock<BTreeMap<u32, u32>>,
     desk: Mutex<Desk>,
@@ -189,6 +193,7 @@ impl Gates {
             has_cubes: AtomicBool::new(false),
             gates: ByCube::new(lots > 0),
             pins: RwLock::default(),
+            renames: AtomicU64::new(0),
             couples: RwLock::default(),
             desk: Mutex::default(),
             waiting: AtomicUsize::new(0),
@@ -207,30 +212,6 @@ impl Gates {
     /// Whether there is a cube besides the root cube.
     pub(crate) fn has_cubes(&self) -> bool {
         self.has_cubes.load(Ordering::Acquire)
-    }
-
-    /// Sets the directories above cubes.
-    pub(crate) fn set_pins(&self, pins: Pins) {
-        *self.pins.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(pins);
-    }
-
-    /// Keeps the path of a cube. `find` as for [`Pins::add`].
-    pub(crate) fn pin(
-        &self,
-        cube: u32,
-        path: &[u8],
-        top: InodeNr,
-        find: &dyn Fn(InodeNr, &[u8]) -> Option<InodeNr>,
-    ) {
-        let mut pins = self.pins.write().unwrap_or_else(PoisonError::into_inner);
-        let pins = Arc::make_mut(&mut pins);
-        pins.note_top(cube, top);
-        pins.add(path, top, find);
-    }
-
-    /// The directories above cubes.
-    pub(crate) fn pins(&self) -> Arc<Pins> {
-        Arc::clone(&self.pins.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// How many threads may wait until a cube is served again; all others are told that it is busy.

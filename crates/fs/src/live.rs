@@ -11,6 +11,7 @@ mod projects;
 mod serve;
 mod trim;
 mod untangle;
+mod ways;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -290,6 +291,8 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             let read = catch_unwind(AssertUnwindSafe(read)).map_err(|panic| panic_message(&*panic));
             read?.map(drop).map_err(|error| error.to_string())
         });
+        // Those of changes that were given up are none.
+        self.gates.note_renames();
         // Its spans of freeings begin anew.
         work.durable = work.durable.begin_anew();
         if let Err(why) = read {
@@ -305,6 +308,49 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
     ) -> Result<(), FsError> {
         while self.run(home, &mut run)? == Step::More {}
         Ok(())
+    }
+
+    /// Makes a change of names or attributes, which takes one transaction; nothing for any other.
+    fn in_one(
+        &self,
+        volume: &mut Volume,
+        tx: &mut dyn Tx,
+        op: &Op<'_>,
+    ) -> Result<Applied, OpError> {
+        let caller = caller_of(op);
+        let nameless = |removed: Removed| removed.last.then_some(removed.inode);
+        let (mut created, mut gone) = (None, None);
+        match op.kind {
+            OpKind::Create { place, new } => {
+                created = Some(volume.create(tx, &caller, place.directory, place.name, &new)?);
+            }
+            OpKind::CreateUnnamed { directory, new } => {
+                created = Some(volume.create_unnamed(tx, &caller, directory, &new)?);
+            }
+            OpKind::Link { inode, place } => {
+                volume.link(tx, &caller, inode, place.directory, place.name)?;
+            }
+            OpKind::Unlink(place) => {
+                gone = nameless(volume.unlink(tx, &caller, place.directory, place.name)?);
+            }
+            OpKind::RemoveDirectory(place) => {
+                gone = nameless(volume.rmdir(tx, &caller, place.directory, place.name)?);
+            }
+            OpKind::Rename { from, to, mode } => {
+                let (from, to) = ((from.directory, from.name), (to.directory, to.name));
+                let renamed = volume.rename(tx, &caller, from, to, mode)?;
+                self.gates.note_renamed(renamed.directories.into_iter().flatten());
+                gone = renamed.replaced.and_then(nameless);
+            }
+            OpKind::SetAttribute { inode, name, value, mode } => {
+                volume.set_attribute(tx, &caller, inode, name, value, mode)?;
+            }
+            OpKind::RemoveAttribute { inode, name } => {
+                volume.remove_attribute(tx, &caller, inode, name)?;
+            }
+            OpKind::Change { .. } | OpKind::Write { .. } | OpKind::Range { .. } => {}
+        }
+        Ok(Applied { created, nameless: gone })
     }
 
     /// Changes fields of an inode, its size last.
@@ -398,42 +444,6 @@ fn of_home(mut error: FsError, home: InodeNr) -> FsError {
         *inode = home;
     }
     error
-}
-
-/// Makes a change of names or attributes, which takes one transaction; nothing for any other.
-fn in_one(volume: &mut Volume, tx: &mut dyn Tx, op: &Op<'_>) -> Result<Applied, OpError> {
-    let caller = caller_of(op);
-    let nameless = |removed: Removed| removed.last.then_some(removed.inode);
-    let (mut created, mut gone) = (None, None);
-    match op.kind {
-        OpKind::Create { place, new } => {
-            created = Some(volume.create(tx, &caller, place.directory, place.name, &new)?);
-        }
-        OpKind::CreateUnnamed { directory, new } => {
-            created = Some(volume.create_unnamed(tx, &caller, directory, &new)?);
-        }
-        OpKind::Link { inode, place } => {
-            volume.link(tx, &caller, inode, place.directory, place.name)?;
-        }
-        OpKind::Unlink(place) => {
-            gone = nameless(volume.unlink(tx, &caller, place.directory, place.name)?);
-        }
-        OpKind::RemoveDirectory(place) => {
-            gone = nameless(volume.rmdir(tx, &caller, place.directory, place.name)?);
-        }
-        OpKind::Rename { from, to, mode } => {
-            let (from, to) = ((from.directory, from.name), (to.directory, to.name));
-            gone = volume.rename(tx, &caller, from, to, mode)?.replaced.and_then(nameless);
-        }
-        OpKind::SetAttribute { inode, name, value, mode } => {
-            volume.set_attribute(tx, &caller, inode, name, value, mode)?;
-        }
-        OpKind::RemoveAttribute { inode, name } => {
-            volume.remove_attribute(tx, &caller, inode, name)?;
-        }
-        OpKind::Change { .. } | OpKind::Write { .. } | OpKind::Range { .. } => {}
-    }
-    Ok(Applied { created, nameless: gone })
 }
 
 fn caller_of(op: &Op<'_>) -> Caller {

@@ -31,6 +31,8 @@ pub enum RenameMode {
 pub struct Renamed {
     /// The inode that lost the name.
     pub replaced: Option<Removed>,
+    /// Directories whose name or parent is another one now; two after an exchange.
+    pub directories: [Option<InodeNr>; 2],
 }
 
 /// A place for a name.
@@ -107,8 +109,9 @@ impl Op<'_> {
                     self.judge_inside(target.number, from.dir)?;
                 }
                 self.judge_project(&old_dir, &target)?;
+                let directories = [directory_of(&moved), directory_of(&target)];
                 self.exchange(from, to, moved, target)?;
-                Ok(Renamed::default())
+                Ok(Renamed { replaced: None, directories })
             }
             (_, target) => self.move_name(from, to, moved, target, mode),
         }
@@ -220,7 +223,7 @@ impl Op<'_> {
             }
         }
         self.put(&mut moved)?;
-        Ok(Renamed { replaced })
+        Ok(Renamed { replaced, directories: [directory_of(&moved), None] })
     }
 
     /// Lets a name that is taken lead to another inode.
@@ -289,6 +292,10 @@ impl Op<'_> {
         }
         Ok(())
     }
+}
+
+fn directory_of(inode: &OwnedInode) -> Option<InodeNr> {
+    is_directory(inode).then_some(inode.number)
 }
 
 fn is_directory(inode: &OwnedInode) -> bool {

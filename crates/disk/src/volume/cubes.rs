@@ -6,20 +6,15 @@ use floe_blockdev::ReadBlocks;
 use floe_ext4::alloc::Space;
 use floe_ext4::cubes;
 use floe_ext4::files::Files;
-use floe_ext4::fs::{FileSystem, read_superblock};
 use floe_ext4::inode_table::{desc_place, is_lost};
-use floe_ext4::tx::{Tx, read_block};
+use floe_ext4::tx::read_block;
 use floe_format::ext::group_desc::GroupDesc;
-use floe_format::ext::inode::Timestamp;
 use floe_format::ext::superblock::Superblock;
-use floe_format::native::cube::SubSuperblock;
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::{LotRecord, lot_groups};
 use floe_format::{Geometry, GroupNr, InodeNr};
 
 use super::{Room, Volume};
-use crate::caller::Caller;
-use crate::op_error::OpError;
 
 /// The cube that owns each lot, by the records of the lots' first groups; lots of the root cube are left out, and those whose
 /// descriptors are lost.
@@ -156,48 +151,4 @@ impl Volume {
     pub fn let_grow(&mut self, may: bool) {
         self.fs.space.let_grow(may);
     }
-
-    /// Reads everything anew after an operation panicked or blocks were changed below the volume; all changes before must be
-    /// durable. `device` shows them.
-    ///
-    /// # Errors
-    /// The volume cannot be opened; it is as before then, and must not be used any more.
-    pub fn reopen(&mut self, device: &dyn ReadBlocks, tx: &mut dyn Tx) -> Result<(), OpError> {
-        let (superblock, geometry) = read_superblock(device)?;
-        let fs = FileSystem::of_sound(device, superblock, geometry);
-        let fs = fs.map_err(|_| OpError::Stopped)?;
-        if !fs.1.keys().all(|cube| self.lost.contains_key(cube)) {
-            // Nobody keeps its users away.
-            return Err(OpError::Stopped);
-        }
-        let mut new = Self::of(device, fs).map_err(|_| OpError::Stopped)?;
-        (new.was_clean, new.enforced) = (self.was_clean, std::mem::take(&mut self.enforced));
-        new.lost.append(&mut self.lost.clone());
-        new.let_grow(self.fs.space.may_grow());
-        new.fs.space.take_over(&mut self.fs.space);
-        new.op(tx, &Caller::system(Timestamp::default()), |op| op.read_orphans())?;
-        *self = new;
-        Ok(())
-    }
-}
-
-/// The sub-superblock of each cube, by its number. Cubes whose copies are both damaged are left out.
-pub fn sub_superblocks(
-    device: &dyn ReadBlocks,
-    superblock: &Superblock,
-    geometry: &Geometry,
-    descs: &[GroupDesc],
-) -> BTreeMap<u32, SubSuperblock> {
-    sub_superblocks_of(device, superblock, geometry, descs, None)
-}
-
-/// The same for one cube, or all; the sub-superblocks of others are not read.
-pub fn sub_superblocks_of(
-    device: &dyn ReadBlocks,
-    superblock: &Superblock,
-    geometry: &Geometry,
-    descs: &[GroupDesc],
-    only: Option<u32>,
-) -> BTreeMap<u32, SubSuperblock> {
-    cubes::stored(device, superblock, geometry, descs, only)
 }

@@ -4,6 +4,7 @@ pub mod cubes;
 mod errors;
 mod features;
 mod native;
+mod reopen;
 
 use floe_blockdev::{Noting, ReadBlocks, WriteBlocks};
 use floe_ext4::alloc::Space;
@@ -19,7 +20,7 @@ use floe_format::ext::superblock::{STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::native::identity::Identity;
 use floe_format::{BlockRun, Geometry, GroupNr, InodeNr, rext3};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, RandomState};
 use std::io;
 
@@ -225,8 +226,19 @@ impl Volume {
 
     /// The checksums of `fs` are right, those of lost cubes aside.
     fn of(device: &dyn ReadBlocks, (fs, lost): (FileSystem, LostCubes)) -> Result<Self, OpenError> {
+        Self::of_owned(device, fs, lost, BTreeMap::new())
+    }
+
+    /// The same, with the owners of lots whose descriptors on the device are not used.
+    fn of_owned(
+        device: &dyn ReadBlocks,
+        fs: FileSystem,
+        lost: LostCubes,
+        mut owners: BTreeMap<u32, u32>,
+    ) -> Result<Self, OpenError> {
         let noting = Noting::new(device);
-        let volume = Self::taken_up(&noting, device, fs, lost);
+        owners.extend(lost.iter().flat_map(|(cube, own)| own.lots.iter().map(|lot| (*lot, *cube))));
+        let volume = Self::taken_up(&noting, device, fs, (lost, &owners));
         // A cube that is overlooked would lose its lots to others.
         noting.judge().map_err(OpenError::Device)?;
         volume
@@ -236,7 +248,7 @@ impl Volume {
         device: &dyn ReadBlocks,
         optional: &dyn ReadBlocks,
         fs: FileSystem,
-        lost: LostCubes,
+        (lost, owners): (LostCubes, &BTreeMap<u32, u32>),
     ) -> Result<Self, OpenError> {
         let reserved = fs.superblock.reserved_blocks_count() >> fs.geometry().cluster_bits;
         let journal = journal_inode(device, &fs)?;
@@ -246,7 +258,7 @@ impl Volume {
             space.add_system(journal_runs(device, space.groups().geometry(), raw));
         }
         space.refuse_overlaps()?;
-        native::use_lots(device, optional, &fs.superblock, &mut space, &lost);
+        native::use_lots(device, optional, &fs.superblock, &mut space, owners);
         if let Some(region_blocks) = rext3::region_blocks(&fs.superblock) {
             space.use_group_regions(region_blocks);
         }

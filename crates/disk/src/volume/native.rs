@@ -1,11 +1,12 @@
 //! The end of writing to a native file system: regions reserved, backups of descriptors refreshed, and the seal.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use floe_blockdev::{Noting, ReadBlocks, WriteBlocks};
 use floe_ext4::alloc::Space;
-use floe_ext4::apart::LostCubes;
-use floe_ext4::inode_table::desc_place;
+use floe_ext4::cubes::stored;
+use floe_ext4::inode_table::{LOST, desc_place};
 use floe_ext4::journal::find_cubes;
 use floe_ext4::tx::Tx;
 use floe_format::ext::group_desc::GroupDesc;
@@ -23,23 +24,27 @@ use crate::op_error::OpError;
 use crate::space::Pool;
 
 /// Lets a pool use the regions and cubes of a native file system. Sub-superblocks that cannot be read set no limits; they and
-/// journals are read from `optional`, the owners of lots from `device`.
+/// journals are read from `optional`, the owners of lots from `device` but for those that are known.
 pub(super) fn use_lots(
     device: &dyn ReadBlocks,
     optional: &dyn ReadBlocks,
     superblock: &Superblock,
     space: &mut Pool,
-    lost: &LostCubes,
+    known: &BTreeMap<u32, u32>,
 ) {
     if Identity::of(superblock).is_some() {
         let seed = superblock.features().metadata_csum().then(|| superblock.seed());
         space.use_regions(lot_groups(superblock), seed);
         let (geo, descs) = (space.groups().geometry().clone(), space.groups().descs().to_vec());
-        let mut owners = cubes::owners(device, superblock, &geo, &descs);
-        for (cube, own) in lost {
-            owners.extend(own.lots.iter().map(|lot| (*lot, *cube)));
+        let mut read = descs.clone();
+        for lot in known.keys() {
+            read.get_mut((lot * lot_groups(superblock)) as usize)
+                .into_iter()
+                .for_each(|desc| *desc = LOST);
         }
-        let subs = cubes::sub_superblocks(optional, superblock, &geo, &descs);
+        let mut owners = cubes::owners(device, superblock, &geo, &read);
+        owners.extend(known.iter().filter(|(_, cube)| **cube > 0));
+        let subs = stored(optional, superblock, &geo, &descs, None);
         space.use_cubes(owners, Identity::is_coupled(superblock));
         for own in find_cubes(optional, superblock, &geo, &descs).usable {
             match own.cube {

@@ -11,6 +11,7 @@ use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
 use floe_disk::ops::{Caller, NewCube, NewInode, OpError, RenameMode, Step};
 use floe_disk::recovery::recover;
 use floe_disk::volume::{Volume, cubes, seal};
+use floe_ext4::cubes::stored;
 use floe_ext4::fs::FileSystem;
 use floe_ext4::map::file;
 use floe_ext4::tx::{DirectTx, Tx};
@@ -56,7 +57,7 @@ fn new_cube(name: &'static str, limit_blocks: u64) -> NewCube<'static> {
 fn state(device: &dyn ReadBlocks) -> (BTreeMap<u32, u32>, BTreeMap<u32, SubSuperblock>) {
     let fs = FileSystem::open(device).unwrap();
     let (geometry, descs) = (fs.geometry(), fs.space.groups.descs());
-    let subs = cubes::sub_superblocks(device, &fs.superblock, geometry, descs);
+    let subs = stored(device, &fs.superblock, geometry, descs, None);
     (cubes::owners(device, &fs.superblock, geometry, descs), subs)
 }
 

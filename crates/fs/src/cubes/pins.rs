@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags, Timestamp};
+use floe_sync::atomic::Ordering;
+use floe_sync::{Arc, PoisonError};
 
+use super::Gates;
 use crate::{Attributes, Listed};
 
 /// The first number of directories that only stand for destroyed ones; no file system has so many inodes.
@@ -21,9 +24,18 @@ pub(crate) struct Pins {
     stand_ins: u32,
     /// The directory of each cube that is known.
     tops: BTreeMap<u32, InodeNr>,
+    /// The path of each cube to which the one in its sub-superblock does not lead.
+    pub(crate) moved: BTreeMap<u32, Vec<u8>>,
+    /// How many renames of directories above cubes were made before all of this was read.
+    pub(crate) as_of: u64,
 }
 
 impl Pins {
+    /// No names yet; so many renames were noted before.
+    pub(crate) fn as_of(renames: u64) -> Self {
+        Self { as_of: renames, ..Self::default() }
+    }
+
     /// Pins the path of a cube whose directory is `top`. `find` finds a sound directory by its name in another one. Where a sound
     /// path leads to something else, the cube was moved with a directory above it, and is found by its new path alone.
     pub(crate) fn add(
@@ -73,6 +85,11 @@ impl Pins {
         }
     }
 
+    /// Whether another name of a directory, or another parent, changes the path of a cube.
+    pub(crate) fn leads_to_cubes(&self, directory: InodeNr) -> bool {
+        self.is_above(directory) || self.tops.values().any(|top| *top == directory)
+    }
+
     /// Whether a directory is on the way to a cube.
     pub(crate) fn is_above(&self, directory: InodeNr) -> bool {
         self.parents.contains_key(&directory)
@@ -96,6 +113,52 @@ impl Pins {
                 return;
             }
         }
+    }
+}
+
+impl Gates {
+    /// Sets the directories above cubes, unless newer ones are known.
+    pub(crate) fn set_pins(&self, new: Pins) {
+        let mut pins = self.pins.write().unwrap_or_else(PoisonError::into_inner);
+        if pins.as_of <= new.as_of {
+            *pins = Arc::new(new);
+        }
+    }
+
+    /// Notes that directories get other names or parents.
+    pub(crate) fn note_renamed(&self, mut directories: impl Iterator<Item = InodeNr>) {
+        if self.has_cubes() && directories.any(|directory| self.pins().leads_to_cubes(directory)) {
+            self.note_renames();
+        }
+    }
+
+    /// Notes that any directory may have another name or parent.
+    pub(crate) fn note_renames(&self) {
+        self.renames.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How many renames were noted. Those of changes that are under way may be missing.
+    pub(crate) fn renames(&self) -> u64 {
+        self.renames.load(Ordering::Acquire)
+    }
+
+    /// Keeps the path of a cube. `find` as for [`Pins::add`].
+    pub(crate) fn pin(
+        &self,
+        cube: u32,
+        path: &[u8],
+        top: InodeNr,
+        find: &dyn Fn(InodeNr, &[u8]) -> Option<InodeNr>,
+    ) {
+        let mut pins = self.pins.write().unwrap_or_else(PoisonError::into_inner);
+        let pins = Arc::make_mut(&mut pins);
+        pins.note_top(cube, top);
+        pins.add(path, top, find);
+    }
+
+    /// The directories above cubes.
+    pub(crate) fn pins(&self) -> Arc<Pins> {
+        Arc::clone(&self.pins.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

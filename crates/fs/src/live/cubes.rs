@@ -1,26 +1,23 @@
 //! Cubes of a native file system: made, changed and removed, each in one transaction; and what follows on a failure of one.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use floe_blockdev::WriteBlocks;
 use floe_disk::ops::{Caller, NewCube};
-use floe_disk::volume::{Volume, cubes};
-use floe_ext4::cubes::Paths;
-use floe_ext4::files::{Files, Follow, printable};
+use floe_disk::volume::Volume;
+use floe_ext4::cubes::stored;
+use floe_ext4::files::{Files, printable};
 use floe_format::InodeNr;
-use floe_format::ext::inode::FileType;
 use floe_format::native::cube::{JournalMode, Policies, Recovery, State, SubSuperblock};
 use floe_format::native::identity::Identity;
 use floe_sync::Arc;
 
 use super::{Live, Work};
-use crate::cubes::pins::Pins;
 use crate::cubes::{CubeCall, Gates, Job, Mode, Settings, Which};
 use crate::disk::Disk;
 use crate::faults::Fault;
-use crate::store::{Space, Store, find_in};
-use crate::{Directory, FsError, now};
+use crate::store::{Space, Store};
+use crate::{FsError, now};
 
 impl<D: WriteBlocks> Live<'_, '_, D> {
     /// Makes a cube in one transaction; returns its number. See [`Volume::create_cube`](floe_disk::volume::Volume::create_cube).
@@ -141,36 +138,6 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         self.pin(&subs);
     }
 
-    /// Keeps the ways to cubes.
-    fn pin(&self, subs: &[SubSuperblock]) {
-        // Many cubes lie in one directory.
-        let read = RefCell::new(BTreeMap::new());
-        let find = |directory: InodeNr, name: &[u8]| {
-            let mut read = read.borrow_mut();
-            let listing =
-                read.entry(directory).or_insert_with(|| self.image.read_directory(directory).ok());
-            self.directory_named(listing.as_ref()?, directory, name)
-        };
-        let mut pins = Pins::default();
-        for sub in subs {
-            pins.note_top(sub.cube, InodeNr(sub.top_inode));
-            pins.add(&sub.path, InodeNr(sub.top_inode), &find);
-        }
-        self.gates.set_pins(pins);
-    }
-
-    /// The sound directory that a name in another one leads to.
-    fn directory_named(
-        &self,
-        listing: &Directory,
-        directory: InodeNr,
-        name: &[u8],
-    ) -> Option<InodeNr> {
-        let inode = find_in(listing, directory, name).ok()??;
-        let found = self.image.attributes(inode).ok()?;
-        (found.kind == FileType::Directory && found.links > 0).then_some(inode)
-    }
-
     /// Tells the gates who owns lots.
     pub(super) fn tell_owners(&self, work: &Work) {
         let own = Identity::of(work.volume.superblock());
@@ -188,11 +155,11 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         if Identity::of(&superblock).is_none() {
             return Vec::new();
         }
-        let read = cubes::sub_superblocks_of(self.disk, &superblock, geometry, groups, only);
+        let read = stored(self.disk, &superblock, geometry, groups, only);
         read.into_values().collect()
     }
 
-    fn sub(&self, cube: u32) -> Result<SubSuperblock, FsError> {
+    pub(super) fn sub(&self, cube: u32) -> Result<SubSuperblock, FsError> {
         self.subs(Some(cube)).pop().ok_or(FsError::NotFound)
     }
 
@@ -271,22 +238,6 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         if may && self.gates.recovery(cube) == Recovery::Online {
             self.gates.add_job(Job { cube, repairs: true, undo: None });
         }
-    }
-
-    /// The directory of a cube changed below the kernel.
-    pub(super) fn note_stale_top(&self, cube: u32) {
-        let Ok(sub) = self.sub(cube) else { return };
-        if let Some((parent, name)) = self.place_of(&sub) {
-            self.gates.note_stale(parent, name);
-        }
-    }
-
-    /// The directory and the name of a cube's directory, by its path.
-    fn place_of(&self, sub: &SubSuperblock) -> Option<(InodeNr, Vec<u8>)> {
-        let path = sub.path.strip_suffix(b"/").unwrap_or(&sub.path);
-        let at = path.iter().rposition(|byte| *byte == b'/')?;
-        let parent = self.image.files().lookup(&path[..at.max(1)], Follow::Last).ok()?;
-        Some((parent.number, path[at + 1..].to_vec()))
     }
 
     /// Answers a call about cubes.
@@ -395,14 +346,6 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
         Ok(parts.concat())
     }
 
-    /// Brings the sub-superblocks up to date, before writing ends. They are hints.
-    pub(super) fn renew_cubes(&self, now: crate::Timestamp) {
-        let (paths, subs) = (Paths::of(self.image.files()), self.subs(None));
-        let moved = subs.iter().filter_map(|sub| Some((sub.cube, paths.moved(sub)?))).collect();
-        let caller = Caller::system(now);
-        let _ = self.run_once(|volume, tx| volume.renew_cubes(tx, &caller, &moved));
-    }
-
     /// A cube in words: `key=value`, apart by tabs.
     fn describe(&self, sub: &SubSuperblock) -> String {
         let work = self.work();
@@ -418,9 +361,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
              free_inodes={free_inodes}\tjournal_blocks={}\tmax_size_bytes={}\ton_error={}\trecovery={}\tmode={}\t\
              journal_mode={}\tfsync={}",
             sub.cube,
-            printable(
-                &Paths::of(self.image.files()).moved(sub).unwrap_or_else(|| sub.path.clone())
-            ),
+            printable(self.ways().moved.get(&sub.cube).unwrap_or(&sub.path)),
             sub.top_inode,
             lots.join(","),
             blocks * block,

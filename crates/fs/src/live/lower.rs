@@ -11,7 +11,7 @@ use floe_format::ext::quota::QuotaKind;
 use floe_format::features::{Incompat, RoCompat};
 use floe_sync::Arc;
 
-use super::{Live, caller_of, in_one, of_op};
+use super::{Live, caller_of, of_op};
 use crate::FsError;
 use crate::cubes::Gates;
 use crate::directory::NameHash;
@@ -273,10 +273,11 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                 self.image.forget(*inode);
                 let may_delete =
                     !self.is_read_only() && !self.gates.has_failed(self.gates.of_inode(*inode));
-                let erased = may_delete && volume.erasing(|volume| in_one(volume, tx, op)).is_ok();
+                let erased =
+                    may_delete && volume.erasing(|volume| self.in_one(volume, tx, op)).is_ok();
                 // Whatever keeps it from being deleted is met when it is released.
                 if !erased {
-                    in_one(volume, tx, op)?;
+                    self.in_one(volume, tx, op)?;
                 }
             }
             // It stays an orphan, which the next mount deletes.
@@ -305,7 +306,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
                 }
                 OpKind::Change { .. } | OpKind::Range { .. } => return Ok(None),
                 _ => {
-                    let applied = in_one(volume, tx, op)?;
+                    let applied = self.in_one(volume, tx, op)?;
                     applied.created.into_iter().for_each(|inode| self.image.forget(inode));
                 }
             },
@@ -323,7 +324,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
             OpKind::SetAttribute { inode, .. } => Some((*inode, NewKind::Regular)),
             _ => None,
         };
-        let made = self.run(home, |volume, tx| match in_one(volume, tx, op) {
+        let made = self.run(home, |volume, tx| match self.in_one(volume, tx, op) {
             Err(OpError::TooLong) if created.is_some() => Ok(None),
             done => done.map(Some),
         })?;
@@ -337,7 +338,7 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
             self.give_back(promised.inode);
             opened?;
         }
-        self.run(home, |volume, tx| in_one(volume, tx, op))
+        self.run(home, |volume, tx| self.in_one(volume, tx, op))
     }
 
     /// Lets the creation of a promised inode change no block of the table of inodes but its own.

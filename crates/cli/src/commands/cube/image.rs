@@ -7,7 +7,7 @@ use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_check::cube::CubeName;
 use floe_disk::ops::{Caller, NewCube};
 use floe_disk::volume::cubes;
-use floe_ext4::cubes::Paths;
+use floe_ext4::cubes::{Paths, stored};
 use floe_ext4::files::{Files, Follow, Node, printable};
 use floe_format::GroupNr;
 use floe_format::native::cube::{MOST_PATH_BYTES, Policies, SubSuperblock};
@@ -50,7 +50,7 @@ impl<'f, 'd> CubeImage<'f, 'd> {
             bail!("it is not a native file system; `floe mkfs -t native` makes one");
         }
         let owners = cubes::owners(device, superblock, geometry, files.groups());
-        let subs = cubes::sub_superblocks(device, superblock, geometry, files.groups());
+        let subs = stored(device, superblock, geometry, files.groups(), None);
         Ok(Self { files, owners, subs, paths: Paths::of(files) })
     }
 

@@ -1,6 +1,9 @@
-//! Every directory above a cube is destroyed: the cube is read and written all the same.
+//! Directories above cubes: every one is destroyed, and the cube is read and written all the same; a path follows a rename, and is
+//! looked for once.
 
-use floe_blockdev::{MemDevice, WriteBlocks};
+use std::io;
+
+use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
 use floe_check::cube::{CubeName, check_cube};
 use floe_check::problem::Weight;
 use floe_check::{CheckOptions, check};
@@ -9,8 +12,9 @@ use floe_ext4::fs::FileSystem as Volume;
 use floe_ext4::inode_table::inode_place;
 use floe_format::InodeNr;
 use floe_fs::{Caller, CubeCall, NewInode, OpKind, Place, RenameMode, Settings};
+use floe_sync::atomic::{AtomicU64, Ordering};
 
-use super::struck::{BLOCK, at, find, image, make, op, read, used, write};
+use super::struck::{BLOCK, at, find, image, make, native, op, read, used, write};
 use super::{blocks, names};
 use floe_format::native::cube::Policies;
 
@@ -114,4 +118,93 @@ fn the_path_of_a_cube_follows_a_rename_above_it() {
         assert_eq!(read(fs, file, 9999).unwrap(), [5; 9000]);
         assert!(at(fs, "/home/bob").is_err());
     });
+}
+
+/// A device that counts reads of a range of blocks.
+struct Watched {
+    base: MemDevice,
+    from: u64,
+    count: AtomicU64,
+}
+
+impl ReadBlocks for Watched {
+    fn size_bytes(&self) -> u64 {
+        self.base.size_bytes()
+    }
+
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+        let at = self.from * BLOCK;
+        if offset_bytes <= at && at < offset_bytes + into.len() as u64 {
+            self.count.fetch_add(1, Ordering::SeqCst);
+        }
+        self.base.read_at(offset_bytes, into)
+    }
+}
+
+impl WriteBlocks for Watched {
+    fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
+        self.base.write_at(offset_bytes, from)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.base.flush()
+    }
+}
+
+/// Fifty cubes in one directory: the mount reads that once, a listing of all cubes not at all, and the unmount only if a directory above was
+/// renamed, however many cubes there are.
+#[test]
+fn directories_above_many_cubes_are_read_once() {
+    const CUBES: usize = 50;
+    let device = native(4 * (CUBES as u64 + 8), "lot_size=4m", "2000");
+    let (home, closed) = used(&device, |fs| {
+        let home = make(fs, InodeNr::ROOT, "home", NewInode::directory(0o755)).unwrap();
+        let other = make(fs, InodeNr::ROOT, "other", NewInode::directory(0o755)).unwrap();
+        make(fs, other, "inner", NewInode::directory(0o755)).unwrap();
+        for number in 0..CUBES {
+            let (parent, name, settings) = (home, format!("cube{number}"), Settings::default());
+            fs.cube_call(&CubeCall::Create { parent, name: name.as_bytes(), settings }).unwrap();
+        }
+        home
+    });
+    closed.unwrap();
+    let [(_, from)] = blocks(&device, home)[..] else { panic!("one block") };
+    let device = Watched { base: device, from, count: AtomicU64::new(0) };
+    let since = || device.count.swap(0, Ordering::SeqCst);
+    for (renamed, home) in
+        [(None, "home"), (Some(("other", "another")), "home"), (Some(("home", "alice")), "alice")]
+    {
+        let mut listing = 0;
+        let (asked, closed) = used(&device, |fs| {
+            since();
+            if let Some((from, to)) = renamed {
+                let at =
+                    |name: &'static str| Place { directory: InodeNr::ROOT, name: name.as_bytes() };
+                fs.apply(&op(OpKind::Rename {
+                    from: at(from),
+                    to: at(to),
+                    mode: RenameMode::Replace,
+                }))
+                .unwrap();
+                fs.sync().unwrap();
+            }
+            since();
+            for number in fs.cube_call(&CubeCall::List).unwrap().split(|byte| *byte == b' ') {
+                let number = std::str::from_utf8(number).unwrap().parse().unwrap();
+                let text =
+                    String::from_utf8(fs.cube_call(&CubeCall::Number(number)).unwrap()).unwrap();
+                assert!(text.contains(&format!("\tpath=/{home}/cube{}\t", number - 1)), "{text}");
+                listing += 1;
+            }
+            since()
+        });
+        closed.unwrap();
+        // To look for the old way, and for the new one.
+        let most = 2 * u64::from(renamed.is_some_and(|(from, _)| from == "home"));
+        assert_eq!(listing, CUBES);
+        assert!(asked <= most, "{asked} reads for a listing after {renamed:?}");
+        assert!(since() <= most, "read again at the unmount after {renamed:?}");
+    }
+    let found = check(&device.base, &CheckOptions::default()).unwrap().found;
+    assert!(found.is_empty(), "{found:?}");
 }

@@ -1,24 +1,16 @@
 //! The cost of a cube: requests to the device for the same calls in a cube and in a plain directory.
 
 use floe_blockdev::{Event, MemDevice, Recorder};
-use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
 use floe_disk::ops::NewCube;
 use floe_format::InodeNr;
 use floe_format::native::cube::Policies;
 use floe_fs::{Disk, FileSystem, Limits, Live, MemFs, NewInode, OpKind, Place, now};
 
-use super::struck::{BLOCK, MIB, NOW, fill, find, load, make, op, read, used, write};
+use super::struck::{BLOCK, fill, find, load, make, native, op, read, used, write};
 
 /// An empty native file system with a directory `/d`, which is a cube or not.
 fn made(is_cube: bool) -> MemDevice {
-    let mut options = Options::of_type(FsType::Native);
-    for (letter, value) in [('E', "lot_size=16m"), ('J', "size=4"), ('N', "4000")] {
-        options.set(letter, value).unwrap();
-    }
-    let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: NOW };
-    let params = options.params(64 * MIB, None, &fresh).unwrap();
-    let device = MemDevice::new(vec![0; (64 * MIB) as usize]);
-    mkfs::write(&Plan::new(&params).unwrap(), &device).unwrap();
+    let device = native(64, "lot_size=16m", "4000");
     if !is_cube {
         let ((), closed) =
             used(&device, |fs| drop(make(fs, InodeNr::ROOT, "d", NewInode::directory(0o755))));

@@ -326,8 +326,8 @@ fn lead_astray(device: &dyn WriteBlocks, lot: u32, has_checksum: bool) {
     device.write_at(offset, &raw).unwrap();
 }
 
-/// Descriptors of any lot that lead nowhere stand in nobody's way, while a cube with a journal of its own is repaired online: the copies
-/// of the superblock in its lots say that journals are in use.
+/// Descriptors of any lot that lead nowhere, with a right checksum or a wrong one, stand in nobody's way, while a cube with a journal of its
+/// own is repaired online: the copies of the superblock in its lots say that journals are in use, and others write on.
 #[test]
 fn a_cube_is_repaired_online_beside_descriptors_that_lead_nowhere() {
     let base = two_lots(Tenants::Apart);
@@ -338,8 +338,8 @@ fn a_cube_is_repaired_online_beside_descriptors_that_lead_nowhere() {
     for lot in [0, lots[0], lots[1], of_b, last] {
         for has_checksum in [true, false] {
             let what = format!("lot {lot}, {has_checksum}");
-            if !has_checksum && !lots.contains(&lot) {
-                // The mount ends writing rather than read those of others anew.
+            if !has_checksum && [lots[1], last].contains(&lot) {
+                // As the first lot of `a`, and as that of `b`.
                 continue;
             }
             let device = MemDevice::new(base.clone());
@@ -356,9 +356,22 @@ fn a_cube_is_repaired_online_beside_descriptors_that_lead_nowhere() {
                 fs.cube_call(&call).unwrap();
                 fs.tend().unwrap();
                 let report = fs.cube_call(&CubeCall::Report(Which::Number(1))).unwrap();
+                if has_checksum || ![of_b, 0].contains(&lot) {
+                    let after = make(fs, b, "after", NewInode::regular(0o644)).unwrap();
+                    write(fs, after, 0, &[3; 5000]).unwrap();
+                    fs.sync_inode(after, None).unwrap_or_else(|error| panic!("{what}: {error}"));
+                }
                 String::from_utf8(report).unwrap()
             });
-            closed.unwrap_or_else(|error| panic!("{what}: {error}"));
+            if has_checksum || lots.contains(&lot) {
+                closed.unwrap_or_else(|error| panic!("{what}: {error}"));
+            } else if let Err(error) = closed {
+                // The unmount cannot change what is damaged.
+                assert!(
+                    error.contains("the checksum of a group descriptor is wrong"),
+                    "{what}: {error}"
+                );
+            }
             assert!(report.starts_with("state: repaired"), "{what}: {report}");
             assert!(report.contains("link-count-wrong"), "{what}: {report}");
             repaired(&device);

@@ -234,16 +234,22 @@ pub(crate) fn image(policies: Policies) -> Vec<u8> {
     laid_out(Tenants::Shared, policies)
 }
 
-/// The same with another layout.
-pub(crate) fn laid_out(layout: Tenants, policies: Policies) -> Vec<u8> {
+/// An empty native file system.
+pub(crate) fn native(mib: u64, lots: &str, inodes: &str) -> MemDevice {
     let mut options = Options::of_type(FsType::Native);
-    for (letter, value) in [('E', "lot_size=4m"), ('J', "size=4"), ('N', "1000")] {
+    for (letter, value) in [('E', lots), ('J', "size=4"), ('N', inodes)] {
         options.set(letter, value).unwrap();
     }
     let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: NOW };
-    let params = options.params(40 * MIB, None, &fresh).unwrap();
-    let device = MemDevice::new(vec![0; (40 * MIB) as usize]);
+    let params = options.params(mib * MIB, None, &fresh).unwrap();
+    let device = MemDevice::new(vec![0; (mib * MIB) as usize]);
     mkfs::write(&Plan::new(&params).unwrap(), &device).unwrap();
+    device
+}
+
+/// The same with another layout.
+pub(crate) fn laid_out(layout: Tenants, policies: Policies) -> Vec<u8> {
+    let device = native(40, "lot_size=4m", "1000");
     let (disk, mut volume) = Disk::open(&device).unwrap();
     volume.draw_by_seed(crate::layout_seed());
     {
