@@ -296,8 +296,10 @@ impl Mnode {
             if let Some(departures) = self.guarded.departures.get() {
                 departures.forget();
             }
-            if self.moved.load(Ordering::Relaxed) != 0 {
-                self.moved.store(0, Ordering::Release);
+            let moved = self.moved.load(Ordering::Relaxed);
+            if moved != 0 && moved <= pack(attributes.ctime) {
+                // A later one that comes meanwhile stays.
+                let _ = self.moved.compare_exchange(moved, 0, Ordering::Release, Ordering::Relaxed);
             }
         });
     }
@@ -462,5 +464,25 @@ impl Mnode {
         let sectors = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES) / 512;
         let kept = all.sectors.min(sectors(self.disk_bytes().min(valid)));
         kept + (fresh * PAGE_BYTES / 512).min(sectors(all.size_bytes).saturating_sub(kept))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cubes::pins::stand_in;
+
+    /// Whoever moves a name has no lock of the inode.
+    #[test]
+    fn a_move_keeps_its_time_while_attributes_are_replaced() {
+        let at = |seconds| Timestamp { seconds, nanoseconds: 0 };
+        let node = Mnode::loaded(stand_in(InodeNr(12)));
+        node.note_move(at(5));
+        let now = Attributes { ctime: at(6), ..node.folded() };
+        node.note_move(at(7));
+        node.fold(&now);
+        assert_eq!(node.shown().ctime, at(7));
+        node.fold(&node.folded());
+        assert_eq!((node.shown().ctime, node.moved.load(Ordering::Relaxed)), (at(7), 0));
     }
 }
