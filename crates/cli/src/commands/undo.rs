@@ -98,7 +98,11 @@ impl Args {
             return Ok(Outcome { damaged: true, ..Outcome::CLEAN });
         }
         let but = if file.not_saved().is_empty() { "" } else { ", except the blocks below" };
-        writeln!(out, "{done}: the device is as it was before the repair{but}")?;
+        writeln!(
+            out,
+            "{done}: all that the repair changed is as it was before it{but}. Changes elsewhere since then, as those of a later \
+             repair, stay"
+        )?;
         self.tell_not_saved(&file, &name, out)
     }
 

@@ -84,6 +84,23 @@ fn undoing_does_not_revert_what_was_changed_since() {
     assert!(image.to_vec().unwrap() == before);
 }
 
+/// The second one leaves the superblock and all blocks of the first as they were, so nothing tells of it.
+#[test]
+fn undoing_the_first_of_two_repairs_says_that_the_second_stays() {
+    let Some(image) = image("ext4-1k") else { return };
+    let folder = tool::scratch("floe-repair-").unwrap();
+    let undos = ["first", "second"].map(|name| folder.path().join(name));
+    for (undo, damage) in undos.iter().zip(["sif <15> links_count 7\n", "sif <11> links_count 9\n"])
+    {
+        floe_testkit::build::debugfs(&image, damage).unwrap();
+        assert_eq!(repair(&["repair", "--yes", "--undo"], undo, &image).code, 1);
+    }
+    let ran = repair(&["undo"], &undos[0], &image);
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    assert!(!ran.out.contains("the device is as it was"), "{}", ran.out);
+    assert!(ran.out.contains("as those of a later repair, stay"), "{}", ran.out);
+}
+
 #[test]
 fn a_repair_that_was_cut_off_is_undone_and_made_anew() {
     let Some((image, folder)) = damaged() else { return };
