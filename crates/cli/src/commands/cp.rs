@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::bail;
 use floe_ext4::files::{Files, Follow};
 
-use crate::exit::Outcome;
+use crate::exit::{Ended, Outcome};
 use crate::image_files::copy::{Copier, Keep};
 use crate::image_files::{Complaints, ImageArgs, place};
 use crate::input::files::Judged;
@@ -45,6 +45,9 @@ impl Args {
         let Some((target, paths)) = self.paths.split_last() else {
             bail!("a path and a target are needed");
         };
+        if target.is_empty() {
+            return Err(Ended::usage("the target is empty: name a directory or a file"));
+        }
         let target = Path::new(target);
         let into = target.is_dir();
         if !into && paths.len() > 1 {

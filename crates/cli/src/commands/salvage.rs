@@ -21,7 +21,7 @@ use crate::image_files::copy::{Copier, Keep};
 use crate::image_files::{Complaints, ImageArgs, place};
 use crate::input::block_devices;
 use crate::input::device::InUse;
-use crate::input::files::Judged;
+use crate::input::files::{Judged, not_empty};
 use crate::terminal::progress::{Watch, When};
 use crate::terminal::{failure, signals};
 
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     image: ImageArgs,
     /// Copy everything into DIR, which must be empty or not exist yet; tar:FILE writes a new tar
     /// archive, - writes one to standard output. By default only reports
-    #[arg(long, value_name = "TARGET")]
+    #[arg(long, value_name = "TARGET", value_parser = not_empty())]
     to: Option<OsString>,
     /// Write the report as JSON
     #[arg(long)]
@@ -88,6 +88,9 @@ impl Args {
 
     pub(crate) fn run(self, judged: &Judged, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let target = Target::of(self.to.as_ref());
+        if matches!(&target, Target::Archive(path) if path.as_os_str().is_empty()) {
+            return Err(Ended::usage("--to tar: needs the name of an archive behind it"));
+        }
         let source = &self.image.source;
         if self.json && matches!(target, Target::StandardOutput) {
             return Err(Ended::usage("--json and --to - both write to standard output"));

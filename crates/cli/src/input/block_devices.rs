@@ -9,7 +9,9 @@ use floe_blockdev::{FileDevice, ReadBlocks};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock, uuid_text};
 use floe_format::features::{Compat, Incompat, RoCompat};
 
+use crate::exit::Ended;
 use crate::input::device::Source;
+use crate::input::files::is_same;
 use crate::message::message;
 
 /// A block device that the kernel lists.
@@ -47,9 +49,15 @@ const fn packed(major: u32, minor: u32) -> u32 {
 /// superblock says. `None`: the file system has none, or its journal is nowhere, which the check tells.
 ///
 /// # Errors
-/// Several devices have that UUID.
+/// The one that was named is the file system itself, or several devices have that UUID.
 pub(crate) fn journal_of(source: &Source, named: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
     if let Some(named) = named {
+        if is_same(named, &source.device) {
+            return Err(Ended::usage(format!(
+                "{}: its external journal is said to be the device itself; name the device that holds the journal. Nothing was changed.",
+                source.name()
+            )));
+        }
         return Ok(Some(named.to_owned()));
     }
     let is_device =

@@ -111,6 +111,25 @@ fn two_journals_with_the_same_uuid_are_refused() {
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
 }
 
+/// Not "another program is working on it", which is the program itself.
+#[test]
+fn a_device_that_is_said_to_be_its_own_journal_is_refused() {
+    let Some(pair) = pair() else { return };
+    let name = pair.image.path().to_str().unwrap();
+    let lines = [
+        &["fsck", "-fy", "-j", name, name][..],
+        &["fsck", "-fp", "-j", name, name],
+        &["fsck", "-fn", "-j", name, name],
+        &["check", "-j", name, name],
+        &["repair", "--yes", "-j", name, name],
+    ];
+    for line in lines {
+        let ran = floe(line);
+        assert_eq!(ran.code, 16, "{line:?}: {}{}", ran.out, ran.err);
+        assert!(ran.err.contains("is said to be the device itself"), "{line:?}: {}", ran.err);
+    }
+}
+
 /// The log may hold newer blocks than the file system.
 #[test]
 fn nothing_is_written_while_a_journal_that_cannot_be_used_waits() {

@@ -167,6 +167,22 @@ fn an_archive_that_salvage_cannot_end_is_named_as_incomplete() {
     assert!(told.iter().all(|words| ran.err.contains(words)), "{}", ran.err);
 }
 
+#[test]
+fn an_empty_target_is_a_wrong_command_line() {
+    let Some(image) = image("ext4-1k") else { return };
+    let name = image.path().to_str().unwrap();
+    for line in [
+        &["salvage", name, "--to", ""][..],
+        &["salvage", name, "--to", "tar:"],
+        &["cp", name, "/", ""],
+    ] {
+        let ran = floe(line);
+        assert_eq!(ran.code, 16, "{line:?}: {}{}", ran.out, ran.err);
+    }
+    // As of mount(8).
+    assert_eq!(floe(&["mount", name, ""]).code, 1);
+}
+
 /// The system takes no path of more than 4,096 bytes, but trees may be deeper.
 #[test]
 fn a_tree_may_be_deeper_than_a_path_is_long() {

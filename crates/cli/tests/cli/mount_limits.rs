@@ -239,13 +239,15 @@ fn a_limit_of_the_address_space_is_told_before_the_mount() {
     let place = folder.path().to_str().unwrap();
     let mount = |options: &str| {
         let mut shell = Command::new("sh");
-        let script = "ulimit -v 800000; exec \"$0\" mount -o \"$1\" \"$2\" \"$3\"";
+        let script = "ulimit -v 300000; exec \"$0\" mount -o \"$1\" \"$2\" \"$3\"";
         shell.args(["-c", script, env!("CARGO_BIN_EXE_floe"), options]).arg(image.path());
         super::ran(&shell.arg(place).output().unwrap())
     };
     let refused = mount("threads=4");
     assert_eq!(refused.code, 32, "{}", refused.err);
-    assert!(refused.err.contains("limited to 781 MiB (`ulimit -v`)"), "{}", refused.err);
+    assert!(refused.err.contains("limited to 292 MiB (`ulimit -v`)"), "{}", refused.err);
+    assert!(refused.err.contains("as `memory=` is not given"), "{}", refused.err);
+    assert!(refused.err.contains("or give `-o memory=156M`"), "{}", refused.err);
     let mounted = mount("threads=4,memory=32M");
     assert_eq!(mounted.code, 0, "{}", mounted.err);
     for at in 0..40 {

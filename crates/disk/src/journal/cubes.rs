@@ -15,9 +15,6 @@ use super::log::{Barriers, Log, stored_superblock};
 use super::shared::{Lane, Shared};
 use super::state::{State, TransactionId};
 
-/// Bytes of images that are durable and not home, from which on the older half goes home.
-const MOST_KEPT_BYTES: usize = 16 << 20;
-
 /// The journal of a cube, for whoever serves the cube.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CubeState {
@@ -190,26 +187,6 @@ impl<D: WriteBlocks> Journal<D> {
         let shared = self.lock();
         let is_one_of_several = cube == 0 && shared.has_further;
         is_one_of_several.then(|| shared.lots.own_lane_of(&self.geometry, block))
-    }
-
-    /// Writes the older half of a cube's log home if more than half of it is in use, and nobody writes it: so that seldom a change
-    /// waits for room, with all that wait for its end. A failure ends the journal, as that of a commit does. In the root cube it
-    /// is the log of `block`.
-    pub fn relieve(&self, cube: u32, block: Option<BlockNr>) {
-        let further = block.and_then(|block| self.log_of(cube, block));
-        let shared = self.lock();
-        let lane = further.or_else(|| shared.lane_of_cube(cube)).unwrap_or(0);
-        let Lane { log, state, .. } = &shared.lanes[lane];
-        // Content of files in the log is kept in memory, too, until it is home.
-        let most_images = MOST_KEPT_BYTES / log.block_len();
-        let is_due = state.in_log.used_blocks * 2 > u64::from(log.ring.len_blocks())
-            || state.home_due.len() > most_images;
-        if is_due && !state.working && state.failed.is_none() {
-            // Whoever asks for the next change or commit is told.
-            drop(
-                self.turn(shared, &BTreeSet::from([lane]), |journal| journal.go_home(lane, false)),
-            );
-        }
     }
 
     /// Lets lots move whose records name another journal: everything in the old one is durable, home, and behind its tail; only

@@ -123,6 +123,8 @@ pub struct Journal<D> {
     data_writes: AtomicU64,
     /// Room for what is written to a log next.
     gathered: Mutex<Vec<u8>>,
+    /// Bytes of images that a log keeps in memory: so much of its running transaction, and so much that is to go home.
+    most_kept_bytes: AtomicU64,
 }
 
 impl<D: WriteBlocks> Journal<D> {
@@ -395,7 +397,11 @@ impl<D: WriteBlocks> Journal<D> {
                 let (blocks, limit) = (log.cost(images, revokes), log.limit());
                 let too_long = blocks > u64::from(limit);
                 if !too_long && blocks <= state.room_blocks(log) {
-                    continue;
+                    match self.kept_too_much(log, state) {
+                        Some(is_due) => wanting = Some((lane, is_due, state.last())),
+                        None => continue,
+                    }
+                    break;
                 }
                 if too_long && state.running.is_empty() {
                     return Err(JournalError::TooLong { blocks, limit });

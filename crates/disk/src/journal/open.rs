@@ -134,6 +134,7 @@ impl<D: WriteBlocks> Journal<D> {
             changed: Condvar::new(),
             data_writes: AtomicU64::new(0),
             gathered: Mutex::default(),
+            most_kept_bytes: AtomicU64::new(u64::MAX),
         })
     }
 }

@@ -258,3 +258,36 @@ fn check_filled(image: &Image, blocks: &[BlockNr]) {
         assert_eq!(first_byte(image, *block, 1024), expected, "{block}");
     }
 }
+
+/// Blocks that wait in memory for their log are limited, however long the log is; all are there after a crash.
+#[test]
+fn a_journal_keeps_to_its_share_of_memory() {
+    if tool::missing() {
+        return;
+    }
+    let mut most = Vec::new();
+    for share_bytes in [u64::MAX, 64 << 10] {
+        let device = device(Profile::Ext4K1);
+        let blocks = free_blocks(&device, 700);
+        let journal = Journal::open(&device).unwrap();
+        journal.keep_within(share_bytes);
+        let mut most_now = 0;
+        for (at, some) in blocks.chunks(5).enumerate() {
+            let id = fill(&journal, some, at as u8);
+            most_now = most_now.max(journal.kept_bytes());
+            if at % 10 == 0 {
+                journal.commit(id).unwrap();
+            }
+        }
+        journal.sync().unwrap();
+        most_now = most_now.max(journal.kept_bytes());
+        drop(journal);
+        let recovered = recovered(&device);
+        for (at, some) in blocks.chunks(5).enumerate() {
+            assert!(some.iter().all(|block| first_byte(&recovered, *block, 1024) == at as u8));
+        }
+        most.push(most_now);
+    }
+    // Half of it is the running transaction, and what goes home comes in transactions.
+    assert!(most[0] > 400 << 10 && most[1] <= 192 << 10, "{most:?} bytes");
+}

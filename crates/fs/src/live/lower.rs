@@ -137,10 +137,14 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
 }
 
 impl<D: WriteBlocks> Live<'_, '_, D> {
-    /// Keeps about so many bytes of maps of files, 1 MiB at least.
+    /// Keeps to what goes with so many bytes of memory for files and changes: 1/16 of that for maps of files, and up to 1/4 more in each
+    /// journal, for blocks that are not home.
     #[must_use]
     pub fn within(self, memory_bytes: u64) -> Self {
-        Self { image: self.image.within(memory_bytes), ..self }
+        if let Disk::Journaled(journal) = self.disk {
+            journal.keep_within(memory_bytes / 8);
+        }
+        Self { image: self.image.within(memory_bytes / 16), ..self }
     }
 
     /// Where content of the writes that come first would go, in a cube: to blocks that their files have, and at the end to free

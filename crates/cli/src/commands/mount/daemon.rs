@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use floe_sync::Mutex;
 use rustix::fs::{Mode, OFlags, open};
 
+use super::address_space;
 use crate::exit::Outcome;
 use crate::message::message;
 
@@ -27,6 +28,7 @@ pub(super) fn start(arguments: &[std::ffi::OsString]) -> Result<Outcome> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut server = Command::new(program)
         .args(arguments)
+        .envs(address_space::environment())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

@@ -5,6 +5,7 @@ mod cgroup;
 mod daemon;
 mod descriptors;
 mod foreign;
+mod memory;
 mod notify;
 mod open;
 mod options;
@@ -24,7 +25,7 @@ use crate::commands::umount::attribute;
 use crate::exit::{Ended, Outcome};
 use crate::input::block_devices;
 use crate::input::device::Source;
-use crate::input::files::InputPath;
+use crate::input::files::{InputPath, not_empty};
 use crate::terminal::failure::with_causes;
 use crate::terminal::signals;
 use daemon::Log;
@@ -50,6 +51,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
     /// Mount point, or /dev/fd/N: a descriptor of /dev/fuse that is already mounted
+    #[arg(value_parser = not_empty())]
     directory: OsString,
     /// Mount options, those of ext4 and fuse2fs, and threads=N. Unknown ones are refused (exit code
     /// 32)

@@ -55,7 +55,7 @@ impl Args {
 
     fn open_and_serve_unlocked(&self, options: &Options) -> Result<()> {
         let wanted = options.read_only;
-        address_space::judge(options.memory_bytes, self.serving(options).threads)?;
+        address_space::judge(options.memory, self.serving(options).threads)?;
         match self.access(options)? {
             Access::Writing(disk, volume) => self.serve_writing(disk, *volume, options),
             Access::Reading(why) if wanted == Some(false) => {
@@ -186,8 +186,8 @@ impl Args {
         let on_error = options.on_error.unwrap_or_else(|| OnError::of(volume.superblock()));
         let live = Live::new(disk, &files, volume, now())?.on_error(on_error);
         self.tell_failures(live.gates());
-        let live = match options.memory_bytes {
-            Some(bytes) => live.within(bytes / 16),
+        let live = match options.memory.limit_bytes() {
+            Some(bytes) => live.within(bytes),
             None => live,
         };
         let live = live.discard_freed(options.discard);
@@ -246,7 +246,7 @@ impl Args {
             for problem in found.iter().filter(|problem| !is_told(problem)) {
                 message!("floe: {name}: {problem}");
             }
-            let image = match options.memory_bytes {
+            let image = match options.memory.limit_bytes() {
                 Some(bytes) => Image::new(files).within(bytes),
                 None => Image::new(files),
             };

@@ -8,11 +8,10 @@ use floe_fs::{AccessTimes, Dependencies, Limits, OnError};
 use floe_fuse::{Synchronous, Transport};
 
 use super::foreign;
+use super::memory::{self, Memory};
 use crate::exit::{Ended, Outcome};
 use crate::input::size;
 
-/// The least that a mount can work with.
-const LEAST_MEMORY_BYTES: u64 = 1 << 20;
 /// Exit code of mount(8) for a refused mount.
 pub(super) const REFUSED: u8 = 32;
 
@@ -65,7 +64,7 @@ pub(super) struct Options {
     /// Number of serving threads.
     pub(super) threads: Option<usize>,
     /// Bytes of memory for what is kept and what waits.
-    pub(super) memory_bytes: Option<u64>,
+    pub(super) memory: Memory,
     /// Each change reaches the journal at once.
     pub(super) immediate: bool,
     /// The kernel keeps nothing of what is written.
@@ -117,18 +116,14 @@ impl Options {
         Ok(options)
     }
 
-    /// The same where no more memory may be used than this. Half of it is left for the journal, threads, and what else comes on top.
-    pub(super) fn within(mut self, limit_bytes: Option<u64>) -> Self {
-        let half = limit_bytes.map_or(u64::MAX, |bytes| bytes / 2);
-        if self.memory_bytes.is_none() && half < Limits::DEFAULT_MEMORY_BYTES {
-            self.memory_bytes = Some(half.max(LEAST_MEMORY_BYTES));
-        }
-        self
+    /// The same where no more memory may be used than this.
+    pub(super) fn within(self, limit_bytes: Option<u64>) -> Self {
+        Self { memory: self.memory.within(limit_bytes), ..self }
     }
 
     /// How much may wait and be kept in memory.
     pub(super) fn limits(&self) -> Limits {
-        let limits = self.memory_bytes.map_or_else(Limits::default, Limits::of_memory);
+        let limits = Limits::of_memory(self.memory.bytes());
         Limits { immediate: self.immediate, ..limits }
     }
 
@@ -170,7 +165,7 @@ impl Options {
                 // That is the primary one, whatever the size of blocks.
                 self.superblock_kib = Some(kib).filter(|kib| *kib != 1);
             }
-            ("memory", Some(value)) => self.memory_bytes = Some(memory(value)?),
+            ("memory", Some(value)) => self.memory = Memory::Given(memory(value)?),
             ("quota" | "usrquota", None) => self.quotas.push(QuotaKind::User),
             ("grpquota", None) => self.quotas.push(QuotaKind::Group),
             ("prjquota", None) => self.quotas.push(QuotaKind::Project),
@@ -262,7 +257,7 @@ pub(super) fn transport(name: &str) -> Option<Transport> {
 /// The value of `memory=`.
 fn memory(value: &str) -> Result<u64> {
     let bytes = size::bytes(value).map_err(|why| bad("memory", &why))?;
-    if bytes < LEAST_MEMORY_BYTES {
+    if bytes < memory::LEAST_BYTES {
         return Err(bad("memory", &"must be 1M at least; K, M and G are units"));
     }
     if let Some(most) = machine_bytes().filter(|most| bytes > *most) {
@@ -298,16 +293,6 @@ mod tests {
 
     fn parse(list: &str) -> Result<Options> {
         Options::parse(&[list.to_owned()], false)
-    }
-
-    #[test]
-    fn a_limit_of_memory_is_kept_unless_something_else_is_wanted() {
-        let memory = |list, limit| parse(list).unwrap().within(limit).memory_bytes;
-        assert_eq!(memory("rw", None), None);
-        assert_eq!(memory("rw", Some(1 << 30)), None);
-        assert_eq!(memory("rw", Some(40 << 20)), Some(20 << 20));
-        assert_eq!(memory("rw", Some(1 << 20)), Some(LEAST_MEMORY_BYTES));
-        assert_eq!(memory("memory=64M", Some(40 << 20)), Some(64 << 20));
     }
 
     #[test]

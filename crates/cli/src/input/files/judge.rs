@@ -247,6 +247,12 @@ pub(crate) fn refuse_same(written: (&str, &Path), read: (&str, &Path)) -> Result
     if written.meets(&read) { Err(is_input(&written, &read.named)) } else { Ok(()) }
 }
 
+/// Whether two paths lead to one file that exists.
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
+    let one = Identity::of(one);
+    matches!(one, Identity::Exists { .. }) && one == Identity::of(other)
+}
+
 fn is_input(output: &Place, input: &Named) -> Refused {
     Refused::IsInput {
         output: output.named.option.clone(),

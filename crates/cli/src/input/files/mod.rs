@@ -22,7 +22,7 @@ mod ours;
 mod tests;
 mod written;
 
-pub(crate) use judge::{Judged, Refused, is_standard_output, refuse_same};
+pub(crate) use judge::{Judged, Refused, is_same, is_standard_output, refuse_same};
 pub(crate) use named::Files;
 pub(crate) use ours::{FLEET_METRICS_HEAD, HTML_HEAD, METRICS_HEAD, SHARD_KEY_HEAD};
 pub(crate) use written::replace;
@@ -69,6 +69,11 @@ macro_rules! path_type {
             }
         }
     };
+}
+
+/// Parses a place that is no path alone, or where a file may not exist yet; it is never empty.
+pub(crate) fn not_empty() -> MapValueParser<PathBufValueParser, fn(PathBuf) -> OsString> {
+    PathBufValueParser::new().map(PathBuf::into_os_string)
 }
 
 path_type! {
