@@ -52,6 +52,7 @@ impl Account {
             || self.summary.directories_rebuilt > 0
             || !self.summary.losses.partial_directories.is_empty()
             || self.summary.losses.missing_bytes > 0
+            || self.summary.losses.cut.is_some()
             || self.summary.losses.unreadable_blocks > 0
             || self.summary.origin != Origin::Superblock
     }
@@ -79,6 +80,11 @@ impl Account {
             "checksums": summary.has_checksums,
             "unreadable_blocks": summary.losses.unreadable_blocks,
             "missing_bytes": summary.losses.missing_bytes,
+            "cut": summary.losses.cut.map(|cut| json!({
+                "bytes": cut.missing_bytes,
+                "begins_behind": cut.begins_behind_bytes,
+                "ends_before": cut.ends_before_bytes,
+            })),
             "inodes": {
                 "in_place": summary.inodes.in_place,
                 "from_copies": summary.inodes.from_copies,
@@ -126,6 +132,17 @@ impl Account {
             let missing = format!("{} bytes are missing", grouped(summary.losses.missing_bytes));
             let missing = agree(&missing);
             writeln!(out, "The device is shorter than its file system: at the end {missing}.")?;
+        }
+        if let Some(cut) = summary.losses.cut {
+            let [missing, first, last] =
+                [cut.missing_bytes, cut.begins_behind_bytes, cut.ends_before_bytes].map(grouped);
+            let missing = format!("{missing} bytes are missing");
+            let missing = agree(&missing);
+            writeln!(
+                out,
+                "From the middle of the file system {missing}, between bytes {first} and {last}. Everything behind is read where it \
+                 lies now. Files with blocks between the two may have bytes of others."
+            )?;
         }
         let rows = [
             (summary.inodes.in_place, "inodes are in their places"),
@@ -200,6 +217,7 @@ fn object_json(object: &Object) -> Value {
         "state": object.state.name(),
         "source": object.provenance.map(source_name),
         "faults": object.faults.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "beside_cut": object.is_beside_cut,
         "missing": missing.collect::<Vec<_>>(),
         "missing_bytes": object.missing.iter().map(|range| range.end - range.start).sum::<u64>(),
     })

@@ -190,7 +190,7 @@ impl SeedVotes {
 
 /// The inode that `.` names, if `bytes` begin as the first block of a directory does. They may be less than the block, to
 /// whose end `..` reaches in an empty directory.
-fn first_dot(bytes: &[u8]) -> Option<InodeNr> {
+pub(crate) fn first_dot(bytes: &[u8]) -> Option<InodeNr> {
     let entry = |at: u32, name: &[u8]| {
         let entry = bytes.get(at as usize..)?;
         let header = DirEntryHeader::decode(entry.first_chunk()?);

@@ -57,6 +57,8 @@ pub struct Object {
     /// Bytes of a regular file that are lost and read as zeroes: ranges in the file, sorted, that do
     /// not adjoin. Blocks after the last known one of a file without an inode are not listed.
     pub missing: Vec<Range<u64>>,
+    /// Some of its blocks may have the bytes of others, because a piece of the image is missing before or behind them.
+    pub is_beside_cut: bool,
 }
 
 impl Salvaged<'_> {
@@ -82,6 +84,7 @@ impl Salvaged<'_> {
                     provenance: None,
                     faults: Vec::new(),
                     missing: Vec::new(),
+                    is_beside_cut: false,
                 }),
                 _ => {}
             }
@@ -94,7 +97,7 @@ impl Salvaged<'_> {
         let mut faults = node.faults();
         let mut missing = Vec::new();
         let mut is_partial = self.summary.losses.partial_directories.contains(&number);
-        let mut is_usable = true;
+        let (mut is_usable, mut is_beside_cut) = (true, false);
         match file_type {
             Some(FileType::Regular) if node.inode().flags().contains(InodeFlags::ENCRYPT) => {
                 is_usable = false;
@@ -102,6 +105,7 @@ impl Salvaged<'_> {
             Some(FileType::Regular) if has_map(&node.inode().base) => {
                 let map = self.files.map(&node);
                 missing = self.missing(&node, &map);
+                is_beside_cut = self.is_beside_cut(&map);
                 faults.extend(map.faults);
                 is_partial |= self.summary.losses.lost_blocks.contains_key(&number);
             }
@@ -121,9 +125,19 @@ impl Salvaged<'_> {
         let state = match is_usable {
             false => State::NameOnly,
             true if is_partial => State::Partial,
+            true if is_beside_cut => State::Unsure,
             true => state_of(provenance, &faults),
         };
-        Object { path, inode: Some(number), file_type, state, provenance, faults, missing }
+        let inode = Some(number);
+        Object { path, inode, file_type, state, provenance, faults, missing, is_beside_cut }
+    }
+
+    /// Whether a file has blocks where a piece of the image may be missing.
+    fn is_beside_cut(&self, map: &FileMap) -> bool {
+        let Some(cut) = &self.summary.losses.cut else { return false };
+        let doubtful = cut.doubtful(self.files.geometry());
+        let (start, end) = (doubtful.start, doubtful.end());
+        map.extents.iter().any(|extent| extent.run.start < end && extent.run.end() > start)
     }
 
     /// The bytes of a file that are lost: those that its map does not reach, and those in unreadable

@@ -19,6 +19,7 @@
 #![warn(clippy::print_stderr, clippy::print_stdout)] // messages are the program's
 
 mod bits;
+mod cut;
 mod directories;
 mod evidence;
 mod extended;
@@ -37,7 +38,7 @@ mod summary;
 mod tables;
 mod workspace;
 
-use floe_blockdev::ReadBlocks;
+use floe_blockdev::{Gapped, ReadBlocks};
 use floe_check::volume::open::{WhichSuperblock, open};
 use floe_check::{
     CheckError, CheckOptions, JournalUse, MemoryLimit, Problem, lacks_changes, recovery,
@@ -46,6 +47,7 @@ use floe_exec::{Pool, Progress};
 use floe_ext4::files::Files;
 use floe_format::BlockNr;
 
+pub use cut::Cut;
 pub use frame::Origin;
 pub use inventory::{Object, State as ObjectState};
 pub use summary::{InodeCounts, Losses, Provenance, Summary};
@@ -129,6 +131,20 @@ pub fn salvage<T>(
 ) -> Result<T, SalvageError> {
     let which = WhichSuperblock { block: options.superblock, block_size: options.block_size };
     let frame = frame::find(device, which)?;
+    let Some(cut) = cut::find(device, &frame) else {
+        return recovered(device, frame, options, None, look);
+    };
+    recovered(&Gapped::new(device, cut.gap()), frame, options, Some(cut), look)
+}
+
+/// Replays the journal, and rebuilds what is known then.
+fn recovered<T>(
+    device: &dyn ReadBlocks,
+    frame: Frame,
+    options: &Options<'_>,
+    cut: Option<Cut>,
+    look: impl FnOnce(&Salvaged<'_>) -> T,
+) -> Result<T, SalvageError> {
     let opened = match frame.which {
         Some(which) => open(device, which).ok(),
         None => None,
@@ -144,7 +160,7 @@ pub fn salvage<T>(
         (opened.superblock, recovery)
     });
     let Some((stored, recovery)) = recovered else {
-        return rebuilt(device, &frame, options, Vec::new(), look);
+        return rebuilt(device, &frame, options, (cut, Vec::new()), look);
     };
     let after =
         recovery.overlay.as_ref().and_then(|after| open(after, WhichSuperblock::default()).ok());
@@ -152,18 +168,18 @@ pub fn salvage<T>(
     let lacks = |problem: &Problem| lacks_changes(problem, &superblock);
     let lost: Vec<Problem> = recovery.found.0.into_iter().filter(lacks).collect();
     let Some(replayed) = recovery.overlay else {
-        return rebuilt(device, &frame, options, lost, look);
+        return rebuilt(device, &frame, options, (cut, lost), look);
     };
     // The replayed journal may hold a newer superblock and newer descriptors.
     let frame = frame::find(&replayed, frame.which.unwrap_or_default()).unwrap_or(frame);
-    rebuilt(&replayed, &frame, options, lost, look)
+    rebuilt(&replayed, &frame, options, (cut, lost), look)
 }
 
 fn rebuilt<T>(
     device: &dyn ReadBlocks,
     frame: &Frame,
     options: &Options<'_>,
-    lost: Vec<Problem>,
+    (cut, lost): (Option<Cut>, Vec<Problem>),
     look: impl FnOnce(&Salvaged<'_>) -> T,
 ) -> Result<T, SalvageError> {
     let begin = |phase| options.progress.map_or((), |progress| progress.begin(phase));
@@ -174,6 +190,7 @@ fn rebuilt<T>(
     end();
     begin(PHASES[1]);
     let mut state = State::new(device, frame, evidence, options);
+    state.summary.losses.cut = cut;
     state.rebuild(&pool)?;
     end();
     let (files, summary) = (state.space.files(), &state.summary);

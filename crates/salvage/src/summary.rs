@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use floe_format::{BlockRun, InodeNr};
 
+use crate::cut::Cut;
 use crate::frame::Origin;
 
 /// The source of an inode that is not simply in its place.
@@ -53,7 +54,9 @@ pub struct InodeCounts {
 /// Losses that no later step can mend.
 #[derive(Clone, Debug, Default)]
 pub struct Losses {
-    /// Blocks that cannot be read.
+    /// A piece that the image lost from its middle.
+    pub cut: Option<Cut>,
+    /// Blocks that cannot be read. A piece that is missing counts.
     pub unreadable_blocks: u64,
     /// Bytes of the file system behind the end of the device.
     pub missing_bytes: u64,

@@ -301,3 +301,68 @@ fn a_file_whose_pointers_leave_the_file_system_is_partial() {
         assert_eq!(file.missing, [lost.start * 1024..lost.end * 1024], "word {word}");
     }
 }
+
+/// Paths, contents and states of all files.
+fn contents(device: &dyn ReadBlocks) -> (BTreeMap<String, (Vec<u8>, ObjectState)>, Summary) {
+    salvage(device, &Options::default(), |found| {
+        let mut all = BTreeMap::new();
+        found.inventory(|object| {
+            let node = object.inode.and_then(|inode| found.files.node(inode).ok());
+            let content = node.as_ref().and_then(|node| found.files.content(node).ok());
+            if let (Some(node), Some((content, _))) = (&node, content) {
+                let mut bytes = vec![0; node.size_bytes() as usize];
+                content.read_at(0, &mut bytes, &mut Vec::new());
+                all.insert(String::from_utf8(object.path).unwrap(), (bytes, object.state));
+            }
+        });
+        (all, found.summary.clone())
+    })
+    .unwrap()
+}
+
+/// Everything behind a piece that an image lost from its middle lies too early: it is read where it lies, and no file that has bytes of
+/// others is called whole.
+#[test]
+fn files_behind_a_missing_piece_come_back() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-losses-").unwrap();
+    let tree = folder.path().join("tree");
+    for dir in 0..30u8 {
+        let dir_path = tree.join(format!("dir{dir}"));
+        fs::create_dir_all(&dir_path).unwrap();
+        for file in 0..4u8 {
+            let bytes: Vec<u8> =
+                (0..60_000u32).map(|at| (at / 1024) as u8 ^ dir ^ file << 6).collect();
+            fs::write(dir_path.join(format!("file{file}")), bytes).unwrap();
+        }
+    }
+    for (options, cut, len) in [
+        (&["-t", "ext4"][..], 4 << 20, 1 << 20),
+        (&["-t", "ext4"], 3 << 20, 777 * 512),
+        (&["-t", "ext2"], (6 << 20) + 4096, 8 << 10),
+    ] {
+        let path = folder.path().join("image");
+        fs::File::create(&path).unwrap().set_len(16 << 20).unwrap();
+        let source = ["-F", "-b", "1024", "-d", tree.to_str().unwrap()];
+        build::mke2fs(&path, &[options, &source].concat()).unwrap();
+        let mut bytes = fs::read(&path).unwrap();
+        let (whole, summary) = contents(&MemDevice::new(bytes.clone()));
+        assert_eq!((whole.len(), summary.losses.cut), (120, None));
+        bytes.drain(cut..cut + len);
+        let (after, summary) = contents(&MemDevice::new(bytes));
+        let found = summary.losses.cut.unwrap();
+        let what = format!("{options:?}, {cut}, {len}: {found:?}");
+        assert_eq!(found.missing_bytes, len as u64, "{what}");
+        assert!(found.begins_behind_bytes <= cut as u64, "{what}");
+        assert!(found.ends_before_bytes >= (cut + len) as u64, "{what}");
+        let mut right = 0;
+        for (path, (content, state)) in &after {
+            let is_right = whole.get(path).is_some_and(|(other, _)| other == content);
+            assert!(is_right || *state != ObjectState::Whole, "{what}: {path}");
+            right += usize::from(is_right && *state == ObjectState::Whole);
+        }
+        assert!(right > 85, "{what}: {right} of {}", after.len());
+    }
+}
