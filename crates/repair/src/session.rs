@@ -12,7 +12,7 @@ use floe_check::problem::{Findings, Weight};
 use floe_check::report::JournalState;
 use floe_check::{CheckError, Examination, Problem, Report, examine_again};
 use floe_format::native::identity::Identity;
-use floe_format::{GroupNr, InodeNr};
+use floe_format::{BlockNr, GroupNr, InodeNr};
 
 use crate::better_edits::{with_better_edits, without_metadata_as_maps};
 use crate::deed::{Deed, Reason};
@@ -54,7 +54,7 @@ use order::{
     without_edits_of_cleared, without_hasty_edits, without_misread_values,
 };
 use partial::PartialExaminations;
-use recover::{is_of_damaged_log, waits_for_log};
+use recover::{WAITS_FOR_LOG, is_of_damaged_log, waits_for_log};
 use settle::{mark_errors, settle, settle_superblock};
 use untangle::Couples;
 use values::{one_removal_of_each_area, without_values_in_doubt};
@@ -212,6 +212,9 @@ struct Attempts {
     root_is_lost_found: bool,
     /// Copies made ahead of everything else.
     ahead: Ahead,
+    /// Blocks of descriptors as they were before this repair set the place of an inode table there: files whose inodes lie in that
+    /// table may have them.
+    covered: BTreeMap<BlockNr, Vec<u8>>,
 }
 
 /// The journal during a repair.
@@ -298,8 +301,8 @@ impl<'s> Session<'s> {
             }
             let before = before.get_or_insert_with(|| self.first_report(&examination));
             let next = self.round(&examination, used_backup)?;
-            if self.keeps_damaged_log(&of_recovery) {
-                return Ok(self.untouched(before.clone()));
+            if let Some(why) = self.must_stay_untouched(&of_recovery) {
+                return Ok(self.untouched(before.clone(), why));
             }
             self.note_lost_transactions(&of_recovery);
             // Journal findings appear only in the first round. The final verdict needs a full
@@ -313,7 +316,7 @@ impl<'s> Session<'s> {
             }
             let before = before.clone();
             if self.decisions.halted.is_none() && waits_for_log(&examination.report) {
-                return Ok(self.untouched(before));
+                return Ok(self.untouched(before, WAITS_FOR_LOG));
             }
             return self.end(before, examination.report);
         }

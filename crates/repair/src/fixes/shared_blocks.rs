@@ -298,7 +298,7 @@ fn copy(stage: &Stage<'_>, inode: InodeNr, from: BlockNr, to: BlockNr) -> Result
         // Nobody gets to read what another tenant wrote.
         true => zeroes(),
         // An unreadable block has a finding of its own; its copy holds zeroes.
-        false => stage.read_block(from).unwrap_or_else(|_| zeroes()),
+        false => stage.read_uncovered(from).unwrap_or_else(|_| zeroes()),
     };
     stage.write_block(to, &bytes)
 }

@@ -4,7 +4,7 @@
 //! damage: no name, block or file is given up because its owner or content cannot be read. Damage
 //! that an inode, a map or a directory block shows by itself is repaired all the same.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use floe_check::{Examination, Problem};
 use floe_ext4::inode_table::read_inode;
@@ -112,6 +112,11 @@ impl HiddenParts {
     /// Blocks to which no metadata is written.
     pub(super) const fn left_in_place(&self) -> &BTreeSet<BlockNr> {
         &self.in_place.blocks
+    }
+
+    /// Whether one of them is among others.
+    pub(super) fn leaves_any_of(&self, others: &BTreeMap<BlockNr, Vec<u8>>) -> bool {
+        self.in_place.is_among(others)
     }
 
     /// Whether hidden objects may use blocks or inodes that seem unused.

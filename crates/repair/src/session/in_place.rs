@@ -1,7 +1,7 @@
 //! Blocks that a file has in the place of metadata, where the file gets no copy of them: a person refused it, or it is impossible.
 //! They may hold the file's data, so no metadata is written there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use floe_check::{Examination, Problem, Report};
@@ -112,6 +112,11 @@ impl InPlace {
 
     fn holds_any(&self, run: BlockRun) -> bool {
         self.blocks.range(run.start..run.end()).next().is_some()
+    }
+
+    /// Whether one of the blocks is among others.
+    pub(super) fn is_among(&self, others: &BTreeMap<BlockNr, Vec<u8>>) -> bool {
+        self.blocks.iter().any(|block| others.contains_key(block))
     }
 
     /// Whether an inode lies there.

@@ -3,13 +3,13 @@
 use floe_check::open::open;
 use floe_check::{Examination, Problem};
 use floe_format::features::{Compat, Incompat};
-use floe_format::{BlockNr, InodeNr};
+use floe_format::{BlockNr, Geometry, InodeNr};
 
 use super::settle::edit_superblock;
-use super::{RepairError, Session};
+use super::{Attempts, RepairError, Session};
 use crate::better_edits::loses_blocks;
 use crate::deed::Deed;
-use crate::edit::{Edit, InodeEdit, JournalEdit, Phase, SuperblockEdit, TreeEdit};
+use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, Phase, SuperblockEdit, TreeEdit};
 use crate::failure::{Failed, Failure};
 use crate::fixes::{self, Made};
 use crate::plan::{Plan, Wanted, plan};
@@ -26,6 +26,7 @@ impl Session<'_> {
         let now = self.options.check.now_seconds;
         let mut stage = Stage::new(self.staged, examination, now, self.options.random)
             .of_cube(self.options.cube);
+        self.attempts.keep_covered(&edits, &stage);
         // Files have blocks to which their maps no longer lead: nothing may be allocated there.
         let finds_lost = |problem: &Problem| {
             loses_blocks(problem)
@@ -45,6 +46,7 @@ impl Session<'_> {
         stage.leave_alone(self.hidden.left_in_place());
         stage.journal_device = self.journal_device;
         stage.move_files(self.couples.moves);
+        stage.remember_covered(&self.attempts.covered);
         let results = fixes::apply_all(&mut stage, &edits);
         if stage.lacks_evidence() {
             return Err(self.lacks_evidence(examination));
@@ -143,6 +145,28 @@ impl Session<'_> {
             });
         }
         Ok(true)
+    }
+}
+
+impl Attempts {
+    /// Keeps the content of blocks that edits cover.
+    fn keep_covered(&mut self, edits: &[Edit], stage: &Stage<'_>) {
+        for block in edits.iter().filter_map(|edit| covered_by(edit, &stage.geometry)) {
+            // One that cannot be read is nobody's content.
+            if let Ok(bytes) = stage.read_block(block) {
+                self.covered.entry(block).or_insert(bytes);
+            }
+        }
+    }
+}
+
+/// The block of descriptors that an edit changes before it is known which files have it: by their descriptors, inodes are found.
+fn covered_by(edit: &Edit, geometry: &Geometry) -> Option<BlockNr> {
+    match edit {
+        Edit::Group { group, edit: GroupEdit::InodeTableFromBackup } => {
+            Some(geometry.primary_desc_block(geometry.meta_group_of(*group)))
+        }
+        _ => None,
     }
 }
 

@@ -15,10 +15,13 @@ use floe_format::features::Incompat;
 use floe_format::native::is_locked;
 
 use super::settle::hidden_target;
-use super::{Decisions, Outcome, RepairError, Session};
+use super::{Decisions, Outcome, RepairError, Session, in_place};
 use crate::deed::{Deed, Reason};
 use crate::edit::{Edit, JournalEdit, SuperblockEdit};
 use crate::failure::Failure;
+
+/// Why damage stays beside a log that waits for a decision.
+pub(super) const WAITS_FOR_LOG: &str = "first, it must be settled what becomes of the damaged log";
 
 impl Session<'_> {
     /// Opens the staged file system and replays its journal, if possible.
@@ -116,21 +119,31 @@ impl Session<'_> {
         }
     }
 
+    /// Why nothing may be changed: the damaged log is kept, or descriptors had to be written before it was known that a file has
+    /// their block, and that file gets no copy of it.
+    pub(super) fn must_stay_untouched(&self, of_recovery: &Findings) -> Option<&'static str> {
+        if self.keeps_damaged_log(of_recovery) {
+            return Some(WAITS_FOR_LOG);
+        }
+        let is_covered = self.hidden.leaves_any_of(&self.attempts.covered);
+        is_covered.then_some(in_place::WHY)
+    }
+
     /// Whether transactions are damaged in the log that the policy does not give up. Without a replay nothing may be changed.
-    pub(super) fn keeps_damaged_log(&self, of_recovery: &Findings) -> bool {
+    fn keeps_damaged_log(&self, of_recovery: &Findings) -> bool {
         let Decisions { decided, halted, quit, .. } = &self.decisions;
         let is_kept =
             |problem: &Problem| is_of_damaged_log(problem) && decided.get(problem) == Some(&false);
         halted.is_none() && !quit && of_recovery.0.iter().any(is_kept)
     }
 
-    /// Ends a repair that leaves the log, and so everything, as it was.
-    pub(super) fn untouched(self, before: Report) -> Outcome {
+    /// Ends a repair that leaves everything as it was, for a reason that holds for all damage but that of the log.
+    pub(super) fn untouched(self, before: Report, why: &'static str) -> Outcome {
         let waits = waits_for_log(&before);
         let reason = |problem: &Problem| match problem {
             one if is_of_damaged_log(one) => Reason::Refused,
             one if waits && one.row().object == Object::Journal => self.reason(one),
-            _ => Reason::Impossible("first, it must be settled what becomes of the damaged log"),
+            _ => Reason::Impossible(why),
         };
         let damage = before.found.iter().filter(|one| one.row().weight > Weight::Remark);
         let left = damage.map(|problem| (problem.clone(), reason(problem))).collect();

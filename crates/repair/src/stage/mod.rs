@@ -71,6 +71,8 @@ struct Kept<'a> {
     lost_found: BTreeMap<InodeNr, InodeNr>,
     /// Blocks in the place of metadata to which nothing is written: see [`Stage::leave_alone`].
     alone: Option<&'a BTreeSet<BlockNr>>,
+    /// Content of blocks before metadata were written there: see [`Stage::remember_covered`].
+    covered: Option<&'a BTreeMap<BlockNr, Vec<u8>>>,
     /// Notes for the report since the last call of [`Stage::take_notes`].
     notes: Vec<String>,
 }
@@ -112,6 +114,20 @@ impl<'a> Stage<'a> {
     /// Writes nothing to these blocks in the place of metadata, because files that get no copies may have data there.
     pub(crate) const fn leave_alone(&mut self, blocks: &'a BTreeSet<BlockNr>) {
         self.kept.alone = Some(blocks);
+    }
+
+    /// Copies of these blocks for files get this content: a repair had to write metadata there before it could know whose they are.
+    pub(crate) const fn remember_covered(&mut self, blocks: &'a BTreeMap<BlockNr, Vec<u8>>) {
+        self.kept.covered = Some(blocks);
+    }
+
+    /// A block as it was before this repair wrote metadata there.
+    ///
+    /// # Errors
+    /// Those of [`Stage::read_block`].
+    pub(crate) fn read_uncovered(&self, block: BlockNr) -> Result<Vec<u8>, Failure> {
+        let kept = self.kept.covered.and_then(|blocks| blocks.get(&block));
+        kept.map_or_else(|| self.read_block(block), |bytes| Ok(bytes.clone()))
     }
 
     /// Whether metadata may be written to a block.
