@@ -14,6 +14,7 @@ mod damaged_log;
 mod directory_rebuild;
 mod early_writes;
 mod encrypted;
+mod exchanged_root;
 mod extent_depth;
 mod extras;
 mod floods;
