@@ -2,10 +2,11 @@
 
 use floe_check::CheckOptions;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::features::{Compat, RoCompat};
 use floe_repair::policy::Yes;
 use floe_repair::{RepairOptions, repair};
 use floe_testkit::tree::{Tree, stored};
-use floe_testkit::{Image, build, oracle, tool};
+use floe_testkit::{Image, Profile, build, oracle, tool};
 
 /// Options of mke2fs, and MiB: blocks are counted from 1 only with blocks of 1 KiB and without bigalloc, whose groups are larger.
 const LAYOUTS: [(&[&str], u64); 5] = [
@@ -63,5 +64,38 @@ fn a_lost_superblock_or_lost_descriptors_cost_no_file() {
             let verdict = oracle::e2fsck(&image).unwrap();
             assert!(verdict.clean(), "{context}: {}", verdict.text);
         }
+    }
+}
+
+/// A bit that says which groups have backups is put right, and that is all: nothing moves, and no block of a backup is freed.
+#[test]
+fn a_wrong_bit_about_backups_costs_one_write() {
+    if tool::missing() {
+        return;
+    }
+    let (sparse, sparse2) = (RoCompat::SPARSE_SUPER.bits(), Compat::SPARSE_SUPER2.bits());
+    for (profile, compat, ro_compat) in [
+        (Profile::Ext2K1, 0, sparse),
+        (Profile::Ext2Plain, 0, sparse),
+        (Profile::NoCsum, sparse2, 0),
+    ] {
+        let image = build::base(profile).unwrap();
+        let mut bytes = [0; 1024];
+        image.read(OFFSET_BYTES, &mut bytes).unwrap();
+        let mut superblock = Superblock::decode(&bytes);
+        superblock.feature_compat ^= compat;
+        superblock.feature_ro_compat ^= ro_compat;
+        superblock.encode_with_checksum(&mut bytes);
+        image.write(OFFSET_BYTES, &bytes).unwrap();
+        let check = CheckOptions { now_seconds: i64::from(tool::NOW), ..CheckOptions::default() };
+        let options = RepairOptions { check, ..RepairOptions::default() };
+        let repaired = repair(&image, &options, &mut Yes).unwrap();
+        assert!(repaired.is_clean(), "{profile}: {:?}", repaired.left);
+        let after = image.with_staged(&repaired.staged).unwrap();
+        let [whole, after] = [build::base(profile).unwrap(), after].map(|it| it.to_vec().unwrap());
+        let behind = OFFSET_BYTES as usize + 1024;
+        assert!(whole[behind..] == after[behind..], "{profile}");
+        let words = |bytes: &[u8]| bytes[behind - 1024 + 0x5c..behind - 1024 + 0x68].to_vec();
+        assert_eq!(words(&whole), words(&after), "{profile}");
     }
 }

@@ -229,14 +229,33 @@ fn sizes() -> Vec<Case> {
     ]
 }
 
-/// There is one group, and so no backup that could be asked.
+/// Fields that what lies on the disk contradicts. In the last case there is one group, and so no backup that could be asked.
 fn contradicted() -> Vec<Case> {
-    vec![case(
+    let of_sizes = [
+        ("inodes of another size", Profile::Ext2K1, superblock(|sb| sb.inode_size /= 2)),
+        ("backups in all groups", Profile::Ext2K1, superblock(|sb| sb.feature_ro_compat ^= 1)),
+        ("backups in few groups", Profile::Ext2Plain, superblock(|sb| sb.feature_ro_compat ^= 1)),
+        ("backups in two groups", Profile::Ext3, superblock(|sb| sb.feature_compat ^= 0x200)),
+        ("backups in other groups", Profile::SparseSuper2, superblock(|sb| sb.backup_bgs = [2, 3])),
+    ];
+    let of_sizes = of_sizes
+        .map(|(name, profile, edit)| case(name, profile, edit, &["superblock-field-contradicted"]));
+    let groups = case(
+        "groups of another size",
+        Profile::Ext2K1,
+        superblock(|sb| {
+            sb.blocks_per_group -= 8;
+            sb.clusters_per_group -= 8;
+        }),
+        &["primary-superblock-open-failed"],
+    );
+    let reserved = case(
         "all files are reserved inodes, and no backup",
         Profile::Bigalloc,
         superblock(|sb| sb.first_ino = 30),
         &["superblock-field-contradicted"],
-    )]
+    );
+    of_sizes.into_iter().chain([groups, reserved]).collect()
 }
 
 fn quota_numbers() -> Vec<Case> {

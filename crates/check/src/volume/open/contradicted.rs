@@ -6,13 +6,14 @@ use floe_blockdev::ReadBlocks;
 use floe_ext4::inode_table::read_inode;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::indirect::pointers;
-use floe_format::ext::inode::Inode;
+use floe_format::ext::inode::{FileType, Inode};
 use floe_format::ext::superblock::Superblock;
 use floe_format::features::{Compat, Incompat};
-use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
+use floe_format::geometry::{Geometry, Strictness};
+use floe_format::{BlockNr, GroupNr, InodeNr};
 
 use super::backups::USUAL_FIRST_INODE;
-use super::{Opened, rext3, stray_features};
+use super::{Opened, backup_groups, group_size, rext3, stray_features};
 
 /// The word of `i_block` that names the double-indirect block.
 const DOUBLE: usize = 13;
@@ -20,8 +21,11 @@ const DOUBLE: usize = 13;
 /// before their count is doubted: a single one may itself be wrong.
 const WITNESSES: usize = 2;
 
-/// One in so many groups may have its bitmap elsewhere, where tables leave no room.
-const FEW: usize = 8;
+/// One in so many groups may have its bitmap elsewhere, where tables leave no room, and one in so many copies may be lost.
+pub(super) const FEW: usize = 8;
+
+/// Bytes of an inode that are usual.
+const INODE_SIZES: [u16; 4] = [256, 128, 512, 1024];
 
 /// A field, its stored value, and the superblock with the right one.
 pub(super) struct Contradicted {
@@ -36,6 +40,9 @@ pub(super) struct Contradicted {
 /// The first field that is contradicted.
 pub(super) fn find(device: &dyn ReadBlocks, opened: &Opened) -> Option<Contradicted> {
     rext3::find(device, opened)
+        .or_else(|| group_size::find(device, opened))
+        .or_else(|| backup_groups::find(device, opened))
+        .or_else(|| inode_size(device, opened))
         .or_else(|| first_inode(device, opened))
         .or_else(|| reserved_descriptors(device, opened))
         .or_else(|| stray_features::find(device, opened))
@@ -60,6 +67,35 @@ fn first_inode(device: &dyn ReadBlocks, opened: &Opened) -> Option<Contradicted>
         stored: stored.0.into(),
         expected: first_ino.into(),
         superblock: Superblock { first_ino, ..opened.superblock.clone() },
+        is_harmless: false,
+    })
+}
+
+/// By the stored size of inodes the root is no directory, and by another one it is: that of the backups, or one by which so is the
+/// first inode that is not reserved, as in every file system with a lost+found. e2fsck makes a new root.
+fn inode_size(device: &dyn ReadBlocks, opened: &Opened) -> Option<Contradicted> {
+    let (sb, stored) = (&opened.superblock, opened.superblock.inode_size);
+    let is_directory = |number, inode_size| {
+        let superblock = Superblock { inode_size, ..sb.clone() };
+        let geometry = Geometry::new(&superblock, Strictness::Strict).ok()?;
+        let raw = read_inode(number, device, &geometry, &opened.groups)?;
+        let inode = Inode::decode(&raw)?;
+        let is_used = inode.base.links_count > 0 && inode.base.dtime == 0;
+        Some(is_used && inode.file_type() == Some(FileType::Directory))
+    };
+    let has_root = |size| is_directory(InodeNr::ROOT, size) == Some(true);
+    if sb.rev_level == 0 || has_root(stored) {
+        return None;
+    }
+    let of_copies = rext3::copies(device, opened).into_iter().map(|copy| copy.inode_size);
+    let first = opened.geometry.first_inode;
+    let sizes = INODE_SIZES.into_iter().filter(|size| is_directory(first, *size) == Some(true));
+    let inode_size = of_copies.chain(sizes).find(|size| *size != stored && has_root(*size))?;
+    Some(Contradicted {
+        field: "s_inode_size",
+        stored: stored.into(),
+        expected: inode_size.into(),
+        superblock: Superblock { inode_size, ..sb.clone() },
         is_harmless: false,
     })
 }

@@ -24,10 +24,12 @@ use crate::problem::{Findings, Problem, Sink};
 use crate::volume::descriptors;
 use crate::volume::layout_map::LayoutMap;
 
+mod backup_groups;
 mod backups;
 mod candidate;
 mod contradicted;
 mod desc_size;
+mod group_size;
 mod inodes_per_group;
 mod lost_primary;
 mod lots;
@@ -176,9 +178,7 @@ fn open_unnamed(
     }
     if matches!(refusal, Refusal::Field(_)) {
         // It is whole: where the backups are it may know all the same, although e2fsck does not ask.
-        let known = stated_layout(device);
-        let backup =
-            known.and_then(|(size, per_group)| find_backup(device, Some(size), Some(per_group)));
+        let backup = group_size::backup_where_stated(device);
         if backup.is_none()
             && let Some(primary) = with_counted_inodes(device, found)
                 .or_else(|| with_counted_descriptors(device, found))
