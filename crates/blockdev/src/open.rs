@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, access};
 use rustix::fs::{AtFlags, CWD, OFlags, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -20,10 +21,12 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The caller may not open it.
-    #[error("{}: no permission; run as root, or as a user who may read it", .path.display())]
+    #[error("{}: no permission; run as root, or as a user who may {need} it", .path.display())]
     NoPermission {
         /// The path as it was given.
         path: PathBuf,
+        /// "read" or "write".
+        need: &'static str,
     },
     /// An attribute of the file forbids writing, to root as well; only when opened for writing.
     #[error(
@@ -124,7 +127,10 @@ impl OpenError {
                 Some((kind, letter)) => Self::Protected { path, kind, letter },
                 // More rights do not exist, so the system has another reason.
                 None if geteuid().is_root() => Self::Other { path, source },
-                None => Self::NoPermission { path },
+                None => {
+                    let may_read = access(&path, Access::READ_OK).is_ok();
+                    Self::NoPermission { path, need: if may_read { "write" } else { "read" } }
+                }
             },
             Some(Errno::ISDIR) => Self::IsDirectory { path },
             Some(Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM) => Self::NoDevice { path },
@@ -147,7 +153,7 @@ impl OpenError {
     pub fn path(&self) -> &Path {
         match self {
             Self::NotFound { path }
-            | Self::NoPermission { path }
+            | Self::NoPermission { path, .. }
             | Self::Protected { path, .. }
             | Self::IsDirectory { path }
             | Self::IsCharacterDevice { path }

@@ -47,6 +47,12 @@ pub enum UndoWriteError {
         /// Why not.
         what: &'static str,
     },
+    /// It does not read back as it was written: its medium loses writes.
+    #[error("{source}: it was just written, so its medium loses writes; name another place")]
+    ReadsOther {
+        /// How it reads.
+        source: UndoReadError,
+    },
     /// Anything else.
     #[error("{}: cannot write the undo file: {source}", .path.display())]
     Other {

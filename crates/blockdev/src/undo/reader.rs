@@ -71,10 +71,18 @@ impl UndoFile {
     /// If the file cannot be read, is not an undo file, was never finished, needs unknown features,
     /// or is damaged.
     pub fn open(path: &Path) -> Result<Self, UndoReadError> {
+        let file = open_at_once(path);
+        Self::of(
+            file.map_err(|source| UndoReadError::Read { path: path.to_owned(), source })?,
+            path,
+        )
+    }
+
+    /// Likewise of an open file, which messages name by `path`.
+    pub(super) fn of(file: File, path: &Path) -> Result<Self, UndoReadError> {
         let read = |source| UndoReadError::Read { path: path.to_owned(), source };
         let damaged =
             |what: &str| UndoReadError::Damaged { path: path.to_owned(), what: what.to_owned() };
-        let file = open_at_once(path).map_err(read)?;
         if !file.metadata().map_err(read)?.is_file() {
             return Err(UndoReadError::NotUndo { path: path.to_owned() });
         }

@@ -35,6 +35,22 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|index| (index.wrapping_mul(13) >> 4) as u8).collect()
 }
 
+/// The device is changed only once there is a way back.
+#[test]
+fn an_undo_file_that_reads_back_differently_is_an_error_and_goes_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("undo");
+    let mut writer = UndoWriter::create(&path, &options(1024)).unwrap();
+    writer.save(2048, &pattern(4096)).unwrap();
+    // The header, the superblock and the keys come first.
+    let unfinished = fs::File::options().write(true).open(folder.path().join("undo.unfinished"));
+    std::os::unix::fs::FileExt::write_all_at(&unfinished.unwrap(), b"lost", 3 * 1024 + 100)
+        .unwrap();
+    let error = writer.finish().unwrap_err().to_string();
+    assert!(error.contains("loses writes") && error.contains("offset 2048"), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]

@@ -11,7 +11,9 @@ use floe_format::ext::undo::{
     UndoKeyHeader, WRITTEN_MAGIC, key_block_crc, super_crc, veil, written_sum,
 };
 
-use super::UndoWriteError;
+use rustix::fs::{Advice, fadvise};
+
+use super::{UndoFile, UndoWriteError};
 use crate::NewFile;
 
 /// The block of the superblock copy; the header lies before it, the first key block behind it.
@@ -211,10 +213,10 @@ impl UndoWriter {
         })
     }
 
-    /// Completes the file and makes it and its name durable. Returns its size in bytes.
+    /// Completes the file, reads it back, and makes it and its name durable. Returns its size in bytes.
     ///
     /// # Errors
-    /// If there is no space, or the file cannot be written or flushed.
+    /// If there is no space, the file cannot be written or flushed, or it reads back differently.
     pub fn finish(mut self) -> Result<u64, UndoWriteError> {
         self.attempt(|writer| {
             // Also without any key: readers require the first key block.
@@ -229,10 +231,24 @@ impl UndoWriter {
             // Pads the last block, for readers that read whole blocks.
             writer.file.file().set_len(writer.next_block * u64::from(writer.header.block_size))
         })?;
+        self.read_back()?;
         let bytes = self.next_block * u64::from(self.header.block_size);
         let (path, saved_bytes) = (self.path, self.saved_bytes);
         self.file.finish().map_err(|source| UndoWriteError::new(&path, saved_bytes, source))?;
         Ok(bytes)
+    }
+
+    /// A medium that loses writes would take the only way back with it, so the file is read again, and from there where the system drops
+    /// what it has cached.
+    fn read_back(&mut self) -> Result<(), UndoWriteError> {
+        self.attempt(|writer| writer.file.file().sync_all())?;
+        // Where it keeps them, the cached bytes are read: still those that the file has by now.
+        let _ = fadvise(self.file.file(), 0, None, Advice::DontNeed);
+        let file = self.file.file().try_clone();
+        let file =
+            file.map_err(|source| UndoWriteError::new(&self.path, self.saved_bytes, source))?;
+        let read = UndoFile::of(file, &self.path);
+        read.map(drop).map_err(|source| UndoWriteError::ReadsOther { source })
     }
 
     fn attempt(

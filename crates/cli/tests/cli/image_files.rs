@@ -431,3 +431,25 @@ fn damage_is_named_and_the_rest_is_read() {
     }
     assert!(codes[4] > 5 && codes[0] > 5, "{codes:?}");
 }
+
+/// Linux before 6.18 lets a size grow past the room for inline data.
+#[test]
+fn a_file_that_is_longer_than_its_inline_data_ends_in_zeroes() {
+    let Some(image) = image("inline-data") else { return };
+    let folder = tool::scratch("floe-inline-").unwrap();
+    let source = folder.path().join("source");
+    fs::write(&source, [b'q'; 50]).unwrap();
+    let script = format!("write {} long\nsif long size 5000\n", source.display());
+    build::debugfs(&image, &script).unwrap();
+    let ran = floe_on(&["check"], image.path());
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let mut right = vec![0; 5000];
+    right[..50].fill(b'q');
+    let path = image.path().as_os_str();
+    assert!(bytes(&[OsStr::new("cat"), path, OsStr::new("/long")]) == right);
+    let to = folder.path().join("copy");
+    bytes(&[OsStr::new("cp"), path, OsStr::new("/long"), to.as_os_str()]);
+    assert!(fs::read(&to).unwrap() == right);
+    let packed = bytes(&[OsStr::new("export"), path]);
+    assert!(packed.windows(50).any(|part| part == [b'q'; 50]));
+}

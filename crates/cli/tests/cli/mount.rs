@@ -519,7 +519,14 @@ fn linux_recovers_what_a_killed_server_leaves() {
     drop(file);
     let killed = Command::new("kill").args(["-9", process]).status().unwrap();
     assert!(killed.success());
-    // The mount of a dead server is taken away, too.
+    // The mount of a dead server is named, and taken away.
+    let ran = floe(&["mount", image.path().to_str().unwrap(), ours.path().to_str().unwrap()]);
+    assert!(
+        ran.code == 32 && ran.err.contains("whose server is gone"),
+        "{}: {}",
+        ran.code,
+        ran.err
+    );
     ours.unmount_dead();
     let theirs = kernel::Mounted::new(image.path(), "").unwrap();
     assert_eq!(fs::read(theirs.path().join("kept/file")).unwrap(), b"acknowledged");

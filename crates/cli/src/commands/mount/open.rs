@@ -1,6 +1,7 @@
 //! Opening an image for a mount, and serving it.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use floe_fs::{Disk, DiskError, FileSystem, Gates, Image, Live, MemFs, Mode, OnEr
 use floe_fuse::mount::{MountOptions, MountPoint, mount, unmount};
 use floe_fuse::{DevFuse, ServeOptions, serve};
 use floe_sync::Arc;
+use rustix::io::Errno;
 
 use super::daemon::{self, Log};
 use super::options::Options;
@@ -259,10 +261,8 @@ impl Args {
     /// Mounts a file system and serves it until it is unmounted.
     fn serve<S: Store>(&self, fs: &FileSystem<S>, options: &Options) -> Result<()> {
         let place = MountPoint::of(Path::new(&self.directory));
-        if let MountPoint::Directory(directory) = &place
-            && !directory.is_dir()
-        {
-            bail!("{} is not a directory", directory.display());
+        if let MountPoint::Directory(directory) = &place {
+            is_usable(directory)?;
         }
         let root = fs.attributes(InodeNr::ROOT).context("its root directory cannot be read")?;
         if root.kind != FileType::Directory {
@@ -364,4 +364,19 @@ impl Args {
 fn has_magic(device: &dyn ReadBlocks) -> bool {
     let mut bytes = [0; Superblock::SIZE];
     device.read_at(OFFSET_BYTES, &mut bytes).is_ok() && Superblock::decode(&bytes).magic == MAGIC
+}
+
+/// Fails where nothing can be mounted at a directory, and says why.
+fn is_usable(directory: &Path) -> Result<()> {
+    let name = directory.display();
+    match std::fs::metadata(directory) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
+            bail!(
+                "at {name} still lies a mount whose server is gone; `floe umount {name}` takes it away"
+            )
+        }
+        Err(error) if error.kind() != ErrorKind::NotFound => bail!("{name}: {error}"),
+        _ => bail!("{name} is not a directory"),
+    }
 }
