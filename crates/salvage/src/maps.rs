@@ -198,10 +198,13 @@ impl State<'_> {
         Ok(Some(NewFile { inode: number, name }))
     }
 
-    /// Whether there are extents, and no file has any of their blocks.
+    /// Whether there are extents, and no file and no directory in use has any of their blocks: without checksums, nothing else tells
+    /// that a node is of the map of such a directory.
     pub(crate) fn are_unclaimed(&self, extents: &[Extent]) -> bool {
-        let is_claimed =
-            |extent: &Extent| self.claimed.meets_run(extent.run.start.0, extent.run.len_blocks);
+        let is_claimed = |extent: &Extent| {
+            let (start, len) = (extent.run.start.0, extent.run.len_blocks);
+            self.claimed.meets_run(start, len) || self.listed.meets_run(start, len)
+        };
         !extents.is_empty() && !extents.iter().any(is_claimed)
     }
 

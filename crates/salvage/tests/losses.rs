@@ -65,6 +65,35 @@ fn zero_block(image: &Image, path: &str, logical: u64) {
     volume.put_block(block, &[0; BLOCK as usize]).unwrap();
 }
 
+/// Without checksums, nothing but the blocks that it leads to tells whose map a node is of.
+#[test]
+fn the_map_of_a_directory_in_use_is_no_file() {
+    if tool::missing() {
+        return;
+    }
+    for features in ["^metadata_csum", "metadata_csum"] {
+        let folder = tool::scratch("floe-losses-").unwrap();
+        let (tree, path) = (folder.path().join("tree"), folder.path().join("image"));
+        fs::create_dir_all(tree.join("large")).unwrap();
+        // Blocks of files lie between those of the directory, so that it has more extents than its inode holds.
+        for at in 0..400 {
+            fs::write(tree.join(format!("large/empty-{at}-{}", "x".repeat(50))), "").unwrap();
+            fs::write(tree.join(format!("large/file-{at}")), at.to_string()).unwrap();
+        }
+        fs::File::create(&path).unwrap().set_len(20 << 20).unwrap();
+        let tree = tree.to_str().unwrap();
+        build::mke2fs(&path, &["-t", "ext4", "-b", "1024", "-O", features, "-d", tree]).unwrap();
+        let image = Image::open(&path).unwrap();
+        let volume = Volume::open(&image).unwrap();
+        let map = volume.map(volume.lookup("/large").unwrap()).unwrap();
+        assert!(!map.nodes.is_empty(), "the directory has a node of extents");
+        let (all, summary) = objects_of(&image);
+        assert!(all.values().all(|object| object.state == ObjectState::Whole), "{features}");
+        assert_eq!(summary.files_from_extents, 0, "{features}");
+        assert_eq!(all.len(), 802, "{features}");
+    }
+}
+
 #[test]
 fn a_directory_whose_only_block_is_destroyed_is_partial() {
     if tool::missing() {
