@@ -139,14 +139,7 @@ impl Args {
             // The reader of the pipe closed it. Like tar, fail without a message.
             Ok(Err(error)) if is_closed_pipe(&error) => return Ok(Outcome::FAILED),
             Ok(result) => result?,
-            Err(SalvageError::Elsewhere { start_bytes, .. }) => {
-                return Err(Ended::failed(failure::of_other_start(&source.name(), start_bytes)));
-            }
-            Err(SalvageError::Open(error)) => {
-                let text = failure::of_check(&error, &device, &source.name(), "--memory=");
-                return Err(Ended::failed(text));
-            }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(described(error, &device, &source.name())),
         };
         outcome.damaged |= account.has_losses();
         match (&target, self.json) {
@@ -229,5 +222,18 @@ impl Drop for NewFolder {
             // A folder that somebody else has used by now stays.
             let _ = fs::remove_dir(folder);
         }
+    }
+}
+
+/// Why nothing was rebuilt, in words.
+fn described(error: SalvageError, device: &dyn ReadBlocks, name: &str) -> anyhow::Error {
+    match error {
+        SalvageError::Elsewhere { start_bytes, .. } => {
+            Ended::failed(failure::of_other_start(device, name, start_bytes))
+        }
+        SalvageError::Open(error) => {
+            Ended::failed(failure::of_check(&error, device, name, "--memory="))
+        }
+        SalvageError::Temporary(_) => error.into(),
     }
 }

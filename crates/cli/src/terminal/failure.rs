@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use floe_blockdev::{IDENTIFY_BYTES, ReadBlocks, identify};
+use floe_blockdev::{Content, IDENTIFY_BYTES, ReadBlocks, identify};
 use floe_check::checkpoint::Refusal;
 use floe_check::open::{WhichSuperblock, first_start, open};
 use floe_check::reader::{Reader, ReaderError};
@@ -244,8 +244,23 @@ pub(crate) fn of_superblock(
 }
 
 /// Describes a device on which the first file system begins elsewhere than at the start.
-pub(crate) fn of_other_start(name: &str, start_bytes: u64) -> String {
-    format!("{name}: no file system begins at its start{}", other_start(start_bytes))
+pub(crate) fn of_other_start(device: &dyn ReadBlocks, name: &str, start_bytes: u64) -> String {
+    // A disk whose partition table is there needs no byte.
+    let content = content_of(device).filter(|content| content.advice.is_some());
+    let rather = content.map_or_else(|| other_start(start_bytes), |content| looks_like(&content));
+    format!("{name}: no file system begins at its start{rather}")
+}
+
+/// The content of a device by its first bytes.
+fn content_of(device: &dyn ReadBlocks) -> Option<Content> {
+    let len = device.size_bytes().min(IDENTIFY_BYTES as u64) as usize;
+    let mut head = vec![0; len];
+    device.read_at(0, &mut head).ok().and_then(|()| identify(&head))
+}
+
+fn looks_like(content: &Content) -> String {
+    let advice = content.advice.map(|advice| format!("; {advice}")).unwrap_or_default();
+    format!("\n  This looks like {}{advice}.", content.name)
 }
 
 fn other_start(start_bytes: u64) -> String {
@@ -265,18 +280,8 @@ fn instead(device: &dyn ReadBlocks, backups: &[(BlockNr, u32)]) -> String {
     if size_bytes < 2048 {
         let _ = write!(text, "\n  It has only {size_bytes} bytes.");
     }
-    let len = size_bytes.min(IDENTIFY_BYTES as u64) as usize;
-    let mut head = vec![0; len];
-    let content = device.read_at(0, &mut head).ok().and_then(|()| identify(&head));
-    if let Some(content) = content {
-        let _ = write!(text, "\n  This looks like {}", content.name);
-        match content.advice {
-            Some(advice) => {
-                let _ = write!(text, "; {advice}.");
-            }
-            None => text.push('.'),
-        }
-    }
+    let content = content_of(device);
+    text.extend(content.iter().map(looks_like));
     let scanned = if backups.is_empty() { Reader::scan(device, SCANNED_BYTES) } else { Vec::new() };
     let backups = if backups.is_empty() { &scanned } else { backups };
     if let Some(&(block, block_size)) = backups.first() {

@@ -6,6 +6,8 @@ use std::process::{Command, Output, Stdio};
 use floe_format::{InodeNr, LogicalBlock};
 use floe_testkit::volume::Volume;
 use floe_testkit::{Image, Profile, build, tool};
+
+use super::disk_with_partition;
 use serde_json::Value;
 
 fn floe(command: &str, image: &Image, arguments: &[&str]) -> Output {
@@ -195,6 +197,25 @@ fn a_file_system_behind_a_lost_partition_table_is_found() {
         let (_, start) = offset.split_once(' ').unwrap();
         let output = floe("salvage", &disk, &["--offset", start]);
         assert_eq!(output.status.code(), Some(if lost > 0 { 4 } else { 0 }), "{output:?}");
+    }
+}
+
+/// Nobody needs a byte where the table is there.
+#[test]
+fn a_partition_table_is_named_before_a_byte() {
+    if tool::missing() {
+        return;
+    }
+    let content = build::base(Profile::Ext4).unwrap().to_vec().unwrap();
+    let bytes = disk_with_partition(&content);
+    let disk = Image::empty(bytes.len() as u64).unwrap();
+    disk.write(0, &bytes).unwrap();
+    for arguments in [&["salvage"][..], &["check"]] {
+        let output = floe(arguments[0], &disk, &arguments[1..]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(8), "{arguments:?}: {told}");
+        assert!(told.contains("MBR") && told.contains("--partition"), "{arguments:?}: {told}");
+        assert!(!told.contains("--offset"), "{arguments:?}: {told}");
     }
 }
 
