@@ -5,8 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, access};
-use rustix::fs::{AtFlags, CWD, OFlags, StatxAttributes, StatxFlags, statx};
+use rustix::fs::{Access, AtFlags, CWD, OFlags, StatxAttributes, StatxFlags, access, statx};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 

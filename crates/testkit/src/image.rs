@@ -31,19 +31,9 @@ impl Contents {
     pub fn read(path: &Path) -> Result<Self> {
         let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
         let size_bytes = file.metadata()?.len();
-        let mut pieces = Vec::new();
-        let mut piece = [0; PIECE_BYTES];
-        for run in data_runs(&file, size_bytes)? {
-            for offset in run.step_by(PIECE_BYTES) {
-                let wanted = PIECE_BYTES.min((size_bytes - offset) as usize);
-                piece[wanted..].fill(0);
-                file.read_exact_at(&mut piece[..wanted], offset)?;
-                if piece != [0; PIECE_BYTES] {
-                    pieces.push((offset, piece));
-                }
-            }
-        }
-        Ok(Self { size_bytes, pieces: Arc::new(pieces) })
+        let offsets =
+            data_runs(&file, size_bytes)?.into_iter().flat_map(|run| run.step_by(PIECE_BYTES));
+        Self::gathered(size_bytes, offsets, |at, into| file.read_exact_at(into, at))
     }
 
     /// The contents of a device.
@@ -52,12 +42,22 @@ impl Contents {
     /// An I/O error.
     pub fn of(device: &dyn ReadBlocks) -> Result<Self> {
         let size_bytes = device.size_bytes();
+        let offsets = (0..size_bytes).step_by(PIECE_BYTES);
+        Self::gathered(size_bytes, offsets, |at, into| device.read_at(at, into))
+    }
+
+    /// Reads the chunks at these offsets, and drops those that are all zero.
+    fn gathered(
+        size_bytes: u64,
+        offsets: impl Iterator<Item = u64>,
+        read_at: impl Fn(u64, &mut [u8]) -> io::Result<()>,
+    ) -> Result<Self> {
         let mut pieces = Vec::new();
         let mut piece = [0; PIECE_BYTES];
-        for offset in (0..size_bytes).step_by(PIECE_BYTES) {
+        for offset in offsets {
             let wanted = PIECE_BYTES.min((size_bytes - offset) as usize);
             piece[wanted..].fill(0);
-            device.read_at(offset, &mut piece[..wanted])?;
+            read_at(offset, &mut piece[..wanted])?;
             if piece != [0; PIECE_BYTES] {
                 pieces.push((offset, piece));
             }

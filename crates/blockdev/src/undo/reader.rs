@@ -71,11 +71,8 @@ impl UndoFile {
     /// If the file cannot be read, is not an undo file, was never finished, needs unknown features,
     /// or is damaged.
     pub fn open(path: &Path) -> Result<Self, UndoReadError> {
-        let file = open_at_once(path);
-        Self::of(
-            file.map_err(|source| UndoReadError::Read { path: path.to_owned(), source })?,
-            path,
-        )
+        let read = |source| UndoReadError::Read { path: path.to_owned(), source };
+        Self::of(open_at_once(path).map_err(read)?, path)
     }
 
     /// Likewise of an open file, which messages name by `path`.

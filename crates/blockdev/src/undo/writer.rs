@@ -10,7 +10,6 @@ use floe_format::ext::undo::{
     MIN_BLOCK_SIZE, MOST_BETWEEN, NO_SUM, STATE_FINISHED, UNSAVED_MAGIC, UndoHeader, UndoKey,
     UndoKeyHeader, WRITTEN_MAGIC, key_block_crc, super_crc, veil, written_sum,
 };
-
 use rustix::fs::{Advice, fadvise};
 
 use super::{UndoFile, UndoWriteError};

@@ -475,7 +475,7 @@ fn why_ended(directory: &Path) -> Option<String> {
 }
 
 /// Whether a mount has no server any more.
-fn is_dead(error: &io::Error) -> bool {
+pub(super) fn is_dead(error: &io::Error) -> bool {
     // The second if the server died while it was asked.
     let dead = [Errno::NOTCONN, Errno::CONNABORTED];
     Errno::from_io_error(error).is_some_and(|errno| dead.contains(&errno))

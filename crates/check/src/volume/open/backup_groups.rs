@@ -6,12 +6,13 @@
 use std::collections::BTreeSet;
 
 use floe_blockdev::ReadBlocks;
-use floe_format::ext::superblock::{MAGIC, Superblock};
+use floe_format::ext::superblock::Superblock;
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{Geometry, GroupNr};
 
 use super::Opened;
 use super::contradicted::{Contradicted, FEW};
+use super::rext3::copy_at;
 
 /// Groups at whose start a copy is looked for, beside those that the superblocks name.
 const MOST_GROUPS: u32 = 64;
@@ -102,12 +103,8 @@ pub(super) fn find(device: &dyn ReadBlocks, opened: &Opened) -> Option<Contradic
 
 /// The groups that the copy of this superblock at the start of a group states.
 fn copy_in(device: &dyn ReadBlocks, opened: &Opened, group: GroupNr) -> Option<Places> {
-    let mut bytes = [0; Superblock::SIZE];
     let at = opened.geometry.offset_bytes(opened.geometry.group_start(group));
-    device.read_at(at, &mut bytes).ok()?;
-    let copy = Superblock::decode(&bytes);
-    let is_copy = copy.magic == MAGIC && copy.uuid == opened.superblock.uuid;
-    is_copy.then(|| Places::of(&copy))
+    copy_at(device, opened, at).as_ref().map(Places::of)
 }
 
 fn contradicted(own: &Superblock, right: &Superblock) -> Contradicted {

@@ -4,7 +4,7 @@
 use floe_blockdev::ReadBlocks;
 use floe_ext4::superblocks::each_magic;
 use floe_format::ext::group_desc::GroupDesc;
-use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
+use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::features::Incompat;
 use floe_format::geometry::{Geometry, Strictness};
 use floe_format::{BlockNr, GroupNr};
@@ -12,6 +12,7 @@ use floe_format::{BlockNr, GroupNr};
 use super::backups::find_backup;
 use super::candidate::{Candidate, read_candidate};
 use super::contradicted::Contradicted;
+use super::rext3::copy_at;
 use super::{Opened, stated_layout};
 
 /// Bytes at the start of the device in which a copy is looked for: the first group of blocks of 4 KiB, and the copy behind it.
@@ -70,14 +71,10 @@ pub(super) fn backup_where_stated(device: &dyn ReadBlocks) -> Option<Candidate> 
 
 /// The primary superblock with the size of groups that a copy has which lies at a byte of the device.
 fn by_copy(device: &dyn ReadBlocks, opened: &Opened, at: u64) -> Option<Superblock> {
-    let mut bytes = [0; Superblock::SIZE];
-    device.read_at(at, &mut bytes).ok()?;
-    let copy = Superblock::decode(&bytes);
     let sb = &opened.superblock;
-    let is_other = copy.blocks_per_group != sb.blocks_per_group;
-    if copy.magic != MAGIC || copy.uuid != sb.uuid || copy.block_group_nr == 0 || !is_other {
-        return None;
-    }
+    let is_other =
+        |it: &Superblock| it.block_group_nr > 0 && it.blocks_per_group != sb.blocks_per_group;
+    let copy = copy_at(device, opened, at).filter(is_other)?;
     let right = Superblock {
         blocks_per_group: copy.blocks_per_group,
         clusters_per_group: copy.clusters_per_group,

@@ -104,15 +104,18 @@ fn with_bit(superblock: &Superblock, region_blocks: u32) -> Contradicted {
 /// The other copies of the superblock of this file system.
 pub(super) fn copies(device: &dyn ReadBlocks, opened: &Opened) -> Vec<Superblock> {
     let geometry = &opened.geometry;
-    let read = |at| {
-        let mut bytes = [0; Superblock::SIZE];
-        device.read_at(at, &mut bytes).ok()?;
-        let copy = Superblock::decode(&bytes);
-        (copy.magic == MAGIC && copy.uuid == opened.superblock.uuid).then_some(copy)
-    };
     let backups = (1..geometry.group_count).filter_map(|at| geometry.superblock_of(GroupNr(at)));
     let others = backups.filter(|block| Some(*block) != opened.used_backup);
-    others.take(MOST_COPIES).filter_map(|block| read(geometry.offset_bytes(block))).collect()
+    let read = |block| copy_at(device, opened, geometry.offset_bytes(block));
+    others.take(MOST_COPIES).filter_map(read).collect()
+}
+
+/// The superblock of this file system that lies at a byte of the device.
+pub(super) fn copy_at(device: &dyn ReadBlocks, opened: &Opened, at: u64) -> Option<Superblock> {
+    let mut bytes = [0; Superblock::SIZE];
+    device.read_at(at, &mut bytes).ok()?;
+    let copy = Superblock::decode(&bytes);
+    (copy.magic == MAGIC && copy.uuid == opened.superblock.uuid).then_some(copy)
 }
 
 /// The size of regions that the disk contradicts least, of those that `own` and the copies have; of several the one that most of them have.

@@ -24,13 +24,13 @@ use floe_fs::{Disk, DiskError, FileSystem, Gates, Image, Live, MemFs, Mode, OnEr
 use floe_fuse::mount::{MountOptions, MountPoint, mount, unmount};
 use floe_fuse::{DevFuse, ServeOptions, serve};
 use floe_sync::Arc;
-use rustix::io::Errno;
 
 use super::daemon::{self, Log};
 use super::options::Options;
 use super::watch::Watch;
 use super::{Args, address_space, descriptors, threads};
 use super::{log_status_on_signal, notify, unmount_on_signals};
+use crate::commands::umount::is_dead;
 use crate::input::device::InUse;
 use crate::message::message;
 use crate::terminal::failure;
@@ -371,7 +371,7 @@ fn is_usable(directory: &Path) -> Result<()> {
     let name = directory.display();
     match std::fs::metadata(directory) {
         Ok(found) if found.is_dir() => Ok(()),
-        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
+        Err(error) if is_dead(&error) => {
             bail!(
                 "at {name} still lies a mount whose server is gone; `floe umount {name}` takes it away"
             )
